@@ -1,0 +1,93 @@
+"""What goes in and what is counted: attachments, usage, cost, files, refusals."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Coverage = Literal["complete", "partial", "unknown"]
+CostSource = Literal["reported", "computed", "unknown"]
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens. ``None`` is *not reported*, which is not 0; ``+`` keeps that.
+
+    ``input`` includes what was read from and written to a cache.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    reasoning: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    coverage: Coverage = "unknown"
+
+    @property
+    def total(self) -> int | None:
+        """Input, output and reasoning together, where anything was reported."""
+        known = [n for n in (self.input, self.output, self.reasoning) if n is not None]
+        return sum(known) if known else None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Of two *separate* runs. A count that only one side knows makes the sum partial."""
+        if self == Usage():
+            return other
+        if other == Usage():
+            return self
+        gaps = False
+
+        def plus(a: int | None, b: int | None) -> int | None:
+            nonlocal gaps
+            if a is None or b is None:
+                gaps = gaps or a is not b
+                return a if b is None else b
+            return a + b
+
+        summed = Usage(
+            input=plus(self.input, other.input),
+            output=plus(self.output, other.output),
+            reasoning=plus(self.reasoning, other.reasoning),
+            cache_read=plus(self.cache_read, other.cache_read),
+            cache_write=plus(self.cache_write, other.cache_write),
+        )
+        whole = not gaps and self.coverage == other.coverage == "complete"
+        return msgspec.structs.replace(summed, coverage="complete" if whole else "partial")
+
+
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Money, with where the figure comes from. Unknown is ``None``, never 0."""
+
+    usd: float | None = None
+    source: CostSource = "unknown"
+
+
+class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file in a result: what happened to it, and who says so."""
+
+    path: str
+    kind: Literal["created", "modified", "deleted", "moved"]
+    lines_added: int | None = None
+    lines_removed: int | None = None
+    by_tool: bool = False
+    """A tool of the agent reported it; false: only the disk shows it."""
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something the agent tried and was not allowed."""
+
+    name: str
+    title: str | None = None
+    reason: str | None = None
+    call_id: str | None = None
+    rule: str | None = None
+
+
+class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool server the agent may use: a command, or a URL. ``env`` and ``headers`` are secret."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str | None = None
+    env: dict[str, str] = {}
+    headers: dict[str, str] = {}

@@ -1,0 +1,238 @@
+"""The events: one closed union that every backend is turned into.
+
+The laws, kept for every backend by ``session/guard.py``:
+
+- ``init`` comes first and ``done`` last, each exactly once, whatever happens;
+- ``seq`` counts from 1 without gaps;
+- every ``tool_result`` had its ``tool_use``; tools still open at the end are
+  closed as ``cancelled``;
+- the user's own prompt, echoed by an agent, is never answer text;
+- what cannot be understood is ``log``, ``error`` (recoverable) or ``unknown``:
+  never dropped, never a crash.
+
+The JSON form is one object a line with ``type`` as its tag. A field that is
+absent has its default (``None``, false or empty). Fields are only ever added;
+``VERSION`` rises when the meaning of one changes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+
+import msgspec
+
+from corral.content import Cost, FileChanged, Refusal, Usage
+
+VERSION = 1
+"""Of the JSON form; carried by ``init``."""
+
+if TYPE_CHECKING:
+    Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+else:
+    Json = Any  # msgspec knows no recursive alias; to it this is any JSON
+
+ToolKind = Literal[
+    "read", "edit", "delete", "move", "search", "execute", "fetch", "think", "mcp", "other"
+]
+ToolStatus = Literal["success", "error", "denied", "cancelled"]
+FileKind = Literal["created", "modified", "deleted", "moved"]
+Decision = Literal["allow_once", "allow_session", "deny", "cancel"]
+Decider = Literal["policy", "person", "timeout", "agent"]
+Level = Literal["warning", "error"]
+Status = Literal[
+    "success",
+    "error",
+    "interrupted",
+    "timeout",
+    "max_turns",
+    "max_budget",
+    "denied",
+    "incomplete",
+]
+
+
+class Envelope(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False
+):
+    """What every event carries. ``gc=False``: events hold no cycles."""
+
+    seq: int = 0
+    ts: float = 0.0
+    """Seconds since the epoch, when the bytes behind this event arrived."""
+    run_id: str = ""
+    session_id: str | None = None
+    """The vendor's own id, once it is known."""
+    agent: str = ""
+    node: str | None = None
+    parent: str | None = None
+    """The call id of the sub-agent that this event belongs to."""
+
+
+class Init(Envelope, frozen=True, tag="init"):
+    model: str | None = None
+    cwd: str | None = None
+    tools: tuple[str, ...] = ()
+    agent_version: str | None = None
+    capabilities: tuple[str, ...] = ()
+    resumed: bool = False
+    version: int = VERSION
+
+
+class Text(Envelope, frozen=True, tag="text"):
+    delta: str
+    message_id: str | None = None
+
+
+class Thinking(Envelope, frozen=True, tag="thinking"):
+    delta: str
+    message_id: str | None = None
+
+
+class ToolUse(Envelope, frozen=True, tag="tool_use"):
+    call_id: str
+    name: str
+    kind: ToolKind = "other"
+    title: str | None = None
+    input: Json = None
+    paths: tuple[str, ...] = ()
+
+
+class ToolOutput(Envelope, frozen=True, tag="tool_output"):
+    call_id: str
+    delta: str
+
+
+class ToolResult(Envelope, frozen=True, tag="tool_result"):
+    call_id: str
+    name: str | None = None
+    status: ToolStatus = "success"
+    output: str | None = None
+    error: str | None = None
+    duration_ms: int | None = None
+
+
+class FileChange(Envelope, frozen=True, tag="file_change"):
+    """A write that was confirmed, by the tool's own success or by the disk."""
+
+    path: str
+    kind: FileKind
+    call_id: str | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
+
+
+class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
+    request_id: str
+    call_id: str | None = None
+    kind: ToolKind = "other"
+    title: str | None = None
+    input: Json = None
+
+
+class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
+    request_id: str
+    call_id: str | None = None
+    decision: Decision = "deny"
+    by: Decider = "policy"
+    rule: str | None = None
+
+
+class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    content: str
+    status: str | None = None
+    priority: str | None = None
+
+
+class Plan(Envelope, frozen=True, tag="plan"):
+    entries: tuple[PlanEntry, ...]
+
+
+class UsageReport(Envelope, frozen=True, tag="usage"):
+    """Counters so far: cumulative, never to be added up."""
+
+    usage: Usage
+    context_size: int | None = None
+    cost: Cost | None = None
+
+
+class Log(Envelope, frozen=True, tag="log"):
+    """A line that was not JSON: a banner, a warning. Bounded."""
+
+    text: str
+    level: Level | None = None
+
+
+class Error(Envelope, frozen=True, tag="error"):
+    code: str
+    message: str
+    recoverable: bool = False
+    retryable: bool = False
+    level: Level = "error"
+    hint: str | None = None
+    phase: str | None = None
+
+
+class Vendor(Envelope, frozen=True, tag="vendor"):
+    """Understood, but of one agent only."""
+
+    name: str
+    data: Json = None
+
+
+class Unknown(Envelope, frozen=True, tag="unknown"):
+    """A frame nobody here knows, as it came."""
+
+    frame: Json
+
+
+class Done(Envelope, frozen=True, tag="done"):
+    status: Status
+    stop_reason: str | None = None
+    model: str | None = None
+    """The model really used, where the agent tells."""
+    usage: Usage = Usage()
+    cost: Cost = Cost()
+    files: tuple[FileChanged, ...] = ()
+    files_complete: bool = True
+    denied: tuple[Refusal, ...] = ()
+    resume_token: str | None = None
+    duration_ms: int = 0
+    error: Error | None = None
+
+
+Event = Union[
+    Init,
+    Text,
+    Thinking,
+    ToolUse,
+    ToolOutput,
+    ToolResult,
+    FileChange,
+    PermissionRequest,
+    PermissionDecision,
+    Plan,
+    UsageReport,
+    Log,
+    Error,
+    Vendor,
+    Unknown,
+    Done,
+]
+
+_encoder = msgspec.json.Encoder()
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)
+
+
+def to_json(event: Event) -> bytes:
+    """The event as one line of JSON, without the newline."""
+    return _encoder.encode(event)
+
+
+def from_json(line: bytes | str) -> Event:
+    """The event behind a line that ``to_json`` wrote, by this version or an older one."""
+    return _decoder().decode(line)
