@@ -49,7 +49,7 @@ a hint that says what to do now, and the facts at hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from corral import events
 
@@ -64,6 +64,9 @@ Phase = Literal[
     "budget",
     "pipeline",
 ]
+
+
+FACTS = ("exit_code", "signal", "stderr", "frame", "argv", "agent_version", "resets_at")
 
 
 class CorralError(Exception):
@@ -110,18 +113,26 @@ class CorralError(Exception):
         """As it was started, secrets struck out."""
         self.agent_version = agent_version
         self.resets_at = resets_at
+        self.result: Any = None
+        """The ``Result`` of the run that this error ended, where there was one."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def event(self) -> events.Error:
         """This error as it appears in the stream."""
+        facts: dict[str, events.Json] = {}
+        for name in FACTS:
+            value = getattr(self, name)
+            if value is not None and value != ():
+                facts[name] = list(value) if name == "argv" else value
         return events.Error(
             code=self.code,
             message=self.message,
             retryable=self.retryable,
             hint=self.hint,
             phase=self.phase,
+            facts=facts,
         )
 
 
@@ -328,3 +339,29 @@ class Interrupted(RemoteError):
     code = "interrupted"
     cli_exit = 130
     status = "interrupted"
+
+
+def from_event(error: events.Error, result: object = None) -> CorralError:
+    """The exception behind an ``error`` event, of its own class, with all its facts."""
+    kind = by_code().get(error.code, RemoteError)
+    facts = {name: value for name, value in error.facts.items() if name in FACTS}
+    raised = kind(
+        error.message,
+        hint=error.hint,
+        phase=cast("Phase | None", error.phase),
+        retryable=error.retryable,
+        **cast("dict[str, Any]", facts),
+    )
+    raised.result = result
+    return raised
+
+
+def by_code() -> dict[str, type[CorralError]]:
+    """Every class of the tree under its code."""
+    found: dict[str, type[CorralError]] = {}
+    pending: list[type[CorralError]] = [CorralError]
+    while pending:
+        kind = pending.pop()
+        found[kind.code] = kind
+        pending.extend(kind.__subclasses__())
+    return found

@@ -18,7 +18,7 @@ absent has its default (``None``, false or empty). Fields are only ever added;
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -171,6 +171,8 @@ class Error(Envelope, frozen=True, tag="error"):
     level: Level = "error"
     hint: str | None = None
     phase: str | None = None
+    facts: dict[str, Json] = {}
+    """Exit code, signal, last stderr lines, last raw line, argv, version: what is known."""
 
 
 class Vendor(Envelope, frozen=True, tag="vendor"):
@@ -201,24 +203,24 @@ class Done(Envelope, frozen=True, tag="done"):
     error: Error | None = None
 
 
-Event = Union[
-    Init,
-    Text,
-    Thinking,
-    ToolUse,
-    ToolOutput,
-    ToolResult,
-    FileChange,
-    PermissionRequest,
-    PermissionDecision,
-    Plan,
-    UsageReport,
-    Log,
-    Error,
-    Vendor,
-    Unknown,
-    Done,
-]
+Event = (
+    Init
+    | Text
+    | Thinking
+    | ToolUse
+    | ToolOutput
+    | ToolResult
+    | FileChange
+    | PermissionRequest
+    | PermissionDecision
+    | Plan
+    | UsageReport
+    | Log
+    | Error
+    | Vendor
+    | Unknown
+    | Done
+)
 
 _encoder = msgspec.json.Encoder()
 

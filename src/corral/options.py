@@ -1,0 +1,274 @@
+"""The options of a run: one frozen, checked record.
+
+``Run.build`` takes what a caller gave, in Python or in a file, and raises
+``ConfigError`` for whatever cannot be, before anything starts. It touches no
+disk: whether a folder exists is asked later, still before spawning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, cast
+
+import msgspec
+
+from corral.content import McpServer
+from corral.errors import ConfigError, PromptError
+from corral.policy import PRESETS, Policy, Preset
+
+ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
+Inherit = Literal["nothing", "project", "user"]
+
+APPROVAL_MODES: dict[str, Policy] = {
+    "default": Policy.read_only(),
+    "auto_edit": Policy.edits(),
+    "yolo": Policy.full(),
+    "plan": Policy.plan(),
+}
+"""The vendor's spellings of our presets."""
+
+
+class Options(TypedDict, total=False):
+    """Everything ``corral.run`` and ``corral.session`` take by name."""
+
+    cwd: str | os.PathLike[str] | None
+    model: str | None
+    policy: Policy | Preset | None
+    approval_mode: ApprovalMode | None
+    allowed_tools: Sequence[str] | None
+    system_prompt: str | None
+    replace_system_prompt: str | None
+    prompt_file: str | os.PathLike[str] | None
+    images: Sequence[str | os.PathLike[str]]
+    expand_files: bool
+    sandbox: bool
+    include_directories: Sequence[str | os.PathLike[str]]
+    timeout: float
+    idle_timeout: float
+    startup_timeout: float
+    grace: float
+    max_turns: int | None
+    retries: int
+    mcp_servers: Sequence[McpServer | Mapping[str, Any]]
+    resume: str | None
+    env: Mapping[str, str]
+    pass_env: Sequence[str]
+    inherit: Inherit
+    program: str | os.PathLike[str] | None
+    strict: bool
+    track_files: bool
+    config: Mapping[str, Any]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent's options. Values of ``env`` are secret and never printed."""
+
+    agent: str
+    cwd: str | None = None
+    model: str | None = None
+    policy: Policy = Policy()
+    system_prompt: str | None = None
+    replace_system_prompt: str | None = None
+    prompt_file: str | None = None
+    images: tuple[str, ...] = ()
+    expand_files: bool = False
+    sandbox: bool = False
+    include_directories: tuple[str, ...] = ()
+    timeout: float = 600.0
+    idle_timeout: float = 300.0
+    startup_timeout: float = 60.0
+    grace: float = 5.0
+    max_turns: int | None = None
+    retries: int = 3
+    mcp_servers: tuple[McpServer, ...] = ()
+    resume: str | None = None
+    env: dict[str, str] = {}
+    pass_env: tuple[str, ...] = ()
+    inherit: Inherit = "nothing"
+    program: str | None = None
+    strict: bool = True
+    track_files: bool = True
+
+    @classmethod
+    def build(
+        cls,
+        agent: str,
+        options: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        source: str = "config",
+    ) -> Run:
+        """The options, which win over ``config``.
+
+        An unknown option is an error: the call is wrong. An unknown key of a
+        configuration is a warning: the file may be written for a newer version.
+        """
+        given = _known(dict(options or {}), _refuse)
+        inline = given.pop("config", None) or {}
+        merged = {
+            **_known(dict(config or {}), _warn(source)),
+            **_known(dict(inline), _warn("config")),
+            **given,
+        }
+        values = {name: _plain(value) for name, value in merged.items() if value is not None}
+        values["policy"] = _policy(values)
+        values.pop("approval_mode", None)
+        values.pop("allowed_tools", None)
+        run = _convert({"agent": agent, **values})
+        _check(run)
+        return run
+
+    def summary(self) -> dict[str, Any]:
+        """For logs: what was set, without any secret value."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        for name in ("env",):
+            if name in shown:
+                shown[name] = sorted(shown[name])
+        for server in shown.get("mcp_servers", ()):
+            server.pop("env", None)
+            server.pop("headers", None)
+        return shown
+
+
+KNOWN = tuple(Options.__annotations__)
+
+
+def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
+    for name in sorted(set(values) - set(KNOWN)):
+        near = get_close_matches(name, KNOWN, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(KNOWN))}"
+        unknown(name, advice)
+        del values[name]
+    return values
+
+
+def _refuse(name: str, advice: str) -> None:
+    raise ConfigError(f"unknown option {name!r}: {advice}")
+
+
+def _warn(source: str) -> Callable[[str, str], None]:
+    def warn(name: str, advice: str) -> None:
+        warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=5)
+
+    return warn
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, and lists of them; everything else as it is."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, McpServer):
+        return msgspec.to_builtins(value)
+    return value
+
+
+def _policy(values: dict[str, Any]) -> Policy:
+    policy: Any = values.get("policy")
+    mode: Any = values.get("approval_mode")
+    tools: Any = values.get("allowed_tools")
+    if policy is not None and (mode is not None or tools is not None):
+        other = "approval_mode" if mode is not None else "allowed_tools"
+        raise ConfigError(
+            f"policy and {other} both given",
+            hint=f"{other} is another spelling of the policy: give one of them.",
+        )
+    if mode is not None and mode not in APPROVAL_MODES:
+        raise ConfigError(
+            f"approval_mode must be one of {', '.join(APPROVAL_MODES)}, got: {mode!r}"
+        )
+    if isinstance(policy, str):
+        if policy not in PRESETS:
+            raise ConfigError(f"policy must be a Policy, or reads, edits or all, got: {policy!r}")
+        policy = PRESETS[policy]
+    if policy is None:
+        policy = APPROVAL_MODES[mode] if mode is not None else Policy()
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"policy must be a Policy, got: {type(policy).__name__}")
+    if tools is not None:
+        if not isinstance(tools, list):
+            raise ConfigError(f"allowed_tools must be a list, got: {type(tools).__name__}")
+        return msgspec.structs.replace(policy, allow_tools=tuple(cast("list[str]", tools)))
+    return policy
+
+
+_PLACE = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
+_WORDS = {"array": "a list", "str": "a text", "float": "a number", "int": "a whole number"}
+_TYPES = {"array": "list", "object": "dict"}
+
+
+def _convert(values: dict[str, Any]) -> Run:
+    for name, value in values.items():
+        if isinstance(value, bool) and name in _NUMBERS:
+            raise ConfigError(f"{name} must be a number, got: bool")
+    try:
+        return msgspec.convert(values, Run)
+    except msgspec.ValidationError as error:
+        found = _PLACE.search(str(error))
+        if not found:
+            raise ConfigError(f"wrong option: {error}") from error
+        expected, got, place = found.groups()
+        expected = expected.removesuffix(" | null")
+        name = re.sub(r"\[\.\.\.\]", "", place or "options")
+        raise ConfigError(
+            f"{name} must be {_WORDS.get(expected, expected)}, got: {_TYPES.get(got, got)}"
+        ) from error
+
+
+_NUMBERS = ("timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries")
+
+
+def _check(run: Run) -> None:
+    for name in ("timeout", "idle_timeout", "startup_timeout"):
+        if not getattr(run, name) > 0:
+            raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
+    if not 0 <= run.grace <= 60:
+        raise ConfigError(f"grace must be between 0 and 60 seconds, got: {run.grace:g}")
+    if run.max_turns is not None and run.max_turns < 1:
+        raise ConfigError(f"max_turns must be at least 1, got: {run.max_turns}")
+    if not 1 <= run.retries <= 10:
+        raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
+    if run.system_prompt is not None and run.replace_system_prompt is not None:
+        raise ConfigError(
+            "system_prompt and replace_system_prompt both given",
+            hint="The first is added to the agent's own system prompt, the second replaces it.",
+        )
+    names: set[str] = set()
+    for server in run.mcp_servers:
+        if bool(server.command) == bool(server.url):
+            raise ConfigError(f"MCP server {server.name!r} needs either a command or a url")
+        if not re.fullmatch(r"[A-Za-z0-9-]+", server.name):
+            raise ConfigError(f"MCP server name {server.name!r}: letters, digits and - only")
+        if server.name in names:
+            raise ConfigError(f"two MCP servers are called {server.name!r}")
+        names.add(server.name)
+    for name, value in {"model": run.model, "resume": run.resume, "program": run.program}.items():
+        if value is not None and not value.strip():
+            raise ConfigError(f"{name} is empty")
+    for name in (*run.pass_env, *run.env):
+        if not name or "=" in name or "\0" in name:
+            raise ConfigError(f"not the name of an environment variable: {name!r}")
+
+
+def check_prompt(prompt: str, limit: int) -> str:
+    """The prompt, or ``PromptError`` where it is empty, unsendable or over ``limit`` bytes."""
+    if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PromptError(f"the prompt must be text, got: {type(prompt).__name__}")
+    if not prompt.strip():
+        raise PromptError("the prompt is empty", hint="Give it as text, as a file or on stdin.")
+    if "\0" in prompt:
+        raise PromptError("the prompt holds a NUL character")
+    try:
+        size = len(prompt.encode())
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt cannot be written as UTF-8: {error}") from error
+    if size > limit:
+        raise PromptError(
+            f"the prompt has {size:,} bytes, over the {limit:,} this agent takes whole",
+            hint="Put the material into files in the working directory and name them instead.",
+        )
+    return prompt

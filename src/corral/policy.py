@@ -1,0 +1,220 @@
+"""One permission model for every agent: what a policy says, and what it decides.
+
+A ``Policy`` gives each capability ``allow``, ``ask`` or ``deny``; what is unset
+is ``ask``, and ``ask`` with nobody to answer is ``deny``. The order is fixed:
+deny rules, then allow rules, then the capability, then ask. Everything here is
+pure; ``agents/`` turns a policy into each agent's own controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Literal, cast
+
+import msgspec
+
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.shell import covers, matches
+
+Verdict = Literal["allow", "ask", "deny"]
+Capability = Literal["read", "write", "shell", "network", "mcp"]
+Enforcement = Literal["native", "brokered", "advisory", "impossible"]
+Preset = Literal["reads", "edits", "all"]
+
+CAPABILITIES: tuple[Capability, ...] = ("read", "write", "shell", "network", "mcp")
+VERDICTS = ("allow", "ask", "deny")
+
+CAPABILITY_OF: dict[ToolKind, Capability | None] = {
+    "read": "read",
+    "search": "read",
+    "edit": "write",
+    "delete": "write",
+    "move": "write",
+    "execute": "shell",
+    "fetch": "network",
+    "mcp": "mcp",
+    "think": None,
+    "other": "shell",
+}
+"""An unknown kind counts as ``shell``; thinking needs no leave."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent may do. Wrong values raise ``PolicyError`` at once.
+
+    - ``allow_tools``: when given, only these tools may be used, and they need no
+      further leave; an empty list means none. ``deny_tools`` beats it.
+    - ``shell_rules``: ``"allow git status"``, ``"deny git push *"``; the first that
+      matches a command decides. ``*`` stands for anything; an allow rule never
+      matches a command that hides another one (``;``, ``&&``, ``$(…)``, ``>``).
+    - ``writable``: further folders that may be written; everything outside the
+      workspace and these is not.
+    - ``own_mcp``: for the tool server of the caller's own functions; unset, it
+      follows ``mcp``.
+    - ``mode``: ``"native"`` leaves all to the agent's own defaults; ``"plan"`` is
+      the agent's planning mode.
+    """
+
+    read: Verdict | None = "allow"
+    write: Verdict | None = None
+    shell: Verdict | None = None
+    network: Verdict | None = None
+    mcp: Verdict | None = None
+    own_mcp: Verdict | None = None
+    allow_tools: tuple[str, ...] | None = None
+    deny_tools: tuple[str, ...] = ()
+    shell_rules: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    mode: Literal["native", "plan"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*CAPABILITIES, "own_mcp"):
+            value: object = getattr(self, name)
+            if value is not None and value not in VERDICTS:
+                raise PolicyError(f"{name} must be allow, ask or deny, got: {value!r}")
+        for name in ("allow_tools", "deny_tools", "shell_rules", "writable"):
+            _as_names(self, name)
+        for rule in self.shell_rules:
+            parse_rule(rule)
+        if self.mode not in (None, "native", "plan"):
+            raise PolicyError(f"mode must be native or plan, got: {self.mode!r}")
+
+    @classmethod
+    def read_only(cls) -> Policy:
+        return cls(read="allow", write="deny", shell="deny", network="deny", mcp="deny")
+
+    @classmethod
+    def edits(cls) -> Policy:
+        """Read and edit files; our own tools; no shell, no network."""
+        return cls(read="allow", write="allow", shell="deny", network="deny", own_mcp="allow")
+
+    @classmethod
+    def full(cls) -> Policy:
+        """Everything. Never a default: always asked for by name."""
+        return cls(read="allow", write="allow", shell="allow", network="allow", mcp="allow")
+
+    @classmethod
+    def plan(cls) -> Policy:
+        return cls(
+            read="allow", write="deny", shell="deny", network="deny", mcp="deny", mode="plan"
+        )
+
+    @classmethod
+    def native(cls) -> Policy:
+        """The agent's own defaults, nothing said."""
+        return cls(read=None, mode="native")
+
+    def verdict(self, capability: Capability, *, own: bool = False) -> Verdict:
+        """What the capability alone says; unset is ``ask``."""
+        if capability == "mcp" and own and self.own_mcp is not None:
+            return self.own_mcp
+        return cast("Verdict | None", getattr(self, capability)) or "ask"
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Allows everything without any rule."""
+        return self == Policy.full()
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What an agent is about to do, as far as it is known."""
+
+    tool: str
+    kind: ToolKind = "other"
+    command: str | None = None
+    own: bool = False
+    """A tool of the caller's own tool server."""
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    rule: str
+    """The rule that decided, in the policy's own words."""
+
+
+def decide(policy: Policy, action: Action) -> Ruling:
+    """Deny rules, then allow rules, then the capability, then ask."""
+    if action.tool in policy.deny_tools:
+        return Ruling("deny", f"deny_tools: {action.tool}")
+    listed = policy.allow_tools is not None and action.tool in policy.allow_tools
+    if policy.allow_tools is not None and not listed:
+        return Ruling("deny", "allow_tools: not listed")
+    if action.command is not None:
+        ruling = _shell_ruling(policy.shell_rules, action.command)
+        if ruling is not None:
+            return ruling
+    if listed:
+        return Ruling("allow", f"allow_tools: {action.tool}")
+    capability = CAPABILITY_OF[action.kind]
+    if capability is None:
+        return Ruling("allow", "harmless")
+    verdict = policy.verdict(capability, own=action.own)
+    return Ruling(verdict, f"{capability}={verdict}")
+
+
+def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:
+    """``"allow git *"`` taken apart. Raises ``PolicyError``."""
+    verb, _, pattern = rule.strip().partition(" ")
+    pattern = " ".join(pattern.split())
+    if verb not in ("allow", "deny") or not pattern:
+        raise PolicyError(
+            f"a shell rule reads 'allow PATTERN' or 'deny PATTERN', got: {rule!r}",
+            hint="For example: shell_rules = ['allow git status', 'deny git push *']",
+        )
+    return ("allow" if verb == "allow" else "deny"), pattern
+
+
+def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
+    for rule in rules:
+        verb, pattern = parse_rule(rule)
+        if verb == "deny" and matches(pattern, command):
+            return Ruling("deny", f"shell_rules: {rule}")
+        if verb == "allow" and covers(pattern, command):
+            return Ruling("allow", f"shell_rules: {rule}")
+    return None
+
+
+def _as_names(policy: Policy, name: str) -> None:
+    value: object = getattr(policy, name)
+    if value is None or isinstance(value, tuple):
+        names = cast("tuple[object, ...] | None", value)
+    elif isinstance(value, list | set | frozenset):
+        names = tuple(cast("list[object]", value))
+        msgspec.structs.force_setattr(policy, name, names)
+    else:
+        raise PolicyError(f"{name} must be a list, got: {type(value).__name__}")
+    for item in names or ():
+        if not isinstance(item, str) or not item.strip():
+            raise PolicyError(f"{name} holds names, got: {item!r}")
+
+
+def policy_from(values: dict[str, object], source: str) -> Policy:
+    """A policy out of a file's table. Unknown keys are an error: a rule that is
+    misspelt and ignored would be a hole."""
+    preset = values.pop("preset", None)
+    base = Policy()
+    if preset is not None:
+        if preset not in PRESETS:
+            raise PolicyError(f"{source}: preset must be reads, edits or all, got: {preset!r}")
+        base = PRESETS[preset]
+    known = Policy.__struct_fields__
+    for key in values:
+        if key not in known:
+            near = get_close_matches(key, (*known, "preset"), 1)
+            raise PolicyError(
+                f"{source}: unknown key {key!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}.",
+            )
+    try:
+        return msgspec.structs.replace(base, **values)
+    except PolicyError as error:
+        raise PolicyError(f"{source}: {error.message}", hint=error.hint) from error
+
+
+PRESETS: dict[Preset, Policy] = {
+    "reads": Policy.read_only(),
+    "edits": Policy.edits(),
+    "all": Policy.full(),
+}

@@ -1,0 +1,114 @@
+"""The result: one pure fold over the events of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from corral.content import Cost, FileChanged, Refusal, Usage
+from corral.errors import from_event
+from corral.events import Done, Error, Event, Init, Status, Text, Thinking
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run came to.
+
+    ``text`` is everything the agent answered, its messages parted by a blank
+    line; ``final_text`` is the last of them alone.
+    """
+
+    status: Status
+    text: str = ""
+    final_text: str = ""
+    output: Any = None
+    files: tuple[FileChanged, ...] = ()
+    files_complete: bool = True
+    """False where the folder was too large, or was shared with another run."""
+    denied: tuple[Refusal, ...] = ()
+    usage: Usage = Usage()
+    cost: Cost = Cost()
+    stop_reason: str | None = None
+    run_id: str = ""
+    agent: str = ""
+    session_id: str | None = None
+    resume_token: str | None = None
+    model: str | None = None
+    agent_version: str | None = None
+    duration: float = 0.0
+    """Seconds."""
+    error: Error | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
+
+    def raise_for_status(self) -> Result:
+        """This result where it is a success; else its error, as the exception it was."""
+        if self.ok:
+            return self
+        error = self.error or Error(code="error", message=f"the run ended as {self.status}")
+        raise from_event(error, self)
+
+
+class Fold:
+    """Collects events into a ``Result``. Holds the answer's text and nothing else."""
+
+    def __init__(self) -> None:
+        self._messages: list[list[str]] = []
+        self._apart = True
+        self._message_id: str | None = None
+        self._init = Init()
+        self._done: Done | None = None
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Text):
+            if self._apart or event.message_id != self._message_id:
+                self._messages.append([])
+                self._message_id = event.message_id
+                self._apart = False
+            self._messages[-1].append(event.delta)
+        elif isinstance(event, Init):
+            self._init = event
+        elif isinstance(event, Done):
+            self._done = event
+        elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
+            self._apart = True
+
+    def result(self) -> Result:
+        messages = [text for parts in self._messages if (text := "".join(parts)).strip()]
+        done = self._done or Done(status="incomplete")
+        return Result(
+            status=done.status,
+            text=messages[0]
+            if len(messages) == 1
+            else "\n\n".join(m.strip("\n") for m in messages),
+            final_text=messages[-1] if messages else "",
+            files=done.files,
+            files_complete=done.files_complete,
+            denied=done.denied,
+            usage=done.usage,
+            cost=done.cost,
+            stop_reason=done.stop_reason,
+            run_id=done.run_id or self._init.run_id,
+            agent=done.agent or self._init.agent,
+            session_id=done.session_id,
+            resume_token=done.resume_token,
+            model=done.model or self._init.model,
+            agent_version=self._init.agent_version,
+            duration=done.duration_ms / 1000,
+            error=done.error,
+        )
+
+
+def _parted(messages: list[str]) -> str:
+    return "\n\n".join(message.strip("\n") for message in messages)
+
+
+def fold(events: Iterable[Event]) -> Result:
+    """The result of a whole stream."""
+    folding = Fold()
+    for event in events:
+        folding.add(event)
+    return folding.result()

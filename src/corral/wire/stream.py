@@ -1,0 +1,139 @@
+"""Agents that write JSON lines and read nothing back.
+
+``Stream`` turns blocks of lines into items: the frames a ``translate`` function
+made of them, and ``log``, ``error`` or ``unknown`` for all the rest. An item is
+an event without its envelope, a bare ``str`` for a piece of the answer (the
+commonest thing by far, and the cheapest this way), or the agent's ``Finish``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from corral.content import Cost, Usage
+from corral.errors import CorralError
+from corral.events import Error, Event, Json, Log, Unknown
+from corral.wire.lines import SAMPLE, Lines, Oversized
+
+LOG_LIMIT = 4096
+"""Characters of a line that is not JSON; a megabyte of banner helps nobody."""
+
+_TERMINAL = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's own last word on a turn. Not an event: the guard makes ``done`` of it."""
+
+    ok: bool
+    stop_reason: str | None = None
+    usage: Usage = Usage()
+    cost: Cost = Cost()
+    model: str | None = None
+    error: CorralError | None = None
+
+
+Item: TypeAlias = str | Event | Finish
+Translate: TypeAlias = Callable[[Any], "Item | tuple[Item, ...] | None"]
+"""One typed frame → nothing, an item, or several. Pure."""
+
+
+class Stream:
+    def __init__(self, frames: Any, translate: Translate, limit: int | None = None) -> None:
+        self._lines = Lines() if limit is None else Lines(limit)
+        self._decode = msgspec.json.Decoder(frames).decode
+        self._translate = translate
+        self.last_line = b""
+        """The last raw line, for an error's facts."""
+
+    def receive(self, chunk: bytes) -> list[Item]:
+        return self._items(self._lines.feed(chunk))
+
+    def end(self) -> list[Item]:
+        return self._items(self._lines.end())
+
+    def _items(self, blocks: Iterable[bytes | Oversized]) -> list[Item]:
+        items: list[Item] = []
+        for block in blocks:
+            if isinstance(block, Oversized):
+                items.append(_oversized(block))
+                continue
+            lines = block.split(b"\n")
+            self.last_line = lines[-2] if len(lines) > 1 else lines[0]
+            if not lines[-1]:
+                del lines[-1]
+            self._translate_lines(lines, items)
+        return items
+
+    def _translate_lines(self, lines: list[bytes], items: list[Item]) -> None:
+        decode, translate = self._decode, self._translate
+        for line in lines:
+            try:
+                frame = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                frame = self._odd(line, items)
+                if frame is None:
+                    continue
+            item = translate(frame)
+            if item is None:
+                continue
+            if type(item) is tuple:
+                items.extend(item)
+            else:
+                items.append(item)  # type: ignore[arg-type]
+
+    def _odd(self, line: bytes, items: list[Item]) -> Any:
+        """A line that is no frame as it stands: a frame after all, once mended, or an item."""
+        text = _TERMINAL.sub("", line.decode("utf-8", "replace")).strip("\ufeff \t\r\n")
+        if not text:
+            return None
+        if text[0] not in "{[":
+            items.append(Log(text[:LOG_LIMIT]))
+            return None
+        mended = _without_surrogates(text) if _SURROGATE.search(line) else text
+        try:
+            raw: Json = msgspec.json.decode(mended)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            items.append(_malformed(str(error), text))
+            return None
+        try:
+            return self._decode(mended)
+        except msgspec.MsgspecError:
+            items.append(Unknown(raw))
+            return None
+
+
+def _without_surrogates(text: str) -> str:
+    """JSON whose strings hold half a character (JavaScript cuts them so), with U+FFFD there."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    plain = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _malformed(message: str, text: str) -> Error:
+    return Error(
+        code="malformed_line",
+        message=f"a line of the agent's output is not JSON: {message}: {text[:SAMPLE]}",
+        recoverable=True,
+        phase="stream",
+        facts={"sample": text[:SAMPLE]},
+    )
+
+
+def _oversized(line: Oversized) -> Error:
+    sample = line.sample.decode("utf-8", "replace")
+    return Error(
+        code="oversized_line",
+        message=f"a line of {line.size:,} bytes is over the limit and was dropped: {sample}",
+        recoverable=True,
+        phase="stream",
+        facts={"sample": sample, "size": line.size},
+    )
