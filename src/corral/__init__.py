@@ -1,1 +1,98 @@
-"""corral."""
+"""corral: every coding agent and every model through one gate.
+
+::
+
+    import corral
+
+    result = corral.run_sync("gemini-cli", "What does this project do?")
+    print(result.text)
+
+The names below are the whole public face; each is loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from corral import errors, events
+    from corral.content import Cost, FileChanged, McpServer, Refusal, Usage
+    from corral.errors import CorralError
+    from corral.events import Event, from_json, to_json
+    from corral.options import Options
+    from corral.policy import Policy, decide
+    from corral.result import Result, fold
+    from corral.sessions.doors import available, run, run_sync, session
+    from corral.sessions.session import Session
+    from corral.sessions.turn import Turn
+
+_HOME = {
+    "errors": "corral",
+    "events": "corral",
+    "Cost": "corral.content",
+    "FileChanged": "corral.content",
+    "McpServer": "corral.content",
+    "Refusal": "corral.content",
+    "Usage": "corral.content",
+    "CorralError": "corral.errors",
+    "Event": "corral.events",
+    "from_json": "corral.events",
+    "to_json": "corral.events",
+    "Options": "corral.options",
+    "Policy": "corral.policy",
+    "decide": "corral.policy",
+    "Result": "corral.result",
+    "fold": "corral.result",
+    "available": "corral.sessions.doors",
+    "run": "corral.sessions.doors",
+    "run_sync": "corral.sessions.doors",
+    "session": "corral.sessions.doors",
+    "Session": "corral.sessions.session",
+    "Turn": "corral.sessions.turn",
+}
+
+__all__ = [
+    "CorralError",
+    "Cost",
+    "Event",
+    "FileChanged",
+    "McpServer",
+    "Options",
+    "Policy",
+    "Refusal",
+    "Result",
+    "Session",
+    "Turn",
+    "Usage",
+    "__version__",
+    "available",
+    "decide",
+    "errors",
+    "events",
+    "fold",
+    "from_json",
+    "run",
+    "run_sync",
+    "session",
+    "to_json",
+]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'corral' has no attribute {name!r}")
+    if home == "corral":
+        value: object = import_module(f"corral.{name}")
+    else:
+        value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,8 @@ CostSource = Literal["reported", "computed", "unknown"]
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens. ``None`` is *not reported*, which is not 0; ``+`` keeps that.
 
-    ``input`` includes what was read from and written to a cache.
+    ``input`` includes what was read from and written to a cache; ``output``
+    includes ``reasoning``.
     """
 
     input: int | None = None
@@ -25,8 +26,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def total(self) -> int | None:
-        """Input, output and reasoning together, where anything was reported."""
-        known = [n for n in (self.input, self.output, self.reasoning) if n is not None]
+        """Input and output together, where either was reported."""
+        known = [n for n in (self.input, self.output) if n is not None]
         return sum(known) if known else None
 
     def __add__(self, other: Usage) -> Usage:

@@ -17,11 +17,14 @@
         ├── VersionTooOld
         ├── ResumeLost
         ├── UntrustedFolder
+        ├── SandboxFailed           asked for, and not to be had here
+        ├── SettingsRejected        the agent would not take its settings
         ├── PolicyNotLoaded         the agent did not take the policy: nothing was run on
         ├── AuthenticationFailed
         ├── AccessDenied
         ├── ModelNotFound
-        ├── InvalidRequest
+        ├── InvalidRequest          the model's API refused the request as such
+        ├── InputRejected           the agent refused the prompt or an argument
         ├── RateLimited             ``resets_at``, where told
         │   └── QuotaSpent
         ├── ContextLengthExceeded
@@ -34,6 +37,7 @@
         │   ├── IdleTimeout
         │   └── TotalTimeout
         ├── TurnLimit
+        ├── ToolFailed              a tool that the run cannot go on without
         ├── BudgetSpent
         ├── SchemaNotMet
         ├── StreamBroken            truncated or malformed output
@@ -66,7 +70,16 @@ Phase = Literal[
 ]
 
 
-FACTS = ("exit_code", "signal", "stderr", "frame", "argv", "agent_version", "resets_at")
+FACTS = (
+    "exit_code",
+    "signal",
+    "stderr",
+    "frame",
+    "argv",
+    "agent_version",
+    "retry_after",
+    "resets_at",
+)
 
 
 class CorralError(Exception):
@@ -94,6 +107,7 @@ class CorralError(Exception):
         frame: str | None = None,
         argv: Sequence[str] = (),
         agent_version: str | None = None,
+        retry_after: float | None = None,
         resets_at: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -112,7 +126,10 @@ class CorralError(Exception):
         self.argv = tuple(argv)
         """As it was started, secrets struck out."""
         self.agent_version = agent_version
+        self.retry_after = retry_after
+        """Seconds, as the other side told."""
         self.resets_at = resets_at
+        """The same as a moment, in seconds since the epoch."""
         self.result: Any = None
         """The ``Result`` of the run that this error ended, where there was one."""
 
@@ -207,6 +224,16 @@ class UntrustedFolder(RemoteError):
     phase: Phase = "spawn"
 
 
+class SandboxFailed(RemoteError):
+    code = "sandbox"
+    phase: Phase = "spawn"
+
+
+class SettingsRejected(RemoteError):
+    code = "settings_rejected"
+    phase: Phase = "handshake"
+
+
 class PolicyNotLoaded(RemoteError):
     code = "policy_not_loaded"
     cli_exit = 5
@@ -233,6 +260,11 @@ class ModelNotFound(RemoteError):
 class InvalidRequest(RemoteError):
     code = "invalid_request"
     phase: Phase = "request"
+
+
+class InputRejected(RemoteError):
+    code = "input_rejected"
+    phase: Phase = "handshake"
 
 
 class RateLimited(RemoteError):
@@ -300,6 +332,11 @@ class TurnLimit(RemoteError):
     cli_exit = 8
     status = "max_turns"
     phase: Phase = "budget"
+
+
+class ToolFailed(RemoteError):
+    code = "tool_failed"
+    phase: Phase = "tool"
 
 
 class BudgetSpent(RemoteError):

@@ -1,6 +1,6 @@
 """The events: one closed union that every backend is turned into.
 
-The laws, kept for every backend by ``session/guard.py``:
+The laws, kept for every backend by ``sessions/guard.py``:
 
 - ``init`` comes first and ``done`` last, each exactly once, whatever happens;
 - ``seq`` counts from 1 without gaps;
@@ -105,8 +105,8 @@ class ToolOutput(Envelope, frozen=True, tag="tool_output"):
 
 class ToolResult(Envelope, frozen=True, tag="tool_result"):
     call_id: str
+    status: ToolStatus
     name: str | None = None
-    status: ToolStatus = "success"
     output: str | None = None
     error: str | None = None
     duration_ms: int | None = None
@@ -132,9 +132,9 @@ class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
 
 class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
     request_id: str
+    decision: Decision
+    by: Decider
     call_id: str | None = None
-    decision: Decision = "deny"
-    by: Decider = "policy"
     rule: str | None = None
 
 

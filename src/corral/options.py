@@ -61,6 +61,8 @@ class Options(TypedDict, total=False):
     program: str | os.PathLike[str] | None
     strict: bool
     track_files: bool
+    record: bool
+    keep: bool
     config: Mapping[str, Any]
 
 
@@ -92,6 +94,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     program: str | None = None
     strict: bool = True
     track_files: bool = True
+    record: bool = False
+    """Keep a transcript of the events in the session's folder."""
+    keep: bool = True
+    """Keep the session, to resume it; else nothing of it stays on disk."""
 
     @classmethod
     def build(

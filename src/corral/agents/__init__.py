@@ -1,0 +1,61 @@
+"""The agents we know, found by name.
+
+An agent's module is imported only when a name asks for it: ``gemini-cli`` is
+looked for in ``gemini.py`` first. Other packages add theirs through the entry
+point group ``corral.agents``, each entry naming a tuple of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib import import_module
+from typing import cast
+
+from corral.agents.profile import Agent
+from corral.errors import UnknownAgent
+
+ENTRY_POINTS = "corral.agents"
+
+
+def find(name: str) -> Agent:
+    """The agent of that name or alias. Raises ``UnknownAgent`` with the nearest names."""
+    wanted = name.strip().lower().replace("_", "-")
+    stem = wanted.split("-")[0]
+    for agent in _of_module(stem):
+        if wanted == agent.name or wanted in agent.aliases:
+            return agent
+    known: list[str] = []
+    for agent in every():
+        if wanted == agent.name or wanted in agent.aliases:
+            return agent
+        known += [agent.name, *agent.aliases]
+    near = get_close_matches(wanted, known, 1, 0.5)
+    names = ", ".join(sorted({agent.name for agent in every()}))
+    raise UnknownAgent(
+        f"no agent is called {name!r}",
+        hint=f"Did you mean {near[0]!r}? Known: {names}." if near else f"Known: {names}.",
+    )
+
+
+def every() -> Iterator[Agent]:
+    """All of them: ours by module name, then those of other packages."""
+    from importlib.metadata import entry_points
+    from pkgutil import iter_modules
+
+    for module in sorted(info.name for info in iter_modules(__path__)):
+        yield from _of_module(module)
+    for entry in entry_points(group=ENTRY_POINTS):
+        yield from cast("tuple[Agent, ...]", entry.load())
+
+
+def _of_module(stem: str) -> tuple[Agent, ...]:
+    if not stem.isidentifier():
+        return ()
+    try:
+        module = import_module(f"{__name__}.{stem}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{stem}":
+            raise
+        return ()
+    return cast("tuple[Agent, ...]", getattr(module, "AGENTS", ()))

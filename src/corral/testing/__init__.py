@@ -1,0 +1,46 @@
+"""Shipped for tests, yours and ours: a model that says what a script tells it to.
+
+Names are loaded when they are first used, so that importing this costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from corral.testing.request import Message, Request, ToolResult
+    from corral.testing.script import Call, Expect, Script, Turn, call, fail, hang, say
+    from corral.testing.server import Lane, ModelServer
+
+__all__ = [
+    "Call",
+    "Expect",
+    "Lane",
+    "Message",
+    "ModelServer",
+    "Request",
+    "Script",
+    "ToolResult",
+    "Turn",
+    "call",
+    "fail",
+    "hang",
+    "say",
+]
+
+_HOMES = {
+    "Lane": "server",
+    "Message": "request",
+    "ModelServer": "server",
+    "Request": "request",
+    "ToolResult": "request",
+}
+"""Where a name lives, when not in the script."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'script')}"), name)

@@ -1,6 +1,7 @@
 """Agents that write JSON lines and read nothing back.
 
-``Stream`` turns blocks of lines into items: the frames a ``translate`` function
+``clean`` sees every whole line first: secrets are struck out there, before
+anything else can see them. ``Stream`` turns blocks of lines into items: the frames a ``translate`` function
 made of them, and ``log``, ``error`` or ``unknown`` for all the rest. An item is
 an event without its envelope, a bare ``str`` for a piece of the answer (the
 commonest thing by far, and the cheapest this way), or the agent's ``Finish``.
@@ -16,9 +17,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from corral.content import Cost, Usage
-from corral.errors import CorralError
 from corral.events import Error, Event, Json, Log, Unknown
-from corral.wire.lines import SAMPLE, Lines, Oversized
+from corral.wire.lines import LIMIT, SAMPLE, Lines, Oversized
 
 LOG_LIMIT = 4096
 """Characters of a line that is not JSON; a megabyte of banner helps nobody."""
@@ -35,7 +35,10 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost: Cost = Cost()
     model: str | None = None
-    error: CorralError | None = None
+    kind: str | None = None
+    """The agent's own name for what went wrong."""
+    message: str | None = None
+    """What it said of that."""
 
 
 Item: TypeAlias = str | Event | Finish
@@ -44,8 +47,16 @@ Translate: TypeAlias = Callable[[Any], "Item | tuple[Item, ...] | None"]
 
 
 class Stream:
-    def __init__(self, frames: Any, translate: Translate, limit: int | None = None) -> None:
-        self._lines = Lines() if limit is None else Lines(limit)
+    def __init__(
+        self,
+        frames: Any,
+        translate: Translate,
+        *,
+        clean: Callable[[bytes], bytes] | None = None,
+        limit: int = LIMIT,
+    ) -> None:
+        self._lines = Lines(limit)
+        self._clean = clean
         self._decode = msgspec.json.Decoder(frames).decode
         self._translate = translate
         self.last_line = b""
@@ -63,7 +74,8 @@ class Stream:
             if isinstance(block, Oversized):
                 items.append(_oversized(block))
                 continue
-            lines = block.split(b"\n")
+            whole = block if self._clean is None else self._clean(block)
+            lines = whole.split(b"\n")
             self.last_line = lines[-2] if len(lines) > 1 else lines[0]
             if not lines[-1]:
                 del lines[-1]

@@ -1,0 +1,241 @@
+"""The Gemini CLI: what it is, what it writes, what it means.
+
+Facts hold for 0.61.0, each seen in a run of the real program. Its exit code is
+no status: 0 is returned for a TERM, an empty answer and truncated output alike,
+so success is exit 0 *and* a complete ``result`` line that says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corral.agents import gemini_failures, gemini_launch, gemini_policy
+from corral.agents.profile import Agent, Package
+from corral.content import Usage
+from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.wire.stream import Finish, Item
+
+TOOLS = gemini_policy.KINDS
+
+
+class InitFrame(msgspec.Struct, tag_field="type", tag="init"):
+    session_id: str | None = None
+    model: str | None = None
+
+
+class MessageFrame(msgspec.Struct, tag_field="type", tag="message"):
+    role: str
+    content: str
+
+
+class ToolUseFrame(msgspec.Struct, tag_field="type", tag="tool_use"):
+    tool_name: str
+    tool_id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class ToolError(msgspec.Struct):
+    type: str | None = None
+    message: str | None = None
+
+
+class ToolResultFrame(msgspec.Struct, tag_field="type", tag="tool_result"):
+    tool_id: str
+    status: str
+    output: str | None = None
+    error: ToolError | None = None
+
+
+class ErrorFrame(msgspec.Struct, tag_field="type", tag="error"):
+    message: str
+    severity: str = "error"
+
+
+class Tokens(msgspec.Struct):
+    total_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached: int = 0
+
+
+class Stats(Tokens):
+    models: dict[str, Tokens] = {}
+
+
+class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
+    status: str
+    stats: Stats | None = None
+    error: ToolError | None = None
+
+
+Frames = InitFrame | MessageFrame | ToolUseFrame | ToolResultFrame | ErrorFrame | ResultFrame
+
+REPEATED_TEXT = 4
+"""Characters below which an equal piece of text says nothing about a repetition."""
+
+
+def translator() -> Translator:
+    return Translator()
+
+
+class Translator:
+    """One conversation's frames → items. Pure but for what it remembers of it."""
+
+    def __init__(self) -> None:
+        self._first_text = ""
+        self._warned = False
+        self._complaint: str | None = None
+        self._tools: dict[str, str] = {}
+
+    def __call__(self, frame: Any) -> Item | tuple[Item, ...] | None:
+        if type(frame) is MessageFrame:
+            if frame.role != "assistant":
+                return None  # the prompt, echoed
+            text = frame.content
+            if not self._first_text:
+                self._first_text = text
+            elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
+                self._warned = True
+                return (_repeated(), text)
+            return text
+        match frame:
+            case ToolUseFrame():
+                self._first_text = ""
+                self._tools[frame.tool_id] = frame.tool_name
+                return tool_use(frame)
+            case ToolResultFrame():
+                return tool_result(frame, self._tools.pop(frame.tool_id, ""))
+            case InitFrame():
+                return Init(model=frame.model, session_id=frame.session_id)
+            case ErrorFrame():
+                self._complaint = frame.message
+                return Error(
+                    "agent_warning" if frame.severity == "warning" else "agent_error",
+                    frame.message,
+                    recoverable=True,
+                    level="warning" if frame.severity == "warning" else "error",
+                    phase="response",
+                )
+            case ResultFrame():
+                return finish(frame, self._complaint)
+            case _:
+                raise TypeError(f"not a frame of the Gemini CLI: {frame!r}")
+
+
+def _repeated() -> Error:
+    return Error(
+        "text_repeated",
+        "the answer began again: the CLI retries a broken stream without saying so,"
+        " and what follows may repeat what came before",
+        recoverable=True,
+        level="warning",
+        phase="stream",
+    )
+
+
+def tool_use(frame: ToolUseFrame) -> ToolUse:
+    name, given = frame.tool_name, frame.parameters
+    kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
+    path = given.get("file_path") or given.get("dir_path")
+    subject = given.get("command") or path or given.get("pattern") or given.get("query")
+    return ToolUse(
+        frame.tool_id,
+        name,
+        kind=kind,
+        title=f"{name} {subject}" if isinstance(subject, str) else name,
+        input=given,
+        paths=(path,) if isinstance(path, str) else (),
+    )
+
+
+def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
+    error = frame.error or ToolError()
+    message = error.message or ""
+    status: ToolStatus = "success" if frame.status == "success" else "error"
+    refused = (
+        error.type == "policy_violation"
+        or (error.type == "unhandled_exception" and "requires user confirmation" in message)
+        or (error.type == "tool_not_registered" and name in gemini_policy.HIDEABLE)
+        or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
+    )
+    blocked = status == "success" and (frame.output or "").startswith("Blocked: command")
+    if refused or blocked:
+        status = "denied"
+    if error.type == "tool_not_registered" and refused:
+        message = f"{name} is not available under this policy"
+    return ToolResult(
+        frame.tool_id,
+        status,
+        output=frame.output,
+        error=(frame.output if blocked else message) or None if status != "success" else None,
+    )
+
+
+def finish(frame: ResultFrame, complaint: str | None) -> Finish:
+    stats = frame.stats or Stats()
+    looped = frame.status == "success" and complaint == gemini_failures.LOOP
+    error = frame.error or ToolError()
+    return Finish(
+        ok=frame.status == "success" and not looped,
+        stop_reason="loop_detected" if looped else None,
+        usage=usage(stats),
+        model=model_used(stats.models),
+        kind=error.type,
+        message=error.message or complaint,
+    )
+
+
+def usage(stats: Stats) -> Usage:
+    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone."""
+    if not stats.total_tokens:
+        return Usage()
+    reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)
+    return Usage(
+        input=stats.input_tokens,
+        output=stats.output_tokens + reasoning,
+        reasoning=reasoning,
+        cache_read=stats.cached,
+        coverage="complete",
+    )
+
+
+def model_used(models: dict[str, Tokens]) -> str | None:
+    """The one that wrote most: with ``auto`` a small router model is in the list too."""
+    ranked = sorted(models, key=lambda name: models[name].output_tokens)
+    return ranked[-1] if ranked else None
+
+
+AGENTS = (
+    Agent(
+        name="gemini-cli",
+        title="Gemini CLI",
+        description="Google's Gemini CLI, headless: one process a prompt, JSON lines out",
+        transport="stream",
+        aliases=("gemini",),
+        programs=("gemini",),
+        package=Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0"),
+        frames=Frames,
+        translator=translator,
+        compile=gemini_policy.compile_policy,
+        launch=gemini_launch.launch,
+        explain=gemini_failures.explain,
+        read_stderr=gemini_failures.read_stderr,
+        tools=TOOLS,
+        supports=gemini_launch.SUPPORTS,
+        capabilities=("tools", "files", "resume", "mcp", "usage"),
+        asks=False,
+        resumes=True,
+        stdout="file",
+        prompt_limit=gemini_launch.PROMPT_LIMIT,
+        model_aliases=gemini_launch.MODEL_ALIASES,
+        env_family=gemini_launch.ENV_FAMILY,
+        secret_env=gemini_launch.SECRET_ENV,
+        credential_files=gemini_launch.CREDENTIAL_FILES,
+        project_files=gemini_launch.PROJECT_FILES,
+        parent_files=gemini_launch.PARENT_FILES,
+        fatal_stderr=("Policy file error", "Policy file warning"),
+        noise=gemini_failures.NOISE,
+    ),
+)

@@ -1,0 +1,281 @@
+"""Starting the Gemini CLI: arguments, settings, environment, and how the prompt reaches it.
+
+The prompt goes in as text and as nothing else. On stdin the CLI would take a
+leading ``/`` for a command and inline the files behind every ``@``; so a prompt
+that holds either is written as a command of our own in the private home, whose
+text the CLI sends as it stands, and stdin only names that command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from corral.agents.gemini_policy import POLICY_FILE, compile_policy
+from corral.agents.profile import Launch, Place
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.events import Json
+from corral.options import Run
+
+PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
+"""stdin is cut at 8 MiB without an error; a little below leaves room for the rest."""
+
+MODEL_ALIASES = frozenset({"auto", "pro", "flash", "flash-lite"})
+
+SUPPORTS = frozenset(
+    {
+        "system_prompt",
+        "replace_system_prompt",
+        "images",
+        "expand_files",
+        "sandbox",
+        "include_directories",
+        "max_turns",
+        "retries",
+        "mcp_servers",
+        "resume",
+        "inherit",
+    }
+)
+
+SECRET_ENV = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+ENV_FAMILY = (
+    *SECRET_ENV,
+    "GOOGLE_GEMINI_BASE_URL",
+    "GOOGLE_VERTEX_BASE_URL",
+    "GOOGLE_GENAI_USE_VERTEXAI",
+    "GOOGLE_GENAI_USE_GCA",
+    "GOOGLE_GENAI_API_VERSION",
+    "GOOGLE_CLOUD_PROJECT",
+    "GOOGLE_CLOUD_LOCATION",
+    "GOOGLE_CLOUD_QUOTA_PROJECT",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GEMINI_CLI_USE_COMPUTE_ADC",
+    "CLOUD_SHELL",
+    "GEMINI_MODEL",
+    "GEMINI_SANDBOX",
+)
+CREDENTIAL_FILES = (
+    ".gemini/oauth_creds.json",
+    ".gemini/google_accounts.json",
+    ".gemini/gemini-credentials.json",
+    ".gemini/installation_id",
+)
+PROJECT_FILES = (".gemini", ".agents/skills")
+PARENT_FILES = (".env", ".gemini/.env")
+"""Looked for in the working directory and every folder above, up to the root."""
+
+_DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
+"""What a ``.env`` may set even in an untrusted folder, unless it is set already."""
+
+COMMAND = "corral-prompt"
+_LIVE = re.compile(r"(?<!\\)@\S")
+_TEMPLATE = ("{{args}}", "!{", "@{")
+"""What the CLI would act on inside a command's text."""
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """Raises before anything is spawned where the CLI could not do what is asked."""
+    method, said = _auth(place)
+    trusted = _trust(run, place)
+    compiled = compile_policy(run.policy, run)
+    text, stdin, files = _prompt(run, prompt, place)
+    secrets = _mcp_secrets(run)
+    settings = _settings(run, method, trusted)
+    files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
+    env = {
+        "GEMINI_CLI_HOME": place.home,
+        "TMPDIR": place.tmp,
+        "GEMINI_CLI_NO_RELAUNCH": "1",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true" if trusted else "false",
+        "GEMINI_FORCE_FILE_STORAGE": "true",
+        "NO_COLOR": "1",
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        **secrets,
+    }
+    if run.inherit != "project":
+        env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
+    if run.replace_system_prompt is not None:
+        files["system.md"] = run.replace_system_prompt
+        env["GEMINI_SYSTEM_MD"] = os.path.join(place.home, "system.md")
+    notes = [said]
+    if trusted:
+        notes.append("the folder is trusted: GEMINI.md in it is read")
+    if text is not None:
+        notes.append(text)
+    return Launch(
+        argv=(*place.program, *_flags(run, place, resume, compiled.flags, bool(compiled.files))),
+        env=env,
+        stdin=stdin,
+        files=files,
+        notes=tuple(notes),
+    )
+
+
+def _flags(
+    run: Run, place: Place, resume: str | None, approval: tuple[str, ...], has_policy: bool
+) -> list[str]:
+    flags = ["--output-format", "stream-json", *approval]
+    if has_policy:
+        policy = os.path.join(place.home, POLICY_FILE)
+        flags += ["--policy", policy, "--admin-policy", policy]
+    if run.model is not None:
+        flags += [f"--model={run.model}"]
+    if resume is not None:
+        flags += ["--resume", resume]
+    if run.sandbox:
+        flags.append("--sandbox")
+    if run.inherit != "user":
+        flags += ["--extensions", "none"]
+    if run.mcp_servers and run.inherit == "nothing":
+        flags += ["--allowed-mcp-server-names", *(server.name for server in run.mcp_servers)]
+    for folder in _folders(run, place):
+        flags += ["--include-directories", folder]
+    return flags
+
+
+def _folders(run: Run, place: Place) -> list[str]:
+    folders = [*run.include_directories, *run.policy.writable]
+    if run.images:
+        folders.append(place.images)
+    for folder in folders:
+        if "," in folder:
+            raise ConfigError(f"the Gemini CLI takes no folder with a comma: {folder}")
+    return [os.path.join(place.cwd, folder) for folder in folders]
+
+
+def _auth(place: Place) -> tuple[str, str]:
+    """How to pay, from what is there, and a sentence that says so."""
+    env = place.env
+    has_login = any(path.endswith("oauth_creds.json") for path in place.credentials)
+    if _on(env.get("GOOGLE_GENAI_USE_VERTEXAI")):
+        return "vertex-ai", "authentication: Vertex AI (GOOGLE_GENAI_USE_VERTEXAI)"
+    if env.get("GEMINI_API_KEY"):
+        also = "; a Google login was found too and is not used" if has_login else ""
+        return "gemini-api-key", f"authentication: GEMINI_API_KEY{also}"
+    if has_login or _on(env.get("GOOGLE_GENAI_USE_GCA")):
+        return "oauth-personal", "authentication: the Google login in ~/.gemini"
+    if _on(env.get("CLOUD_SHELL")):
+        return "cloud-shell", "authentication: Cloud Shell"
+    if _on(env.get("GEMINI_CLI_USE_COMPUTE_ADC")):
+        return "compute-default-credentials", "authentication: compute credentials"
+    if env.get("GOOGLE_GEMINI_BASE_URL"):
+        return "gateway", "authentication: left to GOOGLE_GEMINI_BASE_URL"
+    raise AuthenticationFailed(
+        "no credentials for the Gemini CLI were found",
+        hint="Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal.",
+        phase="config",
+    )
+
+
+def _on(value: str | None) -> bool:
+    return value is not None and value.lower() in ("true", "1")
+
+
+def _trust(run: Run, place: Place) -> bool:
+    """Untrusted wherever that does: then nothing of the repository's own takes effect."""
+    if run.inherit == "project":
+        return True
+    reasons = [
+        why
+        for why, needed in (
+            ("MCP servers", bool(run.mcp_servers)),
+            ("plan mode", run.policy.mode == "plan"),
+            ("inherit='user'", run.inherit == "user"),
+        )
+        if needed
+    ]
+    if reasons and place.project_files:
+        raise UntrustedFolder(
+            f"{' and '.join(reasons)} need a trusted folder, and trust would let this"
+            f" repository's own settings take effect: {', '.join(place.project_files[:5])}",
+            hint="If you trust them, say inherit='project' (--inherit project).",
+            phase="config",
+        )
+    return bool(reasons)
+
+
+def _settings(run: Run, method: str, trusted: bool) -> dict[str, Json]:
+    own = run.inherit != "nothing"
+    names: list[Json] = [server.name for server in run.mcp_servers]
+    settings: dict[str, Json] = {
+        "security": {
+            "auth": {"selectedType": method, "useExternal": method == "gateway"},
+            "folderTrust": {"enabled": False},
+            "environmentVariableRedaction": {"enabled": True},
+        },
+        "general": {
+            "enableAutoUpdate": False,
+            "enableAutoUpdateNotification": False,
+            "maxAttempts": run.retries,
+            "plan": {"enabled": run.policy.mode == "plan"},
+            "topicUpdateNarration": False,
+        },
+        "model": {"maxSessionTurns": run.max_turns if run.max_turns is not None else -1},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "skills": {"enabled": own},
+        "hooksConfig": {"enabled": own},
+        "advanced": {"ignoreLocalEnv": run.inherit != "project"},
+        "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
+    }
+    if run.mcp_servers:
+        settings["mcpServers"] = _mcp_servers(run)
+        if not own:
+            settings["mcp"] = {"allowed": names}
+    return settings
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, not written: the CLI fills them in from its environment."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: dict[str, Json] = {
+            name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
+        }
+        if server.url is not None:
+            servers[server.name] = {"httpUrl": server.url, "headers": hidden}
+        else:
+            servers[server.name] = {
+                "command": server.command[0],
+                "args": list(server.command[1:]),
+                "env": hidden,
+            }
+    return servers
+
+
+def _mcp_secrets(run: Run) -> dict[str, str]:
+    return {
+        _secret_name(number, name): value
+        for number, server in enumerate(run.mcp_servers)
+        for name, value in {**server.env, **server.headers}.items()
+    }
+
+
+def _secret_name(number: int, name: str) -> str:
+    """A name that the CLI's own redaction hides from its shell."""
+    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+
+
+def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dict[str, str]]:
+    """A note, what goes to stdin, and the files that carry the rest."""
+    if run.system_prompt is not None:
+        prompt = f"{run.system_prompt}\n\n{prompt}"
+    if run.expand_files and not run.images:
+        return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
+    if not (run.images or prompt.startswith("/") or _LIVE.search(prompt)):
+        return None, prompt.encode(), {}
+    if any(mark in prompt for mark in _TEMPLATE):
+        if run.images:
+            raise ConfigError(
+                "with images the prompt may not hold {{args}}, !{ or @{",
+                hint="The Gemini CLI would act on them.",
+            )
+        escaped = _LIVE.sub(lambda found: "\\" + found[0], prompt)
+        note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
+        return note, (f"\n{escaped}" if escaped.startswith("/") else escaped).encode(), {}
+    names = [f"@{{{os.path.join(place.images, os.path.basename(path))}}}" for path in run.images]
+    text = json.dumps("\n".join([prompt, *names]), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return None, f"/{COMMAND}".encode(), {f".gemini/commands/{COMMAND}.toml": f"prompt = {text}\n"}

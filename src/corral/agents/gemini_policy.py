@@ -1,0 +1,229 @@
+"""A policy in the Gemini CLI's own controls: its policy engine, which it obeys.
+
+What shaped this, each seen in runs of the real program:
+
+- Policy files fail open: a syntax error, an invalid rule or a missing file is a
+  warning and the run goes on without. So the approval mode stays ``default``,
+  which without rules offers no way to write or run anything, and every right is
+  an allow rule over a ``*`` deny: a lost file takes rights away. ``yolo`` is
+  never used, not even for ``full``.
+- Settings make allow rules of their own (up to 4.3); the base deny stands above
+  them, and the file is passed as admin policy too, where nothing else reaches.
+- ``commandPrefix`` and ``commandRegex`` match anywhere in the arguments and are
+  fooled by an extra one; ``argsPattern`` anchored on the NUL that the CLI puts
+  around each argument is not.
+- A rule with ``argsPattern`` is exempt from the CLI's list of dangerous
+  commands, so that *allow* means allow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+
+from corral.agents.profile import Compiled, Row
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+
+READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")
+WRITE = ("write_file", "replace")
+SHELL = ("run_shell_command", "list_background_processes", "read_background_output")
+NETWORK = ("web_fetch", "google_web_search")
+HARMLESS = ("update_topic", "write_todos", "complete_task")
+"""``complete_task`` is how a sub-agent ends."""
+OTHER = ("invoke_agent", "activate_skill", "enter_plan_mode", "exit_plan_mode")
+"""Count as ``shell``: a sub-agent's own calls make no events, and it picks a model of its own."""
+
+KINDS: dict[str, ToolKind] = {
+    **dict.fromkeys(READ, "read"),
+    "grep_search": "search",
+    "glob": "search",
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(NETWORK, "fetch"),
+    **dict.fromkeys(HARMLESS, "think"),
+    **dict.fromkeys(OTHER, "other"),
+}
+HIDEABLE = frozenset(KINDS)
+"""A known tool that is *not registered* was hidden by policy or mode."""
+
+POLICY_FILE = "policy.toml"
+
+_BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 950, 990
+_MOST_RULES = 150
+_COMMAND = r'\x00"command":"'
+_ANY = r"[^\x00]*"
+_PLAIN = r'([^\x00\\;&|<>()\x60]|\\["\\t])*'
+"""What ``*`` may be in an allow rule: nothing that starts another command."""
+_OUR_FENCES = r'\x00"file_path":"(|[^\x00]*/)\.gemini[/"]'
+"""The repository's settings for the CLI: what the agent wrote there would rule the next run."""
+
+BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of the CLI's."""
+    if policy.mode == "native":
+        rows = tuple(
+            Row(capability, "ask", "native", "the agent's own default: reads, no writes, no shell")
+            for capability in CAPABILITIES
+        )
+        return Compiled(rows, ("--approval-mode", "default"))
+    rules = _Rules()
+    _deny_rules(policy, rules)
+    _grants(policy, run, rules)
+    rules.add("*", "deny", _BASE)
+    flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
+    return Compiled(_report(policy), flags, {POLICY_FILE: rules.text()})
+
+
+class _Rules:
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+
+    def add(
+        self,
+        tools: str | tuple[str, ...],
+        decision: str,
+        priority: int,
+        *,
+        pattern: str | None = None,
+        server: str | None = None,
+        redirect: bool = False,
+    ) -> None:
+        lines = ["[[rule]]"]
+        if server is not None:
+            lines.append(f"mcpName = {_toml(server)}")
+        name = _toml(tools) if isinstance(tools, str) else f"[{', '.join(map(_toml, tools))}]"
+        lines += [f"toolName = {name}", f'decision = "{decision}"', f"priority = {priority}"]
+        if pattern is not None:
+            lines.append(f"argsPattern = {_toml(pattern)}")
+        if redirect:
+            lines.append("allowRedirection = true")
+        self._blocks.append("\n".join(lines))
+
+    def text(self) -> str:
+        return "\n\n".join(self._blocks) + "\n"
+
+
+def _deny_rules(policy: Policy, rules: _Rules) -> None:
+    denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools"))
+    if denied:
+        rules.add(denied, "deny", _DENY)
+    rules.add(WRITE, "deny", _FENCE, pattern=_OUR_FENCES)
+    if len(policy.shell_rules) > _MOST_RULES:
+        raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
+    priority = _RULES
+    for rule in policy.shell_rules:
+        verb, pattern = parse_rule(rule)
+        for regex in _patterns(pattern, verb):
+            rules.add("run_shell_command", verb, priority, pattern=regex)
+        priority -= 1
+
+
+def _grants(policy: Policy, run: Run, rules: _Rules) -> None:
+    listed = policy.allow_tools
+    if listed is not None:
+        granted = tuple(name for name in listed if _known(name, "allow_tools"))
+    else:
+        granted = HARMLESS
+        for capability, tools in _TOOLS_OF.items():
+            if policy.verdict(capability) == "allow":
+                granted += tools
+        if policy.mode == "plan":
+            granted += ("exit_plan_mode",)
+    if "run_shell_command" in granted:
+        rules.add("run_shell_command", "allow", _GRANT, pattern=_COMMAND, redirect=True)
+    rest = tuple(name for name in granted if name != "run_shell_command")
+    if rest:
+        rules.add(rest, "allow", _GRANT)
+    if listed is not None:
+        return
+    if policy.verdict("mcp") == "allow":
+        rules.add("mcp_*", "allow", _GRANT)
+
+
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL + OTHER,
+    "network": NETWORK,
+}
+
+
+def _report(policy: Policy) -> tuple[Row, ...]:
+    return tuple(_row(policy, capability) for capability in CAPABILITIES)
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict: Verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    if policy.allow_tools is not None:
+        tools = _TOOLS_OF.get(capability, ())
+        chosen = [name for name in policy.allow_tools if name in tools]
+        if capability == "mcp":
+            chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
+        verdict = "allow" if chosen else "deny"
+        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+    elif verdict == "ask":
+        notes.append("ask→deny: headless, there is nobody to ask")
+    if capability == "network" and policy.network == "deny" and _shell_is_free(policy):
+        enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    elif capability == "network" and _shell_is_free(policy):
+        notes.append("its own fetch and search tools; a permitted shell reaches further")
+    if capability == "write" and verdict == "allow":
+        notes.append(f"the CLI itself refuses {BUILD_FILES}")
+    if capability == "shell":
+        if policy.shell_rules:
+            notes.append(f"{len(policy.shell_rules)} shell rules")
+        if verdict == "allow" and any(rule.startswith("deny") for rule in policy.shell_rules):
+            notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
+        if verdict == "allow":
+            notes.append("it can read the CLI's own environment through /proc")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _shell_is_free(policy: Policy) -> bool:
+    if policy.allow_tools is not None:
+        return "run_shell_command" in policy.allow_tools
+    return policy.verdict("shell") == "allow"
+
+
+def _patterns(pattern: str, verb: str) -> list[str]:
+    """The regular expressions for one glob; the CLI takes no nested repetition, so the bare
+    command of ``git *`` has one of its own."""
+    star = _ANY if verb == "deny" else _PLAIN
+    globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
+    return [
+        f'{_COMMAND}{star.join(_escaped(p, verb) for p in glob.split("*"))}"\\x00' for glob in globs
+    ]
+
+
+def _escaped(text: str, verb: str) -> str:
+    inside = json.dumps(text, ensure_ascii=False)[1:-1]
+    escaped = re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
+    # A second blank must not slip past a denial.
+    return escaped.replace(" ", " +") if verb == "deny" else escaped
+
+
+def _known(name: str, where: str) -> bool:
+    """Whether the CLI has such a tool. A name that is nearly one is an error, another agent's
+    name is left out."""
+    if name in KINDS or name.startswith("mcp_"):
+        return True
+    near = get_close_matches(name, KINDS, 1, 0.75)
+    if near:
+        raise PolicyError(
+            f"{where}: the Gemini CLI has no tool {name!r}; did you mean {near[0]!r}?"
+        )
+    return False
+
+
+def _toml(text: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,145 @@
+"""What an agent is: a record of facts, and a few pure functions.
+
+To add an agent, write one module in this package that exports ``AGENTS``, a
+tuple of ``Agent`` records; it is found by its names, there is no list to edit.
+What no field can express gets a field with a default that changes nobody:
+never a subclass, never the agent's name outside its own file. Third parties do
+the same from their own package through the entry point group
+``corral.agents``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import Capability, Enforcement, Policy, Verdict
+from corral.wire.stream import Finish, Item, Translate
+
+Transport = Literal["stream"]
+
+
+class Package(msgspec.Struct, frozen=True):
+    """Where the program comes from, and which of its versions we know."""
+
+    npm: str
+    tested: str
+    """The version every fact was checked with; ``corral agents install`` pins it."""
+    minimum: str
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the policy report."""
+
+    capability: Capability
+    verdict: Verdict
+    enforcement: Enforcement
+    note: str = ""
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """A policy in the agent's own controls."""
+
+    report: tuple[Row, ...]
+    flags: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+    """Beside the private home: name → content."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on this machine for one session."""
+
+    program: tuple[str, ...]
+    """How to start it: the program, or its interpreter and the script."""
+    version: str | None
+    cwd: str
+    home: str
+    """The session's private home; ``files`` of a launch are written below it."""
+    tmp: str
+    images: str = ""
+    """Where the images of a prompt are put for the agent to read."""
+    env: Mapping[str, str] = {}
+    """The agent's own family of variables, as they stand in our environment."""
+    credentials: tuple[str, ...] = ()
+    """Of the agent's ``credential_files``, those that the real home holds."""
+    project_files: tuple[str, ...] = ()
+    """What of the repository's own would take effect, as absolute paths."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, ready to be started."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """Added to what passes through; private paths and switches, no secrets."""
+    stdin: bytes
+    files: dict[str, str] = {}
+    """Relative to the private home."""
+    hidden_env: frozenset[str] = frozenset()
+    """Of the family, what must not reach this launch after all."""
+    notes: tuple[str, ...] = ()
+    """What was chosen on the caller's behalf, in a sentence each."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended, for the agent's file to explain."""
+
+    code: int | None
+    signal: int | None
+    stderr: str
+    finish: Finish | None
+    answered: bool
+    run: Run
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    description: str
+    transport: Transport
+    programs: tuple[str, ...]
+    """Names to look for on PATH."""
+    package: Package
+    frames: Any
+    """The type a line of its output decodes to."""
+    translator: Callable[[], Translate]
+    """A fresh one for each turn."""
+    compile: Callable[[Policy, Run], Compiled]
+    launch: Callable[[Run, Place, str, str | None], Launch]
+    """(options, machine, prompt, vendor's session to resume) → what to start."""
+    explain: Callable[[Ending], CorralError | None]
+    tools: Mapping[str, ToolKind]
+    aliases: tuple[str, ...] = ()
+    supports: frozenset[str] = frozenset()
+    """Options beyond the common ones; any other that is set is refused by name."""
+    capabilities: tuple[str, ...] = ()
+    asks: bool = False
+    """Has a channel for permission questions."""
+    resumes: bool = False
+    stdout: Literal["pipe", "file"] = "pipe"
+    """``file`` for a program that exits before its pipe is flushed."""
+    prompt_limit: int = 64 * 1024 * 1024
+    """Bytes the program takes whole."""
+    env_family: tuple[str, ...] = ()
+    """Names that reach it from our environment; ``X_*`` stands for all that begin so."""
+    secret_env: tuple[str, ...] = ()
+    """Of the family, those whose values are secrets."""
+    credential_files: tuple[str, ...] = ()
+    """Relative to the real home; linked into the private one."""
+    project_files: tuple[str, ...] = ()
+    """Names that the program would obey if the working directory carried them."""
+    parent_files: tuple[str, ...] = ()
+    """The same for the working directory and every folder above it."""
+    fatal_stderr: tuple[str, ...] = ()
+    """A line on stderr that holds one of these means that the policy did not load."""
+    read_stderr: Callable[[str], Item | None] | None = None
+    """What a line of stderr is worth as an item of the stream, where anything."""
+    noise: tuple[str, ...] = ()
+    """How lines of stderr begin that say nothing: left out of errors."""
+    model_aliases: frozenset[str] = frozenset()
+    """Model names that the program itself turns into others."""

@@ -1,0 +1,393 @@
+"""Every difference between operating systems, and nothing else.
+
+Linux is the measured case: pidfds, /proc, sub-reaping, inotify, holes in files.
+macOS looks at processes through ``ps``; Windows ends trees through ``taskkill``.
+Nothing here keeps a run's state: that is ``tree`` and ``process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ctypes
+
+LINUX = sys.platform == "linux"
+WINDOWS = sys.platform == "win32"
+
+KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+
+
+class Proc(NamedTuple):
+    """A process as it was a moment ago; ``(pid, born)`` names it for good."""
+
+    pid: int
+    born: str
+    ppid: int
+    pgid: int
+    sid: int
+    alive: bool
+    """False for a zombie: dead, not yet reaped."""
+
+
+def look(pid: int) -> Proc | None:
+    """The process of this pid, or None when there is none."""
+    if not LINUX:
+        return _windows_look(pid) if WINDOWS else _ps().get(pid)
+    stat = _read(f"/proc/{pid}/stat")
+    if not stat:
+        return None
+    # The name may hold spaces and brackets: the fields begin after the last one.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    # A zombie with threads left is one whose first thread ended: it still runs.
+    alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+    return Proc(pid, fields[19].decode(), int(fields[1]), int(fields[2]), int(fields[3]), alive)
+
+
+def children(pid: int) -> list[int]:
+    """The children of another process, whichever of its threads forked them."""
+    if not LINUX:
+        return [] if WINDOWS else [proc.pid for proc in _ps().values() if proc.ppid == pid]
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        return []
+    lists = (_read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    return [int(child) for children in lists for child in children.split()]
+
+
+def strays() -> list[int]:
+    """Where a run's orphans can be: among our own children where they fall to us,
+    else anywhere on the machine."""
+    if LINUX and adopting():
+        # The kernel hands orphans to our first thread.
+        own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+        # A run has a session of its own: what shares ours is the child of another.
+        return [pid for pid in map(int, own.split()) if not _in_our_session(pid)]
+    return pids()
+
+
+def _in_our_session(pid: int) -> bool:
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError):
+            return os.getsid(pid) == os.getsid(0)
+    return False
+
+
+def pids() -> list[int]:
+    """Every process on the machine that can be seen."""
+    if LINUX:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [] if WINDOWS else list(_ps())
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc; empty when its process is gone or not ours to see."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+    try:
+        found = b""
+        while chunk := os.read(fd, 65_536):
+            found += chunk
+        return found
+    except (ProcessLookupError, PermissionError):
+        return b""
+    finally:
+        os.close(fd)
+
+
+_ps_seen: tuple[float, dict[int, Proc]] = (0.0, {})
+
+
+def _ps() -> dict[int, Proc]:
+    """The process table through ``ps``, at most 20 ms old."""
+    global _ps_seen  # noqa: PLW0603
+    if time.monotonic() - _ps_seen[0] > 0.02:
+        columns = "pid=,ppid=,pgid=,stat=,lstart="
+        listing = subprocess.run(["/bin/ps", "-A", "-o", columns], capture_output=True, check=False)
+        table: dict[int, Proc] = {}
+        for line in listing.stdout.decode(errors="replace").splitlines():
+            pid, ppid, pgid, state, *born = line.split()
+            alive = not state.startswith("Z")
+            table[int(pid)] = Proc(int(pid), " ".join(born), int(ppid), int(pgid), 0, alive)
+        _ps_seen = (time.monotonic(), table)
+    return _ps_seen[1]
+
+
+def _windows_look(pid: int) -> Proc | None:
+    if sys.platform != "win32":
+        return None
+    import ctypes
+
+    kernel = ctypes.WinDLL("kernel32")
+    handle = kernel.OpenProcess(0x1000, False, pid)
+    if not handle:
+        return None
+    try:
+        times = [ctypes.c_uint64() for _ in range(4)]
+        kernel.GetProcessTimes(handle, *(ctypes.byref(moment) for moment in times))
+        ended = times[1].value != 0
+        return Proc(pid, str(times[0].value), 0, 0, 0, not ended)
+    finally:
+        kernel.CloseHandle(handle)
+
+
+@functools.cache
+def boot() -> str:
+    """Names this boot of the machine: a pid from another says nothing."""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip() if LINUX else ""
+
+
+@functools.cache
+def pid_space() -> str:
+    """Names the set of processes that our pids are of: a container has its own."""
+    return os.readlink("/proc/self/ns/pid") if LINUX else ""
+
+
+def stamp(pid: int) -> int | None:
+    """Give a new child a number that all its descendants inherit and none sheds.
+
+    The number is a limit on real-time scheduling, years long and so never reached.
+    Unlike an environment variable it survives an emptied environment, and it can
+    still be read off a zombie. None where it cannot be set.
+    """
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):
+        ceiling = resource.prlimit(pid, resource.RLIMIT_RTTIME)[1]
+        ceiling = 1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling
+        # Below what holds already, so that runs inside runs can be stamped too.
+        if ceiling >= 1 << 48:
+            number = ceiling // 2 + secrets.randbelow(ceiling // 2)
+            resource.prlimit(pid, resource.RLIMIT_RTTIME, (number, number))
+            return number
+    return None
+
+
+def carries(pid: int, mark: str, number: int | None) -> bool:
+    """Whether a process bears a run's stamp, or its mark in the environment."""
+    if not LINUX:
+        return False
+    if number is not None and b" %d " % number in _read(f"/proc/{pid}/limits"):
+        return True
+    return mark.encode() in _read(f"/proc/{pid}/environ")
+
+
+_holders: set[str] = set()
+_holding = threading.RLock()
+"""Re-entrant: a finalizer can run in the middle of a spawn."""
+
+
+def adopt_orphans(holder: str) -> None:
+    """From now until ``release_orphans``, orphaned descendants become our children."""
+    with _holding:
+        _holders.add(holder)
+        _subreaper(True)
+
+
+def release_orphans(holder: str) -> None:
+    with _holding:
+        _holders.discard(holder)
+        if not _holders:
+            _subreaper(False)
+
+
+def adopting() -> bool:
+    return bool(_holders) and _has_children_files()
+
+
+@functools.cache
+def _has_children_files() -> bool:
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def _subreaper(on: bool) -> None:
+    if LINUX:
+        _libc().prctl(36, int(on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def send(proc: Proc, sig: int) -> None:
+    """Signal this very process, never another that came by its pid."""
+    if WINDOWS:
+        subprocess.run(["taskkill", "/T", "/F", "/PID", str(proc.pid)], check=False)
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform != "linux":
+            os.kill(proc.pid, sig)
+            return
+        pidfd = os.pidfd_open(proc.pid)
+        try:
+            now = look(proc.pid)
+            if now is not None and now.born == proc.born:
+                signal.pidfd_send_signal(pidfd, sig)
+        finally:
+            os.close(pidfd)
+
+
+def send_group(pgid: int, sig: int) -> None:
+    """Signal a group whose leader we have not reaped yet: so the number is still its."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pgid, sig)
+
+
+def on_exit(
+    loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], tell: Callable[[], None]
+) -> Callable[[], None]:
+    """Have ``tell`` called once when the child has exited; returns how to stop."""
+    if sys.platform == "linux":
+        pidfd = os.pidfd_open(child.pid)
+        open_fds = [pidfd]
+
+        def stop() -> None:
+            while open_fds:
+                if not loop.is_closed():
+                    loop.remove_reader(open_fds[0])
+                os.close(open_fds.pop())
+
+        def told() -> None:
+            stop()
+            tell()
+
+        loop.add_reader(pidfd, told)
+        return stop
+
+    timers: list[asyncio.TimerHandle] = []
+
+    def check() -> None:
+        timers.clear()
+        if child.poll() is None:
+            timers.append(loop.call_later(0.02, check))
+        else:
+            tell()
+
+    def stop_timer() -> None:
+        while timers:
+            timers.pop().cancel()
+
+    check()
+    return stop_timer
+
+
+def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None] | None:
+    """The exit code or the signal that ended a child; None while it runs, both None when
+    somebody else reaped it. On Linux it stays to be reaped."""
+    if sys.platform == "linux":
+        try:
+            how = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return None, None
+        if how is None:
+            return None
+        exited = how.si_code == os.CLD_EXITED
+        return (how.si_status, None) if exited else (None, how.si_status)
+    code = child.poll()
+    if code is None:
+        return None
+    return (None, -code) if code < 0 and not WINDOWS else (code, None)
+
+
+def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
+    """A new private file: a descriptor to read, one that appends, and its path where
+    it has to be removed afterwards. On POSIX it has no name left to remove."""
+    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # not every file system can
+            appends = os.open(folder, flags | os.O_TMPFILE, 0o600)
+            try:
+                return os.open(f"/proc/self/fd/{appends}", os.O_RDWR), appends, None
+            except OSError:
+                os.close(appends)
+                raise
+    path = folder / f"stdout-{secrets.token_hex(8)}"
+    appends = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        reads = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    except OSError:
+        os.close(appends)
+        raise
+    finally:
+        if not WINDOWS:
+            path.unlink(missing_ok=True)
+    return reads, appends, path if WINDOWS else None
+
+
+def memory_file() -> int:
+    """A descriptor of a nameless file, for what the child reads as its stdin."""
+    if sys.platform == "linux":
+        return os.memfd_create("corral-stdin")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def punch_hole(fd: int, start: int, length: int) -> bool:
+    """Give a part of a file back to the disk; False where that cannot be done."""
+    if not LINUX:
+        return False
+    import ctypes
+
+    keep_size_and_punch = 0x01 | 0x02
+    offsets = ctypes.c_int64(start), ctypes.c_int64(length)
+    libc = _libc()
+    fallocate = getattr(libc, "fallocate64", None) or libc.fallocate
+    return bool(fallocate(fd, keep_size_and_punch, *offsets) == 0)
+
+
+def grow_pipe(fd: int, size: int) -> bool:
+    """Enlarge a pipe's buffer; False where that cannot be done."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size) >= size
+    except OSError:
+        return False
+
+
+def inotify_open() -> int:
+    """A descriptor that turns readable when a watched file is written to."""
+    if not LINUX:
+        raise OSError("no inotify here")
+    import ctypes
+
+    fd = int(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return fd
+
+
+def inotify_once(inotify: int, fd: int) -> int:
+    """Watch an open file for one write to it; returns the number the event will have."""
+    import ctypes
+
+    modify_oneshot = 0x2 | 0x80000000
+    path = f"/proc/self/fd/{fd}".encode()
+    watch = int(_libc().inotify_add_watch(inotify, path, ctypes.c_uint32(modify_oneshot)))
+    if watch < 0:
+        raise OSError(ctypes.get_errno(), "inotify_add_watch")
+    return watch

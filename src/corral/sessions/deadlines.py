@@ -1,0 +1,118 @@
+"""The three deadlines of a turn, and the patience after its last word.
+
+One timer for all, set again only when it fires: hearing something costs a clock
+reading. A reader that is slow to take events is not an agent that is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+
+from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
+from corral.options import Run
+
+LINGER = 10.0
+"""Seconds a program may stay after its own last word before it is ended."""
+
+
+class Deadlines:
+    def __init__(self, run: Run, late: Callable[[CorralError | None], None]) -> None:
+        """``late`` is called once with the error, or with None when a finished agent lingers.
+        It is held weakly: a turn that is dropped must not live on in a timer."""
+        self._run = run
+        self._late = weakref.WeakMethod(late)
+        self._loop = asyncio.get_running_loop()
+        self._begin = self._heard = self._loop.time()
+        self._alive = False
+        self._finished = False
+        self._listening = False
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm(min(run.startup_timeout, run.timeout))
+
+    def listen(self) -> None:
+        """Somebody waits for the agent from now on."""
+        if not self._listening:
+            self._listening = True
+            self._heard = self._loop.time()
+
+    def hear(self) -> None:
+        """A sign of life came."""
+        self._heard = self._loop.time()
+        self._listening = False
+        if not self._alive:
+            self._alive = True
+            self._arm(0.0)
+
+    def finish(self) -> None:
+        """The agent has said its last word."""
+        if not self._finished:
+            self._finished = True
+            self._arm(LINGER)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self, seconds: float) -> None:
+        self.stop()
+        weak = weakref.ref(self)
+
+        def fire() -> None:
+            ours = weak()
+            if ours is not None:
+                ours._check()
+
+        self._handle = self._loop.call_later(seconds, fire)
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        run = self._run
+        total = self._begin + run.timeout - now
+        if total <= 0:
+            self._tell(_total(run))
+            return
+        if self._finished:
+            self._tell(None)
+            return
+        if not self._alive:
+            left = self._begin + run.startup_timeout - now
+            error: CorralError = _startup(run)
+        elif self._listening:
+            left = self._heard + run.idle_timeout - now
+            error = _idle(run)
+        else:
+            left, error = run.idle_timeout, _idle(run)
+        if left <= 0:
+            self._tell(error)
+        else:
+            self._arm(min(left, total))
+
+    def _tell(self, error: CorralError | None) -> None:
+        self._handle = None
+        late = self._late()
+        if late is not None:
+            late(error)
+
+
+def _total(run: Run) -> CorralError:
+    return TotalTimeout(
+        f"timed out after {run.timeout:g}s in all",
+        hint="Raise timeout (--timeout) if the task needs longer.",
+    )
+
+
+def _startup(run: Run) -> CorralError:
+    return StartupTimeout(
+        f"no sign of life {run.startup_timeout:g}s after the start",
+        hint="Raise startup_timeout, or see what `corral agents doctor` says.",
+    )
+
+
+def _idle(run: Run) -> CorralError:
+    return IdleTimeout(
+        f"timed out after {run.idle_timeout:g}s without any event",
+        hint="Raise idle_timeout (--idle-timeout) if the agent works long in silence.",
+    )

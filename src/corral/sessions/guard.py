@@ -1,0 +1,255 @@
+"""The laws of the stream, kept in one place for every backend.
+
+Items come in as a dialect made them; events go out lawful: ``init`` first and
+``done`` last, each once, numbered without gaps, every tool result with its
+use, every open tool closed. Nothing here waits or touches a disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from corral.content import Cost, FileChanged, Refusal, Usage
+from corral.errors import CorralError
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    FileChange,
+    FileKind,
+    Init,
+    Log,
+    Text,
+    ToolOutput,
+    ToolResult,
+    ToolUse,
+    UsageReport,
+    Vendor,
+)
+from corral.wire.stream import Finish, Item
+
+HELD_BEFORE_INIT = 1000
+"""Log lines that may come before the agent's own ``init``; then one is made up."""
+CLOSED_REMEMBERED = 4096
+"""Ids of closed tools, to tell a late result from an unknown one."""
+
+
+class _Open(msgspec.Struct):
+    name: str
+    kind: str
+    title: str | None
+    paths: tuple[str, ...]
+    since: float
+
+
+class Guard:
+    """One turn's guard. ``existed`` says whether a path was there before the turn."""
+
+    def __init__(
+        self,
+        init: Init,
+        *,
+        started: float,
+        existed: Callable[[str], bool | None] = lambda _path: None,
+    ) -> None:
+        self._made_up = init
+        self._started = started
+        self._existed = existed
+        self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
+        self._session_id = init.session_id
+        self._seq = 0
+        self._held: list[Log | Error] = []
+        self._open: dict[str, _Open] = {}
+        self._closed: deque[str] = deque(maxlen=CLOSED_REMEMBERED)
+        self._calls = 0
+        self._usage = Usage()
+        self._cost = Cost()
+        self.finish: Finish | None = None
+        self.answered = False
+        """Whether any answer text came."""
+        self.worked = False
+        """Whether any tool ran."""
+        self.denied: list[Refusal] = []
+        self.written: dict[str, FileKind] = {}
+        """Paths that the agent's tools confirmed to have written."""
+
+    @property
+    def session_id(self) -> str | None:
+        return self._session_id
+
+    def take(self, items: Iterable[Item], ts: float) -> list[Event]:
+        """The lawful events that these items become."""
+        out: list[Event] = []
+        for item in items:
+            if type(item) is str and self._seq:
+                self._seq += 1
+                self.answered = True
+                out.append(
+                    Text(
+                        item,
+                        seq=self._seq,
+                        ts=ts,
+                        run_id=self._run_id,
+                        session_id=self._session_id,
+                        agent=self._agent,
+                        node=self._node,
+                    )
+                )
+            else:
+                self._take_one(Text(item) if isinstance(item, str) else item, ts, out)
+        return out
+
+    def close(
+        self,
+        ts: float,
+        error: CorralError | None,
+        *,
+        files: tuple[FileChanged, ...] = (),
+        files_complete: bool = True,
+        resume_token: str | None = None,
+        cost: Cost | None = None,
+    ) -> list[Event]:
+        """The end: open tools closed as cancelled, then ``done``."""
+        out: list[Event] = []
+        if not self._seq:
+            self._begin(Init(), ts, out)
+        for call_id in list(self._open):
+            self._result(ToolResult(call_id, "cancelled"), ts, out)
+        if error is not None:
+            self._emit(error.event(), ts, out)
+        finish = self.finish or Finish(ok=False)
+        done = Done(
+            status=error.status if error else "success",
+            stop_reason=finish.stop_reason,
+            model=finish.model,
+            usage=finish.usage if finish.usage != Usage() else self._usage,
+            cost=cost or (finish.cost if finish.cost != Cost() else self._cost),
+            files=files,
+            files_complete=files_complete,
+            denied=tuple(self.denied),
+            resume_token=resume_token,
+            duration_ms=max(0, round((ts - self._started) * 1000)),
+            error=error.event() if error else None,
+        )
+        self._emit(done, ts, out)
+        return out
+
+    def _take_one(self, item: Event | Finish, ts: float, out: list[Event]) -> None:
+        if isinstance(item, Finish):
+            self.finish = item
+            return
+        if not self._seq and not self._begin_or_hold(item, ts, out):
+            return
+        match item:
+            case Init():
+                self._again(item, ts, out)
+            case ToolUse():
+                self._use(item, ts, out)
+            case ToolResult():
+                self._result(item, ts, out)
+            case ToolOutput() if item.call_id not in self._open:
+                self._use(ToolUse(item.call_id, name="unknown"), ts, out)
+                self._emit(item, ts, out)
+            case Done():
+                self._emit(Vendor("done", msgspec.to_builtins(item)), ts, out)
+            case Text():
+                self.answered = True
+                self._emit(item, ts, out)
+            case UsageReport():
+                self._usage = item.usage
+                self._cost = item.cost or self._cost
+                self._emit(item, ts, out)
+            case _:
+                self._emit(item, ts, out)
+
+    def _begin_or_hold(self, item: Event, ts: float, out: list[Event]) -> bool:
+        """Whether the stream has begun and the item is still to be taken."""
+        if isinstance(item, Log | Error) and len(self._held) < HELD_BEFORE_INIT:
+            self._held.append(item)
+            return False
+        is_init = isinstance(item, Init)
+        self._begin(item if isinstance(item, Init) else Init(), ts, out)
+        return not is_init
+
+    def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
+        ours = self._made_up
+        self._session_id = init.session_id or self._session_id
+        whole = replace(
+            init,
+            model=init.model or ours.model,
+            cwd=init.cwd or ours.cwd,
+            tools=init.tools or ours.tools,
+            agent_version=init.agent_version or ours.agent_version,
+            capabilities=init.capabilities or ours.capabilities,
+            resumed=init.resumed or ours.resumed,
+        )
+        self._emit(whole, ts, out)
+        for held in self._held:
+            self._emit(held, ts, out)
+        self._held.clear()
+
+    def _again(self, init: Init, ts: float, out: list[Event]) -> None:
+        self._session_id = init.session_id or self._session_id
+        self._emit(Vendor("init", msgspec.to_builtins(init)), ts, out)
+
+    def _use(self, use: ToolUse, ts: float, out: list[Event]) -> None:
+        self._calls += 1
+        self.worked = True
+        call_id = use.call_id or f"call-{self._calls}"
+        if call_id in self._open:
+            call_id = f"{call_id}#{self._calls}"
+        if call_id != use.call_id:
+            use = replace(use, call_id=call_id)
+        self._open[call_id] = _Open(use.name, use.kind, use.title, use.paths, ts)
+        self._emit(use, ts, out)
+
+    def _result(self, result: ToolResult, ts: float, out: list[Event]) -> None:
+        call_id = result.call_id or next(iter(self._open), "")
+        if call_id not in self._open and call_id in self._closed:
+            self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
+            return
+        if call_id not in self._open:
+            self._use(ToolUse(call_id, name=result.name or "unknown"), ts, out)
+            call_id = next(reversed(self._open))
+        tool = self._open.pop(call_id)
+        self._closed.append(call_id)
+        took = result.duration_ms
+        if took is None:
+            took = max(0, round((ts - tool.since) * 1000))
+        named = replace(result, call_id=call_id, name=result.name or tool.name, duration_ms=took)
+        self._emit(named, ts, out)
+        if named.status == "denied":
+            self.denied.append(
+                Refusal(tool.name, title=tool.title, reason=named.error, call_id=call_id)
+            )
+        elif named.status == "success" and tool.kind in ("edit", "delete", "move"):
+            for path in tool.paths:
+                self._written(path, tool.kind, call_id, ts, out)
+
+    def _written(self, path: str, kind: str, call_id: str, ts: float, out: list[Event]) -> None:
+        whole = os.path.normpath(os.path.join(self._made_up.cwd or os.sep, path))
+        if kind == "edit":
+            before = self.written.get(whole)
+            new = self._existed(whole) is False
+            change: FileKind = "modified" if before or not new else "created"
+        else:
+            change = "deleted" if kind == "delete" else "moved"
+        if self.written.get(whole) != "created" or change == "deleted":
+            self.written[whole] = change
+        self._emit(FileChange(whole, change, call_id=call_id), ts, out)
+
+    def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
+        self._seq += 1
+        # The event is fresh from the dialect and nobody else has seen it yet.
+        force_setattr(event, "seq", self._seq)
+        force_setattr(event, "ts", ts)
+        force_setattr(event, "run_id", self._run_id)
+        force_setattr(event, "session_id", event.session_id or self._session_id)
+        force_setattr(event, "agent", self._agent)
+        force_setattr(event, "node", self._node)
+        out.append(event)

@@ -1,0 +1,177 @@
+"""Everything that can be found out before spawning, and every complaint that can be made.
+
+What passes here has an existing folder, a program of a known version, a policy
+that is really enforced and options that the agent has. Nothing is written yet.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from corral import agents
+from corral.agents.profile import Agent, Compiled, Place, Row
+from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
+from corral.io import config, environment, programs
+from corral.options import KNOWN, Run, check_prompt
+from corral.policy import Policy
+
+COMMON = frozenset(
+    {
+        "cwd",
+        "model",
+        "policy",
+        "prompt_file",
+        "timeout",
+        "idle_timeout",
+        "startup_timeout",
+        "grace",
+        "env",
+        "pass_env",
+        "program",
+        "strict",
+        "track_files",
+        "record",
+        "keep",
+    }
+)
+"""Options that every agent has; any other it must name in ``supports``."""
+
+LARGEST_IMAGE = 20 * 1024 * 1024
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    agent: Agent
+    run: Run
+    cwd: str
+    program: programs.Found
+    environment: environment.Environment
+    compiled: Compiled
+    credentials: tuple[str, ...]
+    project_files: tuple[str, ...]
+
+    def place(self, folder: Path) -> Place:
+        """The machine, as the agent's file wants it, for a session kept in ``folder``."""
+        return Place(
+            program=self.program.argv,
+            version=self.program.version,
+            cwd=self.cwd,
+            home=str(folder / "home"),
+            tmp=str(folder / "tmp"),
+            images=str(folder / "images"),
+            env=self.environment.family,
+            credentials=self.credentials,
+            project_files=self.project_files,
+        )
+
+
+def prepare(name: str, options: dict[str, object]) -> Prepared:
+    """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin."""
+    agent = agents.find(name)
+    run = Run.build(agent.name, options, config.load(agent.name), "corral.toml")
+    _supported(agent, run)
+    compiled = agent.compile(run.policy, run)
+    _enforced(agent, run, compiled.report)
+    cwd = _folder(run.cwd or os.getcwd(), "cwd")
+    for folder in (*run.include_directories, *run.policy.writable):
+        _folder(os.path.join(cwd, folder), "include_directories")
+    for image in run.images:
+        _image(os.path.join(cwd, image))
+    return Prepared(
+        agent=agent,
+        run=run,
+        cwd=cwd,
+        program=programs.locate(agent, run.program),
+        environment=environment.gather(agent, run),
+        compiled=compiled,
+        credentials=_credentials(agent),
+        project_files=_project_files(agent, Path(cwd)),
+    )
+
+
+def the_prompt(prepared: Prepared, prompt: str | None) -> str:
+    """The text to send: ``prompt_file`` beats ``prompt``."""
+    limit = prepared.agent.prompt_limit
+    path = prepared.run.prompt_file
+    if path is None:
+        if prompt is None:
+            raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
+        return check_prompt(prompt, limit)
+    whole = os.path.join(prepared.cwd, path)
+    if not os.path.exists(whole):
+        raise PromptError(f"the prompt file does not exist: {whole}")
+    try:
+        if os.path.getsize(whole) > limit:
+            raise PromptError(f"the prompt file is over the {limit:,} bytes this agent takes whole")
+        text = Path(whole).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"the prompt file is not UTF-8: {whole}: {error}") from error
+    except OSError as error:
+        raise PromptError(f"the prompt file cannot be read: {whole}: {error.strerror}") from error
+    return check_prompt(text, limit)
+
+
+def _supported(agent: Agent, run: Run) -> None:
+    plain = Run(agent=run.agent)
+    for name in KNOWN:
+        if name in COMMON or name in agent.supports or not hasattr(run, name):
+            continue
+        if getattr(run, name) != getattr(plain, name):
+            raise ConfigError(
+                f"{agent.name} has no option {name!r}",
+                hint=f"It has: {', '.join(sorted(agent.supports))}.",
+            )
+    if run.resume is not None and not agent.resumes:
+        raise ConfigError(f"{agent.name} cannot resume a session")
+
+
+def _enforced(agent: Agent, run: Run, report: tuple[Row, ...]) -> None:
+    for row in report:
+        if run.strict and row.enforcement in ("advisory", "impossible"):
+            raise PolicyNotEnforceable(
+                f"{agent.name} cannot enforce {row.capability}={row.verdict}: {row.note}",
+                hint=_nearest(run.policy, row),
+            )
+
+
+def _nearest(policy: Policy, row: Row) -> str:
+    if row.capability == "network" and policy.shell == "allow":
+        return (
+            "The nearest that works: shell='deny' with network='deny', or leave network unset."
+            " strict=False runs it as it is."
+        )
+    return f"Leave {row.capability} to another agent, or say strict=False to run it as it is."
+
+
+def _folder(path: str, what: str) -> str:
+    whole = os.path.abspath(os.path.expanduser(path))
+    if not os.path.exists(whole):
+        raise ConfigError(f"{what} does not exist: {whole}")
+    if not os.path.isdir(whole):
+        raise ConfigError(f"{what} is not a folder: {whole}")
+    if not os.access(whole, os.R_OK | os.X_OK):
+        raise ConfigError(f"{what} cannot be read: {whole}")
+    return os.path.realpath(whole)
+
+
+def _image(path: str) -> None:
+    if not os.path.isfile(path):
+        raise ConfigError(f"the image does not exist: {path}")
+    if os.path.getsize(path) > LARGEST_IMAGE:
+        raise ConfigError(f"the image is over {LARGEST_IMAGE:,} bytes: {path}")
+
+
+def _credentials(agent: Agent) -> tuple[str, ...]:
+    home = Path.home()
+    return tuple(name for name in agent.credential_files if (home / name).is_file())
+
+
+def _project_files(agent: Agent, cwd: Path) -> tuple[str, ...]:
+    """What of the repository's own the agent would obey. The user's own home is not a
+    repository: its settings folder counts only where it is the working directory itself."""
+    found = [cwd / name for name in agent.project_files if (cwd / name).exists()]
+    for folder in (cwd, *cwd.parents):
+        found += [folder / name for name in agent.parent_files if (folder / name).exists()]
+    return tuple(str(path) for path in dict.fromkeys(found))

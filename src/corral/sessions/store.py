@@ -1,0 +1,143 @@
+"""Sessions on disk: what is needed to resume one, and what it said.
+
+A folder a session, readable by its owner alone::
+
+    sessions/20261115-101500-1f3a9c/
+        meta.json       which agent, where, and how to go on
+        events.ndjson   the transcript, where one was asked for
+        home/           the agent's private home
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.events import Event, from_json
+from corral.io import folders
+
+META = "meta.json"
+EVENTS = "events.ndjson"
+
+
+class Meta(msgspec.Struct, omit_defaults=True):
+    id: str
+    agent: str
+    cwd: str
+    created: float
+    updated: float = 0.0
+    session_id: str | None = None
+    """The vendor's. Set only after a turn came to its end: before that there is
+    nothing to go on from."""
+    status: str | None = None
+    model: str | None = None
+    title: str = ""
+    turns: int = 0
+
+
+class Kept:
+    """One session's folder."""
+
+    def __init__(self, folder: Path, meta: Meta) -> None:
+        self.folder = folder
+        self.meta = meta
+        self._transcript: int | None = None
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def tmp(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
+    def images(self) -> Path:
+        return self.folder / "images"
+
+    def save(self) -> None:
+        folders.write_private(self.folder / META, msgspec.json.encode(self.meta))
+
+    def record(self, events: list[Event]) -> None:
+        """Append to the transcript. Secrets were struck out where the bytes came in."""
+        if self._transcript is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+            self._transcript = os.open(self.folder / EVENTS, flags, 0o600)
+        data = memoryview(msgspec.json.Encoder().encode_lines(events))
+        while data:
+            data = data[os.write(self._transcript, data) :]
+
+    def events(self) -> Iterator[Event]:
+        """The transcript, read back."""
+        try:
+            with (self.folder / EVENTS).open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield from_json(line)
+        except FileNotFoundError:
+            return
+
+    def close(self, *, keep: bool) -> None:
+        """Temporary things go; without ``keep`` all of it does."""
+        if self._transcript is not None:
+            os.close(self._transcript)
+            self._transcript = None
+        for folder in (self.tmp, self.images) if keep else (self.folder,):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def create(agent: str, cwd: str) -> Kept:
+    now = time.time()
+    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
+    kept = Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
+    try:
+        kept.folder.mkdir(parents=True, mode=0o700)
+        kept.home.mkdir(mode=0o700)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot make a session folder: {kept.folder}: {error.strerror}",
+            hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+        ) from error
+    return kept
+
+
+def find(name: str) -> Kept:
+    """By our id, the vendor's, or ``last``. Raises ``ResumeLost``."""
+    if name == "last":
+        latest = next(iter(every()), None)
+        if latest is None:
+            raise ResumeLost("there is no session yet", hint="corral sessions list")
+        return latest
+    if "/" in name or os.sep in name or name.startswith("."):
+        raise ConfigError(f"not the name of a session: {name!r}")
+    direct = _open(folders.sessions() / name)
+    if direct is not None:
+        return direct
+    for kept in every():
+        if kept.meta.session_id == name or kept.meta.id.endswith(f"-{name}"):
+            return kept
+    raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
+
+
+def every() -> list[Kept]:
+    """All, the newest first."""
+    try:
+        names = os.listdir(folders.sessions())
+    except FileNotFoundError:
+        return []
+    found = (_open(folders.sessions() / name) for name in names)
+    return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
+
+
+def _open(folder: Path) -> Kept | None:
+    try:
+        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return Kept(folder, meta)

@@ -1,0 +1,94 @@
+"""What a client asked the model, in words that no vendor owns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from corral.events import Json
+from corral.testing.script import Call
+
+SECRET = frozenset({"x-goog-api-key", "x-api-key", "api-key", "authorization"})
+"""Headers that carry a key, in any vendor's spelling."""
+
+
+class Headers(dict[str, str]):
+    """Header names in lower case. Keys are kept, but never printed."""
+
+    def __repr__(self) -> str:
+        return repr({name: "…" if name in SECRET else value for name, value in self.items()})
+
+
+class ToolResult(NamedTuple):
+    """What a tool returned: as the client sent it back."""
+
+    name: str
+    response: Json
+    id: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One entry of the history."""
+
+    role: str
+    """``user`` or ``model``."""
+    texts: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    context: tuple[str, ...] = ()
+    """Texts that the client put before the user's own words, such as its session context."""
+    signatures: tuple[str, ...] = ()
+    """Thought signatures, decoded, in the order of the parts that carried them."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the model, as it arrived. Its ``repr`` shows no key."""
+
+    lane: str
+    method: str
+    """The vendor's own word: ``streamGenerateContent``, ``generateContent``, ``countTokens``."""
+    model: str
+    path: str
+    """As requested, lane and query included."""
+    headers: Headers
+    body: dict[str, Json]
+    system: str = ""
+    history: tuple[Message, ...] = ()
+    tools: tuple[str, ...] = ()
+    """The names of the functions that the model may call."""
+    aside: bool = False
+    """Not a turn of the conversation: a token count, or a client's call on its own account."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Every text of the history, from either side, context included."""
+        return [text for m in self.history for text in (*m.context, *m.texts)]
+
+    @property
+    def last_text(self) -> str:
+        """The last message of the user that says something; its parts are joined by newlines.
+
+        Without the client's context, which names files and would match by accident.
+        """
+        said = [m.texts for m in self.history if m.role == "user" and m.texts]
+        return "\n".join(said[-1]) if said else ""
+
+    @property
+    def tool_results(self) -> list[tuple[str, Json]]:
+        """Every tool result of the history, as name and response. Ids are in ``history``."""
+        return [(result.name, result.response) for m in self.history for result in m.results]
+
+    @property
+    def tool_calls(self) -> list[Call]:
+        """Every call that the history says the model made."""
+        return [call for message in self.history for call in message.calls]
+
+    def __repr__(self) -> str:
+        said = self.last_text
+        said = said if len(said) <= 80 else said[:79] + "…"
+        return (
+            f"<Request {self.method} of {self.model} on lane {self.lane!r}: {said!r}, "
+            f"{len(self.history)} messages, {len(self.tools)} tools>"
+        )

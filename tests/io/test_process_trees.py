@@ -1,0 +1,302 @@
+"""Nothing survives: whole families of processes, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from corral.io.process import Exit, Process
+
+PROGRAMS = Path(__file__).parent / "programs"
+T = TypeVar("T")
+KINDS = ["plain", "flood", "session", "daemon", "bare-daemon", "deaf", "deaf-daemon", "forker"]
+LEFT = ["plain-left", "session-left", "daemon-left", "bare-daemon-left", "holder"]
+
+
+def family(kind: str, token: str) -> list[str]:
+    return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
+
+
+def relatives(token: str) -> list[int]:
+    """Every process with the token in its command line: a trait that the code under test
+    does not go by."""
+    found: list[int] = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            line = Path("/proc", pid, "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if token.encode() in line and int(pid) != os.getpid():
+            found.append(int(pid))
+    return found
+
+
+def our_children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return met
+
+
+def run(main: Coroutine[Any, Any, T], *, seconds: float = 30) -> T:
+    """In a fresh loop, bounded; no child, zombie or descriptor may be left."""
+
+    async def bounded() -> T:
+        files, children = set(os.listdir("/proc/self/fd")), our_children()
+        async with asyncio.timeout(seconds):
+            result = await main
+        assert our_children() == children
+        assert set(os.listdir("/proc/self/fd")) == files
+        return result
+
+    return asyncio.run(bounded())
+
+
+async def ready(kind: str, token: str) -> Process:
+    process = await Process.start(family(kind, token), cwd="/", env=os.environ)
+    assert (await process.read()).startswith(b"ready\n")
+    return process
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("grace", [0.5, 0])
+def test_ending_takes_the_whole_family_along(kind: str, grace: float) -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready(kind, token)
+        assert relatives(token)
+        exit = await process.end(grace)
+        assert relatives(token) == []
+        forced = kind.startswith("deaf") or grace == 0
+        assert exit == Exit(None, signal.SIGKILL if forced else signal.SIGTERM)
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_is_left_after_a_normal_exit_is_ended_too(kind: str) -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready(kind, token)
+        assert await process.wait() == Exit(7, None)
+        assert len(relatives(token)) > 0
+        assert await process.end() == Exit(7, None)
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_relative_that_died_unseen_leaves_no_zombie() -> None:
+    async def main() -> None:
+        script = "(setsid sh -c 'exit 1' &); sleep 0.2"
+        process = await Process.start(["sh", "-c", script], cwd="/", env=os.environ)
+        await process.wait()
+        await process.end()
+
+    run(main())
+
+
+def test_a_program_may_tidy_up_in_its_grace() -> None:
+    script = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
+
+    async def main() -> None:
+        process = await Process.start(["sh", "-c", script], cwd="/", env=os.environ)
+        assert await process.read() == b"ready\n"
+        reading = asyncio.ensure_future(process.read())
+        assert await process.end() == Exit(9, None)
+        assert await reading == b"tidied\n"
+
+    run(main())
+
+
+def test_ending_twice_and_at_once_is_ending_once_and_the_shortest_grace_holds() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf", token)
+        started = time.monotonic()
+        exits = await asyncio.gather(process.end(20), process.end(0.1), process.end(20))
+        assert set(exits) == {Exit(None, signal.SIGKILL)}
+        assert time.monotonic() - started < 3
+        assert await process.end() == exits[0]
+        process.kill_now()
+
+    run(main())
+
+
+def test_cancelling_the_end_does_not_cut_it_short() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf-daemon", token)
+        ending = asyncio.ensure_future(process.end(0.4))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_deadline_around_the_end_is_passed_on_after_it() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf", token)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await process.end(0.3)
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_loop_that_shuts_down_lets_the_end_run_through() -> None:
+    token = secrets.token_hex()
+    kept: list[asyncio.Future[Exit]] = []
+
+    async def main() -> None:
+        process = await ready("deaf-daemon", token)
+        kept.append(asyncio.ensure_future(process.end(0.2)))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert relatives(token) == []
+
+
+def test_kill_now_leaves_nothing_at_once() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf-daemon", token)
+        reading = asyncio.ensure_future(process.read())
+        await asyncio.sleep(0)
+        process.kill_now()
+        assert relatives(token) == []
+        assert await reading == b""
+        assert await process.wait() == Exit(None, signal.SIGKILL)
+
+    run(main())
+
+
+def test_a_process_that_is_dropped_is_killed() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("daemon", token)
+        del process
+        gc.collect()
+        assert relatives(token) == []
+
+    run(main())
+
+
+def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "host.py"), how, str(ledger)]
+    return subprocess.Popen(
+        [*argv, *family(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["drop", "drop-while-reading", "drop-in-a-thread", "keep-until-exit", "never-close-the-loop"],
+)
+def test_a_dropped_process_goes_in_silence(how: str, tmp_path: Path) -> None:
+    token = secrets.token_hex()
+    said, complaints = host(how, tmp_path, "daemon", token).communicate(timeout=20)
+    assert (said, b"ResourceWarning: unclosed event loop" in complaints) == (
+        b"started\n",
+        how == "never-close-the-loop",
+    )
+    if how != "never-close-the-loop":
+        assert complaints == b""
+    assert relatives(token) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_when_we_are_killed_the_kernel_takes_the_program_along(tmp_path: Path) -> None:
+    token = secrets.token_hex()
+    with host("stay", tmp_path, "flood", token) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"started\n"
+        stopped = relatives(token)
+        os.kill(owner.pid, signal.SIGKILL)
+    assert stopped
+    assert eventually(lambda: relatives(token) == [])
+
+
+def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    token = secrets.token_hex()
+    with host("thread", tmp_path, "session", token) as owner:
+        assert owner.stdout is not None
+        assert [owner.stdout.readline() for _ in range(2)] == [b"started\n", b"thread over\n"]
+        alive = relatives(token)
+        owner.terminate()
+    assert len(alive) == 3  # the owner's own command line names the token too
+    for pid in relatives(token):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_children_of_others_are_neither_reaped_nor_ended() -> None:
+    quick = subprocess.Popen(["sh", "-c", "exit 5"], start_new_session=True)
+    slow = subprocess.Popen(["sleep", "50"], start_new_session=True)
+
+    async def main() -> None:
+        process = await ready("daemon-left", secrets.token_hex())
+        await process.end()
+
+    run(main())
+    assert slow.poll() is None
+    slow.kill()
+    assert (quick.wait(), slow.wait()) == (5, -9)
+
+
+def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+    chance = random.Random(20_240_611)
+    token = secrets.token_hex()
+    kinds = ["plain", "session", "daemon", "bare-daemon", "deaf", "deaf-daemon", *LEFT]
+
+    async def one(number: int) -> None:
+        kind = kinds[number % len(kinds)]
+        process = await Process.start(
+            family(kind, token),
+            cwd="/",
+            env=os.environ,
+            stdout="file" if number % 2 else "pipe",
+            scratch=tmp_path,
+        )
+        try:
+            assert await process.read() == b"ready\n"
+            if number % 3 == 0:
+                await process.wait()
+        finally:
+            await process.end(0.3)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(one(number)) for number in range(100)]
+        loop = asyncio.get_running_loop()
+        for task in tasks:
+            # Those that wait for a program that stays have to be cancelled anyway.
+            loop.call_later(chance.uniform(0, 6), task.cancel)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError}
+        assert sum(end is None for end in ends) > 10
+        assert sum(end is not None for end in ends) > 10
+
+    run(main(), seconds=60)
+    assert relatives(token) == []
+    assert os.listdir(tmp_path) == []
