@@ -113,7 +113,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         configuration is a warning: the file may be written for a newer version.
         """
         given = _known(dict(options or {}), _refuse)
-        inline = given.pop("config", None) or {}
+        inline: Mapping[str, Any] = given.pop("config", None) or {}
         merged = {
             **_known(dict(config or {}), _warn(source)),
             **_known(dict(inline), _warn("config")),

@@ -81,9 +81,7 @@ class Fold:
         done = self._done or Done(status="incomplete")
         return Result(
             status=done.status,
-            text=messages[0]
-            if len(messages) == 1
-            else "\n\n".join(m.strip("\n") for m in messages),
+            text=messages[0] if len(messages) == 1 else _parted(messages),
             final_text=messages[-1] if messages else "",
             files=done.files,
             files_complete=done.files_complete,

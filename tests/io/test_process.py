@@ -213,6 +213,23 @@ def test_a_failing_listener_does_not_stop_the_draining(tmp_path: Path) -> None:
     assert run(main()) > 0
 
 
+def test_a_failing_listener_does_not_stop_the_clearing_up(tmp_path: Path) -> None:
+    def fail(chunk: bytes) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        process = await Process.start(
+            sh("echo last words >&2"), cwd=tmp_path, env=os.environ, on_stderr=fail
+        )
+        # Without the loop, so that the words are still in the pipe when it is closed.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process.kill_now()
+        assert process.stderr == "last words\n"
+
+    run(main())
+
+
 @both
 def test_a_flood_that_nobody_reads_takes_no_memory(tmp_path: Path, stdout: Stdout) -> None:
     async def main() -> int:

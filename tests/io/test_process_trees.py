@@ -81,8 +81,10 @@ def test_ending_takes_the_whole_family_along(kind: str, grace: float) -> None:
         token = secrets.token_hex()
         process = await ready(kind, token)
         assert relatives(token)
+        started = time.monotonic()
         exit = await process.end(grace)
         assert relatives(token) == []
+        assert time.monotonic() - started < grace + 2
         forced = kind.startswith("deaf") or grace == 0
         assert exit == Exit(None, signal.SIGKILL if forced else signal.SIGTERM)
 
@@ -112,19 +114,6 @@ def test_a_relative_that_died_unseen_leaves_no_zombie() -> None:
     run(main())
 
 
-def test_a_program_may_tidy_up_in_its_grace() -> None:
-    script = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
-
-    async def main() -> None:
-        process = await Process.start(["sh", "-c", script], cwd="/", env=os.environ)
-        assert await process.read() == b"ready\n"
-        reading = asyncio.ensure_future(process.read())
-        assert await process.end() == Exit(9, None)
-        assert await reading == b"tidied\n"
-
-    run(main())
-
-
 def test_ending_twice_and_at_once_is_ending_once_and_the_shortest_grace_holds() -> None:
     async def main() -> None:
         token = secrets.token_hex()
@@ -139,17 +128,31 @@ def test_ending_twice_and_at_once_is_ending_once_and_the_shortest_grace_holds() 
     run(main())
 
 
-def test_cancelling_the_end_does_not_cut_it_short() -> None:
+TIDY = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+def test_a_program_may_tidy_up_in_its_grace() -> None:
     async def main() -> None:
-        token = secrets.token_hex()
-        process = await ready("deaf-daemon", token)
-        ending = asyncio.ensure_future(process.end(0.4))
+        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        assert await process.read() == b"ready\n"
+        reading = asyncio.ensure_future(process.read())
+        assert await process.end() == Exit(9, None)
+        assert await reading == b"tidied\n"
+
+    run(main())
+
+
+def test_cancelling_the_end_neither_stops_it_nor_cuts_its_grace_short() -> None:
+    async def main() -> None:
+        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        assert await process.read() == b"ready\n"
+        ending = asyncio.ensure_future(process.end())
         for _ in range(3):
             await asyncio.sleep(0)
             ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-        assert relatives(token) == []
+        assert process.exit == Exit(9, None)
 
     run(main())
 
@@ -157,7 +160,7 @@ def test_cancelling_the_end_does_not_cut_it_short() -> None:
 def test_a_deadline_around_the_end_is_passed_on_after_it() -> None:
     async def main() -> None:
         token = secrets.token_hex()
-        process = await ready("deaf", token)
+        process = await ready("deaf-daemon", token)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await process.end(0.3)
@@ -204,6 +207,21 @@ def test_a_process_that_is_dropped_is_killed() -> None:
     run(main())
 
 
+def test_a_fork_of_ours_does_not_kill_what_is_not_its_own() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("plain", token)
+        before = relatives(token)
+        if (fork := os.fork()) == 0:
+            process.kill_now()
+            os._exit(0)
+        os.waitpid(fork, 0)  # noqa: ASYNC222
+        assert relatives(token) == before
+        await process.end()
+
+    run(main())
+
+
 def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-Wdefault", str(PROGRAMS / "host.py"), how, str(ledger)]
     return subprocess.Popen(
@@ -230,7 +248,7 @@ def test_a_dropped_process_goes_in_silence(how: str, tmp_path: Path) -> None:
 
 def test_when_we_are_killed_the_kernel_takes_the_program_along(tmp_path: Path) -> None:
     token = secrets.token_hex()
-    with host("stay", tmp_path, "flood", token) as owner:
+    with host("stay", tmp_path, "alone", token) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"started\n"
         stopped = relatives(token)

@@ -48,18 +48,18 @@ def no_format(folder: Path) -> list[str]:
     return [str(folder / "agent")]
 
 
-@pytest.mark.parametrize(
-    ("argv", "error"),
-    [
-        (lambda _: ["no-such-agent"], errors.NotInstalled),
-        (lambda _: ["./no-such-agent"], errors.NotInstalled),
-        (not_executable, errors.BrokenInstall),
-        (no_interpreter, errors.BrokenInstall),
-        (no_format, errors.BrokenInstall),
-        (lambda _: ["true", "x" * 3_000_000], errors.PromptError),
-        (lambda _: ["true", "a\0b"], errors.PromptError),
-    ],
-)
+FAULTS: list[tuple[Callable[[Path], list[str]], type[errors.CorralError]]] = [
+    (lambda _: ["no-such-agent"], errors.NotInstalled),
+    (lambda _: ["./no-such-agent"], errors.NotInstalled),
+    (not_executable, errors.BrokenInstall),
+    (no_interpreter, errors.BrokenInstall),
+    (no_format, errors.BrokenInstall),
+    (lambda _: ["true", "x" * 3_000_000], errors.PromptError),
+    (lambda _: ["true", "a\0b"], errors.PromptError),
+]
+
+
+@pytest.mark.parametrize(("argv", "error"), FAULTS)
 def test_what_cannot_be_started_says_why(
     tmp_path: Path, argv: Callable[[Path], list[str]], error: type[errors.CorralError]
 ) -> None:

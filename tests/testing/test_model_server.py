@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
+import socket
 import threading
 import time
 from http.client import HTTPConnection
@@ -159,6 +161,9 @@ def test_waiting_for_requests_is_bounded_and_works_across_threads() -> None:
 
         assert asyncio.run(wait()) == 3
         poster.join(10)
+        began = time.monotonic()
+        assert len(server.wait_for_requests_sync(3, timeout=30)) == 3
+        assert time.monotonic() - began < 10
 
 
 def test_waiting_on_the_loop_that_serves() -> None:
@@ -261,6 +266,32 @@ def test_leaving_at_once_leaves_no_socket() -> None:
         pass
     gc.collect()
     assert descriptors() == before
+
+
+def test_leaving_waits_for_the_thread() -> None:
+    threads = threading.active_count()
+    for _ in range(100):
+        with ModelServer():
+            pass
+        assert threading.active_count() == threads
+
+
+def test_a_client_that_connects_as_the_server_ends_is_turned_away() -> None:
+    async def main(ticks: int) -> None:
+        async with ModelServer() as server:
+            await asyncio.sleep(0.01)
+            client = socket.create_connection(("127.0.0.1", urlsplit(server.url).port), timeout=10)
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        client.settimeout(10)
+        with client, contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    for ticks in range(6):
+        asyncio.run(main(ticks))
+    gc.collect()
 
 
 def test_a_server_can_be_entered_again_but_not_twice() -> None:

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import urllib.error
+import urllib.request
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -69,15 +72,16 @@ def test_each_text_is_a_chunk_and_the_last_one_ends_the_stream() -> None:
 
 
 def test_the_json_array_form_when_no_events_are_asked_for() -> None:
-    import json
-    import urllib.request
-
     with ModelServer([say("Do", "ne."), fail(503)]) as server:
         url = f"{server.url}/v1beta/models/{MODEL}:streamGenerateContent"
         request = urllib.request.Request(url, b"{}", {"x-goog-api-key": "k"}, method="POST")
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert answer.headers["Content-Type"] == "application/json; charset=UTF-8"
             chunks = json.load(answer)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10)
+        with caught.value as refused:
+            assert [entry["error"]["code"] for entry in json.load(refused)] == [503]
     assert [c["candidates"][0]["content"]["parts"][0]["text"] for c in chunks] == ["Do", "ne."]
 
 
@@ -213,8 +217,6 @@ def test_vertex_paths() -> None:
         finally:
             sdk.close()
         assert server.requests[0].path.startswith("/v1beta1/publishers/google/models/")
-        import urllib.request
-
         path = "/v1beta1/projects/p/locations/l/publishers/google/models/gemini-x:generateContent"
         bearer = {"Authorization": "Bearer t"}
         request = urllib.request.Request(server.url + path, b"{}", bearer, method="POST")
@@ -240,8 +242,14 @@ def test_a_request_tells_what_the_client_sent() -> None:
         system_instruction="Be brief.", tools=[types.Tool(function_declarations=[read])]
     )
     contents: list[types.Content] = [
-        types.Content(role="user", parts=[types.Part(text="<session_context>\nfiles")]),
-        types.Content(role="user", parts=[types.Part(text="one"), types.Part(text="two")]),
+        types.Content(
+            role="user",
+            parts=[
+                types.Part(text="<session_context>\nfiles"),
+                types.Part(text="one"),
+                types.Part(text="two"),
+            ],
+        ),
         types.Content(
             role="model",
             parts=[
@@ -274,7 +282,7 @@ def test_a_request_tells_what_the_client_sent() -> None:
     assert request.last_text == "one\ntwo"
     assert request.tool_results == [("read", {"output": "a"})]
     assert request.tool_calls == [Call("read", {"n": 1}, "c1")]
-    assert request.history[2:] == (
+    assert request.history[1:] == (
         Message(
             role="model",
             thoughts=("hm",),

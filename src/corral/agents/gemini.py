@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from corral.agents import gemini_failures, gemini_launch, gemini_policy
-from corral.agents.profile import Agent, Package
+from corral.agents.profile import Agent, Package, Probe
 from corral.content import Usage
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
 from corral.wire.stream import Finish, Item
@@ -223,6 +223,13 @@ AGENTS = (
         explain=gemini_failures.explain,
         read_stderr=gemini_failures.read_stderr,
         tools=TOOLS,
+        probe=Probe(
+            write=("write_file", {"file_path": "probe.txt", "content": "written by the agent\n"}),
+            shell=("run_shell_command", {"command": "touch shell.txt"}),
+            url_env="GOOGLE_GEMINI_BASE_URL",
+            key_env="GEMINI_API_KEY",
+            model="gemini-2.5-flash",
+        ),
         supports=gemini_launch.SUPPORTS,
         capabilities=("tools", "files", "resume", "mcp", "usage"),
         asks=False,

@@ -26,7 +26,7 @@ NOISE = (
 )
 
 HTTP = (400, 401, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504)
-_BY_EXIT = {code & 0xFF: code for code in HTTP if code & 0xFF not in (0, 1)}
+_BY_EXIT = {code & 0xFF: code for code in HTTP}
 """An API error exits with the HTTP status modulo 256."""
 
 _KEY_HINT = (

@@ -97,6 +97,19 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
 
 
+class Probe(msgspec.Struct, frozen=True):
+    """How ``doctor`` proves that a headless tool call works: two calls for the scripted model
+    to make, and the variables that lead the agent to it."""
+
+    write: tuple[str, dict[str, Any]]
+    """A tool call that writes ``probe.txt`` in the working directory."""
+    shell: tuple[str, dict[str, Any]]
+    """One that would write ``shell.txt`` if the policy did not refuse it."""
+    url_env: str
+    key_env: str
+    model: str
+
+
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
@@ -114,6 +127,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """(options, machine, prompt, vendor's session to resume) → what to start."""
     explain: Callable[[Ending], CorralError | None]
     tools: Mapping[str, ToolKind]
+    probe: Probe | None = None
     aliases: tuple[str, ...] = ()
     supports: frozenset[str] = frozenset()
     """Options beyond the common ones; any other that is set is refused by name."""

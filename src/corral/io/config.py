@@ -72,15 +72,20 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
             f"{path}: unknown table {unknown[0]!r}",
             hint="Known are [defaults] and [agents.NAME].",
         )
-    agents: Any = tables.get("agents", {})
-    chosen: Any = agents.get(agent, {}) if isinstance(agents, dict) else None
-    defaults: Any = tables.get("defaults", {})
-    if not isinstance(chosen, dict) or not isinstance(defaults, dict):
-        raise ConfigError(f"{path}: [defaults] and [agents.{agent}] are tables of options")
-    values = {**cast("dict[str, Any]", defaults), **cast("dict[str, Any]", chosen)}
+    values = {
+        **_table(path, tables, "defaults"),
+        **_table(path, _table(path, tables, "agents"), agent),
+    }
     if isinstance(values.get("policy"), dict):
         values["policy"] = policy_from(dict(values["policy"]), f"{path}: policy")
     return values
+
+
+def _table(path: Path, tables: dict[str, Any], name: str) -> dict[str, Any]:
+    found: object = tables.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: {name} must be a table of options")
+    return cast("dict[str, Any]", found)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class Session:
         """Ours; what ``resume`` takes."""
         return self._open()[1].meta.id
 
+    @property
+    def prepared(self) -> Prepared:
+        """What was found and decided before anything starts."""
+        return self._open()[0]
+
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")

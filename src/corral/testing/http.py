@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from socket import socket
 from urllib.parse import parse_qsl, unquote
@@ -78,30 +79,36 @@ async def serve(listener: socket, handle: Callable[[Incoming], Answer]) -> None:
 
     ``handle`` is called for one request at a time, in the order of arrival.
     """
-    ended = False
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[None] = loop.create_future()
+    listener.setblocking(False)
     async with asyncio.TaskGroup() as connections:
+        # Not asyncio's own server: a client that it accepts while it closes is never let go.
+        def accept() -> None:
+            try:
+                for _ in range(BACKLOG):
+                    client, _address = listener.accept()
+                    task = connections.create_task(_converse(client, handle))
+                    # Cancelled before it begins, it would never close its socket.
+                    task.add_done_callback(partial(_let_go, client))
+            except (BlockingIOError, ConnectionAbortedError):
+                pass
+            except OSError as error:  # out of descriptors: better to end than to spin
+                broken.set_exception(error)
 
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if ended:  # it was accepted just before the listener was closed
-                writer.transport.abort()
-            else:
-                connections.create_task(_converse(reader, writer, handle))
-
-        server = await asyncio.start_server(
-            connected, sock=listener, limit=MAX_HEAD, backlog=BACKLOG
-        )
+        loop.add_reader(listener, accept)
         try:
-            await asyncio.get_running_loop().create_future()
+            await broken
         finally:
-            ended = True
-            server.close()
+            loop.remove_reader(listener)
 
 
-async def _converse(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    handle: Callable[[Incoming], Answer],
-) -> None:
+def _let_go(client: socket, _: asyncio.Task[None]) -> None:
+    client.close()
+
+
+async def _converse(client: socket, handle: Callable[[Incoming], Answer]) -> None:
+    reader, writer = await asyncio.open_connection(sock=client, limit=MAX_HEAD)
     try:
         try:
             while (incoming := await _receive(reader, writer)) is not None:

@@ -1,10 +1,11 @@
 """Agents that write JSON lines and read nothing back.
 
-``clean`` sees every whole line first: secrets are struck out there, before
-anything else can see them. ``Stream`` turns blocks of lines into items: the frames a ``translate`` function
-made of them, and ``log``, ``error`` or ``unknown`` for all the rest. An item is
-an event without its envelope, a bare ``str`` for a piece of the answer (the
+``Stream`` turns blocks of lines into items: what a ``translate`` function made of
+the frames, and ``log``, ``error`` or ``unknown`` for all the rest. An item is an
+event without its envelope, a bare ``str`` for a piece of the answer (the
 commonest thing by far, and the cheapest this way), or the agent's ``Finish``.
+``clean`` sees every whole line first: secrets are struck out there, before
+anything else can see them.
 """
 
 from __future__ import annotations

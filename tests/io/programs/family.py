@@ -69,6 +69,7 @@ if sys.argv[-1] == "rest":
 if kind.startswith("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 relatives: dict[str, list[Callable[[], None]]] = {
+    "alone": [],
     "plain": [rest, rest],
     "flood": [],
     "session": [in_own_session],

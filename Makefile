@@ -1,0 +1,57 @@
+# Everything is set up under this folder: .venv for Python, .cache for the agents.
+PYTHON ?= python3
+BIN := .venv/bin
+export CORRAL_HOME ?= $(CURDIR)/.cache/corral
+
+.PHONY: help demo test check bench lock format clean
+
+help:
+	@echo "make demo    the real Gemini CLI against a scripted model: no key, nothing spent"
+	@echo "make test    every test, the real CLI included"
+	@echo "make check   formatter, linter, both type checkers"
+	@echo "make bench   speed against named peers and against the limit, as ratios"
+	@echo "make lock    compile the lock files anew"
+
+demo: .venv/ready agents
+	@$(BIN)/python examples/demo.py
+
+test: .venv/ready agents
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+check: .venv/ready tools/pyright/node_modules/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	node tools/pyright/node_modules/pyright/index.js
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready agents
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# Without Node the real agents cannot be installed: their tests skip, and say so.
+.PHONY: agents
+agents: .venv/ready
+	@if command -v npm >/dev/null; then $(BIN)/corral agents install gemini >/dev/null; \
+	else echo "no npm here: the real agents are left out"; fi
+
+.venv/ready: requirements/dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+tools/pyright/node_modules/.ready: tools/pyright/package-lock.json
+	cd tools/pyright && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+lock: .venv/ready
+	$(BIN)/uv pip compile -q --upgrade pyproject.toml --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header -o requirements/dev.txt
+	cd tools/pyright && npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
+
+clean:
+	rm -rf .venv .cache tools/pyright/node_modules

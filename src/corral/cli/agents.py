@@ -1,0 +1,150 @@
+"""``corral agents``: which there are, what they can do, whether they work here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import msgspec
+
+from corral import agents
+from corral.agents.profile import Agent
+from corral.cli.tables import policy_table, table
+from corral.errors import CorralError
+from corral.io import config, install, programs
+from corral.options import Run
+from corral.policy import PRESETS, Policy
+
+
+@click.group("agents")
+def command() -> None:
+    """List, install, inspect and test agents."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_agents(as_json: bool) -> None:
+    """The agents known here, and which of them are installed."""
+    found = [_state(agent) for agent in agents.every()]
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    rows = [
+        (str(one["name"]), str(one["version"] or "–"), str(one["problem"] or one["description"]))
+        for one in found
+    ]
+    click.echo(table(("agent", "version", ""), rows))
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(name: str, as_json: bool) -> None:
+    """All that is known of one agent."""
+    agent = agents.find(name)
+    shown = {
+        **_state(agent),
+        "aliases": list(agent.aliases),
+        "transport": agent.transport,
+        "package": agent.package.npm,
+        "tested_version": agent.package.tested,
+        "minimum_version": agent.package.minimum,
+        "options": sorted(agent.supports),
+        "capabilities": list(agent.capabilities),
+        "asks": agent.asks,
+        "environment": list(agent.env_family),
+        "tools": dict(agent.tools),
+    }
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    click.echo(table(("", ""), [(key, _plain(value)) for key, value in shown.items()]).lstrip("\n"))
+
+
+@command.command("install")
+@click.argument("name", default="gemini")
+def install_agent(name: str) -> None:
+    """Install the tested version of an agent into corral's own folder, from npm."""
+    agent = agents.find(name)
+    there = programs.managed_program(agent).exists()
+    if not there:
+        click.echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
+    found = install.install(agent)
+    click.echo(f"{agent.title} {found.version}: {found.path}")
+
+
+@command.command("policy")
+@click.argument("name", default="gemini-cli")
+@click.option(
+    "--approve", type=click.Choice(["reads", "edits", "all"]), help="One preset.  [default: all]"
+)
+@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def policy(name: str, approve: str | None, policy_file: str | None, as_json: bool) -> None:
+    """How an agent enforces a policy: native, brokered, advisory or impossible."""
+    agent = agents.find(name)
+    wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
+    if approve is not None:
+        wanted = {approve: wanted[approve]}
+    if policy_file is not None:
+        wanted = {policy_file: config.read_policy(Path(policy_file))}
+    run = Run.build(agent.name)
+    reports = {label: agent.compile(value, run).report for label, value in wanted.items()}
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(reports)))
+        return
+    for label, report in reports.items():
+        click.echo(f"{agent.name}, {label}:\n{policy_table(report)}\n")
+
+
+@command.command("doctor")
+@click.argument("name", required=False)
+@click.option("--reap", is_flag=True, help="End what runs that were killed have left behind.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def doctor(name: str | None, reap: bool, as_json: bool) -> int:
+    """Prove that an agent really works here: a headless tool call against a scripted
+    model, and a shell command refused. No key is used and nothing is spent."""
+    from corral.cli import doctor as examination
+
+    if reap:
+        return examination.reap(as_json=as_json)
+    agent = agents.find(name or "gemini-cli")
+    report = asyncio.run(examination.examine(agent))
+    click.echo(json.dumps(report) if as_json else examination.told(report))
+    return 0 if report["works"] else report["exit_code"]
+
+
+def _state(agent: Agent) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "name": agent.name,
+        "title": agent.title,
+        "description": agent.description,
+        "installed": False,
+        "version": None,
+        "program": None,
+        "source": None,
+        "problem": None,
+    }
+    try:
+        program = Run.build(agent.name, {}, config.load(agent.name)).program
+        found = programs.locate(agent, program)
+    except CorralError as error:
+        return {**shown, "problem": error.message, "hint": error.hint}
+    return {
+        **shown,
+        "installed": True,
+        "version": found.version,
+        "program": found.path,
+        "source": found.source,
+    }
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} ({kind})" for key, kind in cast("dict[str, str]", value).items())
+    if isinstance(value, list):
+        return ", ".join(cast("list[str]", value))
+    return str(value)

@@ -1,0 +1,129 @@
+"""``corral agents doctor``: not what should work, but what did."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from corral.agents.profile import Agent
+from corral.cli.tables import policy_table, table
+from corral.errors import ConfigError, CorralError
+from corral.io import folders
+from corral.io.environment import gather
+from corral.io.ledger import Ledger
+from corral.policy import Policy
+from corral.sessions.doors import run
+from corral.sessions.prepare import prepare
+from corral.testing import Call, ModelServer, Turn
+
+
+async def examine(agent: Agent) -> dict[str, Any]:
+    """What is here, and whether a scripted conversation had the effects it must have."""
+    report: dict[str, Any] = {"agent": agent.name, "works": False, "checks": [], "exit_code": 1}
+    try:
+        prepared = prepare(agent.name, {"policy": Policy.edits()})
+        report |= {
+            "version": prepared.program.version,
+            "tested_version": agent.package.tested,
+            "program": prepared.program.path,
+            "found_by": prepared.program.source,
+            "credentials": [
+                *(name for name in agent.secret_env if prepared.environment.family.get(name)),
+                *(f"~/{name}" for name in prepared.credentials),
+            ],
+            "environment": sorted(gather(agent, prepared.run).values),
+            "policy": msgspec.to_builtins(prepared.compiled.report),
+        }
+        report["checks"] = await _probe(agent)
+        report["works"] = all(check["ok"] for check in report["checks"])
+    except CorralError as error:
+        report |= {"problem": error.message, "hint": error.hint, "exit_code": error.cli_exit}
+    return report
+
+
+async def _probe(agent: Agent) -> list[dict[str, Any]]:
+    probe = agent.probe
+    if probe is None:
+        raise ConfigError(f"{agent.name} names no probe: there is nothing to prove it with")
+    script = [
+        Turn(text="probing", calls=[Call(*probe.write)]),
+        Turn(text="and", calls=[Call(*probe.shell)]),
+        Turn(text="probe over"),
+    ]
+    with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
+        async with ModelServer(script) as server:
+            result = await run(
+                agent.name,
+                "Probe: write a file, then try the shell.",
+                cwd=folder,
+                policy=Policy.edits(),
+                model=probe.model,
+                env={probe.url_env: server.url, probe.key_env: "doctor-needs-no-key"},
+                keep=False,
+                timeout=120,
+            )
+            answered = len(server.requests)
+        wrote = (Path(folder) / "probe.txt").exists()
+        ran = (Path(folder) / "shell.txt").exists()
+    told = result.error.message if result.error else result.status
+    return [
+        {"check": "starts and reaches the model", "ok": answered > 0, "seen": f"{answered} calls"},
+        {"check": "a permitted tool call works", "ok": wrote, "seen": _seen(wrote, "probe.txt")},
+        {"check": "a refused command does not run", "ok": not ran, "seen": _seen(ran, "shell.txt")},
+        {"check": "the refusal is reported", "ok": bool(result.denied), "seen": _names(result)},
+        {"check": "ends as a success", "ok": result.ok, "seen": told},
+    ]
+
+
+def _seen(there: bool, name: str) -> str:
+    return f"{name} is {'there' if there else 'not there'}"
+
+
+def _names(result: Any) -> str:
+    return ", ".join(refusal.name for refusal in result.denied) or "none"
+
+
+def told(report: dict[str, Any]) -> str:
+    """The report for a person."""
+    lines: list[str] = []
+    for key in ("agent", "version", "tested_version", "program", "found_by"):
+        if key in report:
+            lines.append(f"{key:16}{report[key]}")
+    if "credentials" in report:
+        lines.append(f"{'credentials':16}{', '.join(report['credentials']) or 'none found'}")
+        lines.append(f"{'passed on':16}{' '.join(report['environment'])}")
+        rows = [msgspec.convert(row, _row_type()) for row in report["policy"]]
+        lines.append(policy_table(rows))
+    if report["checks"]:
+        rows_of = [
+            ("✓" if check["ok"] else "✗", str(check["check"]), str(check["seen"]))
+            for check in report["checks"]
+        ]
+        lines.append(table(("", "check", "seen"), rows_of))
+    if "problem" in report:
+        lines.append(f"✗ {report['problem']}\n  {report['hint'] or ''}".rstrip())
+    lines.append(f"{report['agent']} {'works' if report['works'] else 'does not work'} here")
+    return "\n".join(lines)
+
+
+def _row_type() -> Any:
+    from corral.agents.profile import Row
+
+    return Row
+
+
+def reap(*, as_json: bool) -> int:
+    """End what belongs to runs whose own process is gone."""
+    ledger = Ledger(folders.ledger())
+    ended = ledger.reap()
+    if as_json:
+        click.echo(msgspec.json.encode(ended).decode())
+    else:
+        for entry in ended:
+            click.echo(f"ended {entry.agent} {entry.pid} ({entry.program})")
+        click.echo(f"{len(ended)} left behind, {len(ledger.live())} running")
+    return 0

@@ -1,0 +1,44 @@
+"""``corral run --dry-run``: what would be started, with names only where values are secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+
+from corral.cli.tables import policy_table
+from corral.io.folders import sessions
+from corral.sessions.prepare import prepare, the_prompt
+
+
+def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:
+    """Every check of a real run is made; nothing is written and nothing started."""
+    prepared = prepare(agent, options)
+    place = prepared.place(sessions() / "SESSION")
+    launch = prepared.agent.launch(prepared.run, place, the_prompt(prepared, text), None)
+    shown: dict[str, Any] = {
+        "agent": prepared.agent.name,
+        "version": prepared.program.version,
+        "program": prepared.program.path,
+        "cwd": prepared.cwd,
+        "argv": list(launch.argv),
+        "stdin_bytes": len(launch.stdin),
+        "env": sorted({*prepared.environment.values, *launch.env}),
+        "files": sorted(launch.files),
+        "policy": msgspec.to_builtins(prepared.compiled.report),
+        "notes": list(launch.notes),
+    }
+    if as_json:
+        click.echo(json.dumps(shown))
+        return 0
+    for name in ("agent", "version", "program", "cwd", "stdin_bytes"):
+        click.echo(f"{name:12} {shown[name]}")
+    click.echo(f"{'argv':12} {' '.join(shown['argv'])}")
+    click.echo(f"{'env names':12} {' '.join(shown['env'])}")
+    click.echo(f"{'files':12} {' '.join(shown['files'])}")
+    for note in shown["notes"]:
+        click.echo(f"{'note':12} {note}")
+    click.echo(policy_table(prepared.compiled.report))
+    return 0

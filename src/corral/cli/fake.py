@@ -1,0 +1,57 @@
+"""``corral fake``: a model that says what a script tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+import click
+
+from corral.testing import ModelServer, Request, Script
+
+
+@click.group("fake")
+def command() -> None:
+    """Serve a scripted model, for tests and demos."""
+
+
+@command.command("serve")
+@click.argument("script", type=click.Path())
+@click.option("-p", "--port", default=0, show_default=True, help="0 takes any free one.")
+@click.option("--key", help="Refuse every other API key.")
+@click.option("--seconds", type=float, help="Stop by itself after so long.")
+def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
+    """Serve SCRIPT (TOML or JSON) on 127.0.0.1 until Ctrl-C.
+
+    Point the agent at it: GOOGLE_GEMINI_BASE_URL is the address printed first, and
+    GEMINI_API_KEY anything at all.
+    """
+    server = ModelServer(Script.load(script), key=key, port=port)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(server, seconds))
+
+
+async def _serve(server: ModelServer, seconds: float | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C still interrupts
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+    async with server:
+        click.echo(server.url)
+        waiting = asyncio.ensure_future(stop.wait())
+        deadline = None if seconds is None else loop.time() + seconds
+        told = 0
+        while not stop.is_set() and (deadline is None or loop.time() < deadline):
+            await asyncio.wait([waiting], timeout=0.2)
+            for request in server.requests[told:]:
+                told += 1
+                click.echo(_line(request), err=True)
+        waiting.cancel()
+    for failure in server.failures:
+        click.echo(f"corral: {failure}", err=True)
+
+
+def _line(request: Request) -> str:
+    return f"{request.lane or '-'} {request.method} {request.model}"

@@ -1,0 +1,88 @@
+"""``corral``: the command line. Commands are loaded when they are called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import cast
+
+import click
+
+from corral import __version__
+
+COMMANDS = {
+    "run": ("corral.cli.run", "Give an agent a prompt and see it through."),
+    "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
+    "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
+    "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return cast("click.Command", import_module(COMMANDS[cmd_name][0]).command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="corral %(version)s")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Read this corral.toml, and trust it.",
+)
+def command(config: str | None) -> None:
+    """Drive every coding agent through one gate: typed events, an enforced policy,
+    one result."""
+    if config is not None:
+        os.environ["CORRAL_CONFIG"] = config
+
+
+def main() -> None:
+    """The entry point. Every error is a message and its exit code, never a traceback."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        # Started with stdout closed: the answer would be lost after it was paid for.
+        sys.stderr.write("corral: stdout is closed\n")
+        sys.exit(1)
+    try:
+        code = command.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        code = _pipe_closed()
+    except Exception as error:
+        code = _explained(error)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _pipe_closed()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explained(error: Exception) -> int:
+    from corral.errors import CorralError
+
+    if not isinstance(error, CorralError):
+        raise error
+    click.echo(f"corral: {error}", err=True)
+    return error.cli_exit
+
+
+def _pipe_closed() -> int:
+    """Whoever read our output has gone. Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

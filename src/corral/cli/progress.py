@@ -1,0 +1,137 @@
+"""What happens, for a person, on stderr: a line a tool, and a status line on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
+from corral.sessions.prepare import Prepared
+
+_MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
+
+
+class Progress:
+    """Does nothing unless enabled. ``with progress:`` spans the run."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._live = enabled and sys.stderr.isatty()
+        self._status: Any = None
+        self._console: Any = None
+        self._titles: dict[str, str] = {}
+        self._doing = "starting"
+        self._begun = time.monotonic()
+        self._tokens: int | None = None
+
+    def begin(self, prepared: Prepared) -> None:
+        """Say once what was decided on the caller's behalf."""
+        asked = [row.capability for row in prepared.compiled.report if row.verdict == "ask"]
+        if asked and not prepared.agent.asks and prepared.run.policy.mode != "native":
+            self._line(
+                f"{prepared.agent.name} has no channel for questions: {', '.join(asked)} denied."
+                " --approve edits or all allows more; an agent that speaks ACP can ask."
+            )
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            from rich.console import Console
+
+            self._console = Console(stderr=True, highlight=False)
+            self._status = self._console.status(self._text())
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def show(self, event: Event) -> None:
+        if not self._enabled:
+            return
+        match event:
+            case Init():
+                version = f" {event.agent_version}" if event.agent_version else ""
+                self._line(f"{event.agent}{version} · {event.model or 'default model'}")
+                self._doing = "thinking"
+            case ToolUse():
+                self._titles[event.call_id] = event.title or event.name
+                self._doing = event.title or event.name
+            case ToolResult():
+                title = self._titles.pop(event.call_id, event.name or "tool")
+                why = f": {event.error}" if event.error and event.status != "success" else ""
+                self._line(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
+                self._doing = "thinking"
+            case Text():
+                self._doing = "answering"
+            case UsageReport():
+                self._tokens = event.usage.total
+            case Error() if event.recoverable:
+                self._line(f"! {event.message}")
+            case Log():
+                self._line(f"  {_short(event.text)}")
+            case _:
+                pass
+        if self._status is not None:
+            self._status.update(self._text())
+
+    def summary(self, done: Done) -> None:
+        if not self._enabled:
+            if done.error is not None:
+                self._say(_told(done.error))
+            return
+        for file in done.files:
+            added = f" +{file.lines_added}" if file.lines_added is not None else ""
+            removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
+            self._say(f"{file.kind:8} {file.path}{added}{removed}")
+        if not done.files_complete:
+            self._say("the list of files may not be complete")
+        for refusal in done.denied:
+            why = f": {refusal.reason}" if refusal.reason else ""
+            self._say(f"denied   {_short(refusal.title or refusal.name)}{why}")
+        parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
+        if done.usage.total is not None:
+            parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
+        if done.cost.usd is not None:
+            parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
+        if done.resume_token:
+            parts.append(f"resume with --resume {done.resume_token}")
+        self._say(" · ".join(parts))
+        if done.error is not None:
+            self._say(_told(done.error))
+
+    def _text(self) -> str:
+        from rich.markup import escape
+
+        elapsed = int(time.monotonic() - self._begun)
+        tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
+        return f"{escape(_short(self._doing, 70))} [dim]{elapsed} s{tokens}[/dim]"
+
+    def _line(self, text: str) -> None:
+        if self._enabled:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if self._status is not None:
+            self._console.print(text, markup=False)
+        else:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def _told(error: Error) -> str:
+    hint = f"\n  {error.hint}" if error.hint else ""
+    return f"corral: {error.message}{hint}"
+
+
+def _short(text: str, limit: int = 100) -> str:
+    line = " ".join(text.split()) if text.strip() == text else " " + " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

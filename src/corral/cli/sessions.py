@@ -1,0 +1,107 @@
+"""``corral sessions``: what was kept of past runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from corral.cli.tables import table
+from corral.errors import ConfigError, ResumeLost
+from corral.events import Done, Error, Event, FileChange, Init, Text, ToolResult, ToolUse, to_json
+from corral.sessions import store
+
+
+@click.group("sessions")
+def command() -> None:
+    """List, show and export past sessions."""
+
+
+@command.command("list")
+@click.option("-n", "--limit", default=20, show_default=True, help="The newest so many.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_sessions(limit: int, as_json: bool) -> None:
+    """The sessions kept here, the newest first."""
+    kept = store.every()[: max(0, limit)]
+    if as_json:
+        click.echo(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
+        return
+    rows = [
+        (
+            one.meta.id,
+            one.meta.agent,
+            one.meta.status or "–",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.meta.updated)),
+            f"{one.meta.title}  ({one.meta.cwd})",
+        )
+        for one in kept
+    ]
+    click.echo(table(("session", "agent", "status", "last", "prompt"), rows))
+
+
+@command.command("show")
+@click.argument("name")
+def show(name: str) -> None:
+    """What was said and done in a session; 'last' is the newest."""
+    kept = _transcript(name)
+    meta = kept.meta
+    click.echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
+    for event in kept.events():
+        line = _line(event)
+        if line is not None:
+            click.echo(line, nl=not isinstance(event, Text))
+
+
+@command.command("export")
+@click.argument("name")
+@click.option("-o", "--output", type=click.Path(), help="A new file.  [default: stdout]")
+def export(name: str, output: str | None) -> None:
+    """A session's events, a JSON object a line."""
+    kept = _transcript(name)
+    lines = (to_json(event) + b"\n" for event in kept.events())
+    if output is None:
+        sys.stdout.buffer.writelines(lines)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output)
+    if path.exists():
+        raise ConfigError(f"{output} is there already", hint="Name another file, or remove it.")
+    try:
+        with path.open("xb") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise ConfigError(f"{output}: {error.strerror}") from error
+
+
+def _transcript(name: str) -> store.Kept:
+    kept = store.find(name)
+    if not (kept.folder / store.EVENTS).exists():
+        raise ResumeLost(
+            f"session {kept.meta.id} has no transcript",
+            hint="One is kept by `corral run`, and in Python with record=True.",
+        )
+    return kept
+
+
+def _line(event: Event) -> str | None:
+    match event:
+        case Init():
+            return f"\n── {event.run_id} · {event.model or 'default model'}\n"
+        case Text():
+            return event.delta
+        case ToolUse():
+            return f"\n→ {event.title or event.name}"
+        case ToolResult():
+            return f"← {event.status}{': ' + event.error if event.error else ''}"
+        case FileChange():
+            return f"  {event.kind} {event.path}"
+        case Error():
+            return f"! {event.message}"
+        case Done():
+            return f"\n── {event.status}"
+        case _:
+            return None
