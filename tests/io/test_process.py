@@ -223,7 +223,7 @@ def test_a_failing_listener_does_not_stop_the_clearing_up(tmp_path: Path) -> Non
             sh("echo last words >&2"), cwd=tmp_path, env=os.environ, on_stderr=fail
         )
         # Without the loop, so that the words are still in the pipe when it is closed.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
         process.kill_now()
         assert process.stderr == "last words\n"
 

@@ -47,6 +47,10 @@ def our_children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
+def is_zombie(pid: str) -> bool:
+    return ") Z " in Path("/proc", pid, "stat").read_text()
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
     until = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < until:
@@ -105,9 +109,17 @@ def test_what_is_left_after_a_normal_exit_is_ended_too(kind: str) -> None:
 
 
 def test_a_relative_that_died_unseen_leaves_no_zombie() -> None:
+    script = "read go; (setsid true &); echo gone; read end"
+
     async def main() -> None:
-        script = "(setsid sh -c 'exit 1' &); sleep 0.2"
-        process = await Process.start(["sh", "-c", script], cwd="/", env=os.environ)
+        process = await Process.start(
+            ["sh", "-c", script], cwd="/", env=os.environ, keep_stdin_open=True
+        )
+        before = our_children()
+        process.write(b"go\n")
+        assert await process.read() == b"gone\n"
+        assert eventually(lambda: any(map(is_zombie, our_children() - before)))
+        process.close_stdin()
         await process.wait()
         await process.end()
 

@@ -24,6 +24,8 @@ FINAL = 3.0
 """Seconds after KILL. Only a process stuck in the kernel takes longer."""
 PAUSES = (0.001, 0.1)
 """Between two looks, growing from the first to the second."""
+LOOKS = 5
+"""At a run of which only zombies are left, until they are reaped."""
 SWEEPS = 2
 """More looks at all processes that must find nothing: what forks and exits while the
 list is gone through can slip by one. Our own children cannot."""
@@ -64,6 +66,15 @@ class Tree:
 
     def living(self) -> list[platform.Proc]:
         """Every process of the run that runs. Zombies that fell to us are reaped."""
+        for _ in range(LOOKS):
+            found = self._find()
+            living = [proc for proc in found if proc.alive]
+            # A zombie may have lost its parent just after it was looked at.
+            if living or all(proc.pid == self.root for proc in found):
+                return living
+        return []
+
+    def _find(self) -> list[platform.Proc]:
         found: dict[int, platform.Proc] = {}
         self._walk([] if self.reaped or self.root_exited else [self.root], found)
         known = (platform.look(pid) for pid in self._known)
@@ -72,7 +83,7 @@ class Tree:
         while fresh := self._orphans(found):
             self._walk(fresh, found)
         self._known = {proc.pid: proc.born for proc in found.values()}
-        return [proc for proc in found.values() if proc.alive]
+        return list(found.values())
 
     def _walk(self, pids: list[int], found: dict[int, platform.Proc], below: int = 0) -> None:
         for pid in pids:

@@ -1,0 +1,162 @@
+"""What every test stands on: a home of its own, and nothing of the machine's environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import pytest
+
+import corral
+from corral import agents
+from corral.events import Event
+from corral.io import programs
+from corral.options import Options
+from corral.result import Result, fold
+from corral.testing import Lane, ModelServer, Request, Turn
+
+MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
+"""Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
+
+KEY = "canary-key-0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key, no settings, no home of the person who runs the tests."""
+    gemini = agents.find("gemini-cli")
+    for name in list(os.environ):
+        if name in gemini.env_family or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    home = tmp_path / "user-home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "corral-home"))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gemini_program() -> str:
+    """The real Gemini CLI. Missing Node skips; a missing install beside Node fails."""
+    if shutil.which("node") is None:
+        pytest.skip("Node is missing: the real Gemini CLI cannot run")
+    program = MANAGED / programs.managed_program(agents.find("gemini-cli")).relative_to(
+        programs.folders.home()
+    )
+    if not program.exists():
+        pytest.fail(f"the Gemini CLI is not installed at {program}: run `make agents`")
+    return str(program)
+
+
+@pytest.fixture(scope="session")
+def model_server() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+class Gemini:
+    """The real CLI, led to a scripted model of its own."""
+
+    def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
+        self.program = program
+        self.server = server
+        self.workspace = workspace
+        self._name = name
+        self._count = 0
+        self.lane: Lane
+        """Of the last conversation."""
+
+    @property
+    def requests(self) -> list[Request]:
+        return self.lane.requests
+
+    def options(
+        self, script: Sequence[Turn] | Callable[[Request], Turn], **options: Unpack[Options]
+    ) -> Options:
+        """The options that lead a run to this script."""
+        self._count += 1
+        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
+        env = {
+            "GEMINI_API_KEY": KEY,
+            "GOOGLE_GEMINI_BASE_URL": self.lane.url,
+            **options.get("env", {}),
+        }
+        whole: Options = {
+            "cwd": self.workspace,
+            "model": "gemini-2.5-flash",
+            "program": self.program,
+            "timeout": 90,
+            "retries": 1,
+            **options,
+            "env": env,
+        }
+        return whole
+
+    async def events(
+        self,
+        script: Sequence[Turn] | Callable[[Request], Turn],
+        prompt: str = "do it",
+        **options: Unpack[Options],
+    ) -> list[Event]:
+        async with corral.session("gemini-cli", **self.options(script, **options)) as session:
+            return [event async for event in session.prompt(prompt)]
+
+    async def run(
+        self,
+        script: Sequence[Turn] | Callable[[Request], Turn],
+        prompt: str = "do it",
+        **options: Unpack[Options],
+    ) -> Result:
+        return fold(await self.events(script, prompt, **options))
+
+
+@pytest.fixture
+def gemini(
+    gemini_program: str, model_server: ModelServer, workspace: Path, request: pytest.FixtureRequest
+) -> Gemini:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
+    return Gemini(gemini_program, model_server, workspace, name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an ``async def`` test in a loop of its own, and see that it leaves nothing there."""
+    import asyncio
+    import inspect
+
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    names = inspect.signature(function).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def whole() -> None:
+        await function(**arguments)
+        left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
+        assert not left, f"tasks left behind: {left}"
+
+    asyncio.run(whole())
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if "gemini_cli" in getattr(report, "keywords", {})
+    ]
+    if skipped:
+        terminalreporter.write_line(
+            f"{len(skipped)} tests of the real Gemini CLI did NOT run: Node is missing", red=True
+        )
