@@ -13,7 +13,7 @@ import pytest
 import corral
 from corral import agents
 from corral.events import Event
-from corral.io import programs
+from corral.io import folders, programs
 from corral.options import Options
 from corral.result import Result, fold
 from corral.testing import Lane, ModelServer, Request, Turn
@@ -52,7 +52,7 @@ def gemini_program() -> str:
     if shutil.which("node") is None:
         pytest.skip("Node is missing: the real Gemini CLI cannot run")
     program = MANAGED / programs.managed_program(agents.find("gemini-cli")).relative_to(
-        programs.folders.home()
+        folders.home()
     )
     if not program.exists():
         pytest.fail(f"the Gemini CLI is not installed at {program}: run `make agents`")
