@@ -25,6 +25,13 @@ KINDS = ["plain", "flood", "session", "daemon", "bare-daemon", "deaf", "deaf-dae
 LEFT = ["plain-left", "session-left", "daemon-left", "bare-daemon-left", "holder"]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With nothing in it, so that whatever stays behind there can be seen."""
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
 def family(kind: str, token: str) -> list[str]:
     return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
 
@@ -245,9 +252,9 @@ def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[byte
     "how",
     ["drop", "drop-while-reading", "drop-in-a-thread", "keep-until-exit", "never-close-the-loop"],
 )
-def test_a_dropped_process_goes_in_silence(how: str, tmp_path: Path) -> None:
+def test_a_dropped_process_goes_in_silence(how: str, folder: Path) -> None:
     token = secrets.token_hex()
-    said, complaints = host(how, tmp_path, "daemon", token).communicate(timeout=20)
+    said, complaints = host(how, folder, "daemon", token).communicate(timeout=20)
     assert (said, b"ResourceWarning: unclosed event loop" in complaints) == (
         b"started\n",
         how == "never-close-the-loop",
@@ -255,12 +262,12 @@ def test_a_dropped_process_goes_in_silence(how: str, tmp_path: Path) -> None:
     if how != "never-close-the-loop":
         assert complaints == b""
     assert relatives(token) == []
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(folder) == []
 
 
-def test_when_we_are_killed_the_kernel_takes_the_program_along(tmp_path: Path) -> None:
+def test_when_we_are_killed_the_kernel_takes_the_program_along(folder: Path) -> None:
     token = secrets.token_hex()
-    with host("stay", tmp_path, "alone", token) as owner:
+    with host("stay", folder, "alone", token) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"started\n"
         stopped = relatives(token)
@@ -269,9 +276,9 @@ def test_when_we_are_killed_the_kernel_takes_the_program_along(tmp_path: Path) -
     assert eventually(lambda: relatives(token) == [])
 
 
-def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+def test_a_program_outlives_the_thread_that_started_it(folder: Path) -> None:
     token = secrets.token_hex()
-    with host("thread", tmp_path, "session", token) as owner:
+    with host("thread", folder, "session", token) as owner:
         assert owner.stdout is not None
         assert [owner.stdout.readline() for _ in range(2)] == [b"started\n", b"thread over\n"]
         alive = relatives(token)
@@ -295,7 +302,7 @@ def test_children_of_others_are_neither_reaped_nor_ended() -> None:
     assert (quick.wait(), slow.wait()) == (5, -9)
 
 
-def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(folder: Path) -> None:
     chance = random.Random(20_240_611)
     token = secrets.token_hex()
     kinds = ["plain", "session", "daemon", "bare-daemon", "deaf", "deaf-daemon", *LEFT]
@@ -307,7 +314,7 @@ def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) 
             cwd="/",
             env=os.environ,
             stdout="file" if number % 2 else "pipe",
-            scratch=tmp_path,
+            scratch=folder,
         )
         try:
             assert await process.read() == b"ready\n"
@@ -329,4 +336,4 @@ def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) 
 
     run(main(), seconds=60)
     assert relatives(token) == []
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(folder) == []

@@ -15,22 +15,22 @@ from corral.agents import gemini_failures, gemini_launch, gemini_policy
 from corral.agents.profile import Agent, Package, Probe
 from corral.content import Usage
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
-from corral.wire.stream import Finish, Item
+from corral.wire.stream import Finish, Item, Translate
 
 TOOLS = gemini_policy.KINDS
 
 
-class InitFrame(msgspec.Struct, tag_field="type", tag="init"):
+class InitFrame(msgspec.Struct, gc=False, tag_field="type", tag="init"):
     session_id: str | None = None
     model: str | None = None
 
 
-class MessageFrame(msgspec.Struct, tag_field="type", tag="message"):
+class MessageFrame(msgspec.Struct, gc=False, tag_field="type", tag="message"):
     role: str
     content: str
 
 
-class ToolUseFrame(msgspec.Struct, tag_field="type", tag="tool_use"):
+class ToolUseFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_use"):
     tool_name: str
     tool_id: str = ""
     parameters: dict[str, Any] = {}
@@ -41,14 +41,14 @@ class ToolError(msgspec.Struct):
     message: str | None = None
 
 
-class ToolResultFrame(msgspec.Struct, tag_field="type", tag="tool_result"):
+class ToolResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_result"):
     tool_id: str
     status: str
     output: str | None = None
     error: ToolError | None = None
 
 
-class ErrorFrame(msgspec.Struct, tag_field="type", tag="error"):
+class ErrorFrame(msgspec.Struct, gc=False, tag_field="type", tag="error"):
     message: str
     severity: str = "error"
 
@@ -64,7 +64,7 @@ class Stats(Tokens):
     models: dict[str, Tokens] = {}
 
 
-class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
+class ResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="result"):
     status: str
     stats: Stats | None = None
     error: ToolError | None = None
@@ -76,11 +76,11 @@ REPEATED_TEXT = 4
 """Characters below which an equal piece of text says nothing about a repetition."""
 
 
-def translator() -> Translator:
-    return Translator()
+def translator() -> Translate:
+    return Conversation().translate
 
 
-class Translator:
+class Conversation:
     """One conversation's frames → items. Pure but for what it remembers of it."""
 
     def __init__(self) -> None:
@@ -89,17 +89,22 @@ class Translator:
         self._complaint: str | None = None
         self._tools: dict[str, str] = {}
 
-    def __call__(self, frame: Any) -> Item | tuple[Item, ...] | None:
-        if type(frame) is MessageFrame:
-            if frame.role != "assistant":
-                return None  # the prompt, echoed
-            text = frame.content
-            if not self._first_text:
-                self._first_text = text
-            elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
-                self._warned = True
-                return (_repeated(), text)
-            return text
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            if type(frame) is not MessageFrame:
+                items.append(self._rarer(frame))
+            elif frame.role == "assistant":  # else the prompt, echoed
+                text = frame.content
+                if not self._first_text:
+                    self._first_text = text
+                elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
+                    self._warned = True
+                    items.append(_repeated())
+                items.append(text)
+        return items
+
+    def _rarer(self, frame: Any) -> Item:
         match frame:
             case ToolUseFrame():
                 self._first_text = ""

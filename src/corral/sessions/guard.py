@@ -85,23 +85,29 @@ class Guard:
     def take(self, items: Iterable[Item], ts: float) -> list[Event]:
         """The lawful events that these items become."""
         out: list[Event] = []
+        append = out.append
+        run_id, agent, node, session_id = self._run_id, self._agent, self._node, self._session_id
+        seq = self._seq
         for item in items:
-            if type(item) is str and self._seq:
-                self._seq += 1
-                self.answered = True
-                out.append(
+            if type(item) is str and seq:  # the hot path: text, by the hundred thousand
+                seq += 1
+                append(
                     Text(
                         item,
-                        seq=self._seq,
+                        seq=seq,
                         ts=ts,
-                        run_id=self._run_id,
-                        session_id=self._session_id,
-                        agent=self._agent,
-                        node=self._node,
+                        run_id=run_id,
+                        session_id=session_id,
+                        agent=agent,
+                        node=node,
                     )
                 )
+                self.answered = True
             else:
+                self._seq = seq
                 self._take_one(Text(item) if isinstance(item, str) else item, ts, out)
+                seq, session_id = self._seq, self._session_id
+        self._seq = seq
         return out
 
     def close(

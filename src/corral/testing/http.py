@@ -109,6 +109,7 @@ def _let_go(client: socket, _: asyncio.Task[None]) -> None:
 
 async def _converse(client: socket, handle: Callable[[Incoming], Answer]) -> None:
     reader, writer = await asyncio.open_connection(sock=client, limit=MAX_HEAD)
+    closed = False
     try:
         try:
             while (incoming := await _receive(reader, writer)) is not None:
@@ -119,12 +120,14 @@ async def _converse(client: socket, handle: Callable[[Incoming], Answer]) -> Non
             await _send(reader, writer, refused.answer, None)
         writer.close()
         await writer.wait_closed()
+        closed = True
     except (OSError, asyncio.IncompleteReadError):
         pass  # the client left: its own business
     finally:
-        writer.transport.abort()  # what a client does not read must not hold up the end
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        if not closed:
+            writer.transport.abort()  # what a client does not read must not hold up the end
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Incoming | None:
@@ -232,9 +235,9 @@ async def _send(
         if left is not None:
             left -= len(part)
             if left == 0:
-                writer.writelines(frame[:2])
+                writer.write(b"".join(frame[:2]))
                 return False
-        writer.writelines(frame)
+        writer.write(b"".join(frame))
         await writer.drain()
     if answer.stall is not None:
         await _until_gone(reader)
