@@ -225,7 +225,7 @@ def test_a_failing_listener_does_not_stop_the_clearing_up(folder: Path) -> None:
         raise ZeroDivisionError
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
         process = await Process.start(
             sh("echo last words >&2"), cwd=folder, env=os.environ, on_stderr=fail
         )

@@ -159,26 +159,30 @@ def pid_space() -> str:
     return os.readlink("/proc/self/ns/pid") if LINUX else ""
 
 
-def stamp(pid: int) -> int | None:
-    """Give a new child a number that all its descendants inherit and none sheds.
+def new_stamp() -> int | None:
+    """A number that a run and all its descendants can be told by; None where none can.
 
-    The number is a limit on real-time scheduling, years long and so never reached.
+    It is put on as a limit on real-time scheduling, years long and so never reached.
     Unlike an environment variable it survives an emptied environment, and it can
-    still be read off a zombie. None where it cannot be set.
+    still be read off a zombie.
     """
     if sys.platform != "linux":
         return None
     import resource
 
-    with contextlib.suppress(OSError, ValueError):
-        ceiling = resource.prlimit(pid, resource.RLIMIT_RTTIME)[1]
-        ceiling = 1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling
-        # Below what holds already, so that runs inside runs can be stamped too.
-        if ceiling >= 1 << 48:
-            number = ceiling // 2 + secrets.randbelow(ceiling // 2)
+    ceiling = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    ceiling = 1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling
+    # Below what holds already, so that runs inside runs can be stamped too.
+    return ceiling // 2 + secrets.randbelow(ceiling // 2) if ceiling >= 1 << 48 else None
+
+
+def stamp(pid: int, number: int | None) -> None:
+    """Put it on a new child. What that has forked already goes without."""
+    if sys.platform == "linux" and number is not None:
+        import resource
+
+        with contextlib.suppress(OSError, ValueError):
             resource.prlimit(pid, resource.RLIMIT_RTTIME, (number, number))
-            return number
-    return None
 
 
 def carries(pid: int, mark: str, number: int | None) -> bool:

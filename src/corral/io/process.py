@@ -90,6 +90,7 @@ class Process:
                 raise spawn.unwritable(error, files) from error
             platform.adopt_orphans(mark)
             undo.callback(platform.release_orphans, mark)
+            number = platform.new_stamp()
             popen = spawn.spawn(
                 argv,
                 cwd=cwd,
@@ -97,8 +98,9 @@ class Process:
                 stdin=stdin_fd,
                 stdout=out.child_fd,
                 stderr=err.child_fd,
+                number=number,
             )
-            tree = Tree(popen.pid, mark)
+            tree = Tree(popen.pid, mark, number)
             undo.callback(tree.reap)
             undo.callback(tree.kill)
             try:

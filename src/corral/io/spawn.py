@@ -24,17 +24,20 @@ _EXHAUSTED = {
 
 
 def spawn(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    number: int | None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in a session of its own. Where the kernel can, it dies with us."""
+    """Start ``argv`` in a session of its own, stamped with ``number`` before it runs. Where
+    the kernel can, it dies with us."""
     program = find(argv[0], cwd, env)
-    launcher: tuple[str, ...] = ()
-    # The kernel ties the child to the thread that spawned it, and only the first
-    # thread lives as long as the process. Past the launcher a failing exec could no
-    # longer be told from the program's own exit, so it must be sure to succeed.
-    if threading.current_thread() is threading.main_thread() and program and _surely_runs(program):
-        launcher = _parental_launcher()
     try:
+        launcher = _launcher(number) if program and _surely_runs(program) else []
         popen = subprocess.Popen(
             [*launcher, *argv],
             cwd=cwd,
@@ -54,17 +57,34 @@ def spawn(
     return popen
 
 
+def _launcher(number: int | None) -> list[str]:
+    """What to put before a command. Each part sets one thing and becomes the next, so a
+    program is never without it, however early it forks. A failing exec could no longer
+    be told from the program's own exit: it is for programs that will surely run."""
+    parts: list[str] = []
+    if number is not None and _works("prlimit", f"--rttime={1 << 60}"):
+        parts += ["prlimit", f"--rttime={number}:{number}", "--"]
+    # The kernel ties the child to the thread that spawned it, and only the first
+    # thread lives as long as the process.
+    of_first_thread = threading.current_thread() is threading.main_thread()
+    if of_first_thread and _works("setpriv", "--pdeathsig", "KILL"):
+        parts += ["setpriv", "--pdeathsig", "KILL", "--"]
+    return [_tool(part) or part for part in parts]
+
+
 @functools.cache
-def _parental_launcher() -> tuple[str, ...]:
-    """What to put before a command so that it is killed when the thread that spawned
-    it dies; empty where nothing does that."""
-    program = shutil.which("setpriv") if platform.LINUX else None
-    if program is None:
-        return ()
-    launcher = (program, "--pdeathsig", "KILL", "--")
-    # busybox and old releases have a setpriv that does not know the option.
-    probe = subprocess.run([*launcher, program, "--version"], capture_output=True, check=False)
-    return launcher if probe.returncode == 0 else ()
+def _tool(name: str) -> str | None:
+    return shutil.which(name) if platform.LINUX and not name.startswith("-") else None
+
+
+@functools.cache
+def _works(name: str, *options: str) -> bool:
+    """Whether it is there and knows the options: that of busybox, and old ones, do not."""
+    tool = _tool(name)
+    if tool is None:
+        return False
+    probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
+    return probe.returncode == 0
 
 
 def find(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:

@@ -39,12 +39,13 @@ _unreaped: set[int] = set()
 class Tree:
     """The processes of one run, found anew at each look."""
 
-    def __init__(self, root: int, mark: str) -> None:
-        """``root`` is a child of ours, just started with ``mark`` in its environment."""
+    def __init__(self, root: int, mark: str, number: int | None) -> None:
+        """``root`` is a child of ours, just started with this mark and stamp."""
         _roots.add(root)
         self.root = root
         self.mark = mark
-        self.number = platform.stamp(root)
+        self.number = number
+        platform.stamp(root, number)
         self.root_exited = False
         """Said by who watches it; spares looking at it."""
         self.gone = False

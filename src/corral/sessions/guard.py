@@ -8,7 +8,6 @@ use, every open tool closed. Nothing here waits or touches a disk.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -40,6 +39,8 @@ CLOSED_REMEMBERED = 4096
 
 
 class _Open(msgspec.Struct):
+    theirs: str
+    """The agent's own id, which it may have used before."""
     name: str
     kind: str
     title: str | None
@@ -65,7 +66,7 @@ class Guard:
         self._seq = 0
         self._held: list[Log | Error] = []
         self._open: dict[str, _Open] = {}
-        self._closed: deque[str] = deque(maxlen=CLOSED_REMEMBERED)
+        self._closed: dict[str, None] = {}
         self._calls = 0
         self._usage = Usage()
         self._cost = Cost()
@@ -91,6 +92,7 @@ class Guard:
         for item in items:
             if type(item) is str and seq:  # the hot path: text, by the hundred thousand
                 seq += 1
+                self.answered = True
                 append(
                     Text(
                         item,
@@ -102,7 +104,6 @@ class Guard:
                         node=node,
                     )
                 )
-                self.answered = True
             else:
                 self._seq = seq
                 self._take_one(Text(item) if isinstance(item, str) else item, ts, out)
@@ -158,9 +159,8 @@ class Guard:
                 self._use(item, ts, out)
             case ToolResult():
                 self._result(item, ts, out)
-            case ToolOutput() if item.call_id not in self._open:
-                self._use(ToolUse(item.call_id, name="unknown"), ts, out)
-                self._emit(item, ts, out)
+            case ToolOutput():
+                self._output(item, ts, out)
             case Done():
                 self._emit(Vendor("done", msgspec.to_builtins(item)), ts, out)
             case Text():
@@ -203,27 +203,45 @@ class Guard:
         self._session_id = init.session_id or self._session_id
         self._emit(Vendor("init", msgspec.to_builtins(init)), ts, out)
 
-    def _use(self, use: ToolUse, ts: float, out: list[Event]) -> None:
-        self._calls += 1
+    def _use(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True
-        call_id = use.call_id or f"call-{self._calls}"
-        if call_id in self._open:
-            call_id = f"{call_id}#{self._calls}"
-        if call_id != use.call_id:
+        theirs = call_id = use.call_id
+        while not call_id or call_id in self._open or call_id in self._closed:
+            self._calls += 1
+            call_id = f"{theirs or 'call'}#{self._calls}"
+        if call_id != theirs:
             use = replace(use, call_id=call_id)
-        self._open[call_id] = _Open(use.name, use.kind, use.title, use.paths, ts)
+        self._open[call_id] = _Open(theirs, use.name, use.kind, use.title, use.paths, ts)
         self._emit(use, ts, out)
+        return call_id
+
+    def _meant(self, theirs: str) -> str | None:
+        """Our id of the open tool that the agent means: the oldest of that id, or of all."""
+        if theirs in self._open:
+            return theirs
+        open_tools = self._open.items()
+        return next((ours for ours, tool in open_tools if theirs in ("", tool.theirs)), None)
+
+    def _output(self, output: ToolOutput, ts: float, out: list[Event]) -> None:
+        call_id = self._meant(output.call_id)
+        if call_id is None and output.call_id in self._closed:
+            self._emit(Vendor("late_tool_output", msgspec.to_builtins(output)), ts, out)
+            return
+        if call_id is None:
+            call_id = self._use(ToolUse(output.call_id, name="unknown"), ts, out)
+        self._emit(replace(output, call_id=call_id), ts, out)
 
     def _result(self, result: ToolResult, ts: float, out: list[Event]) -> None:
-        call_id = result.call_id or next(iter(self._open), "")
-        if call_id not in self._open and call_id in self._closed:
+        call_id = self._meant(result.call_id)
+        if call_id is None and result.call_id in self._closed:
             self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
             return
-        if call_id not in self._open:
-            self._use(ToolUse(call_id, name=result.name or "unknown"), ts, out)
-            call_id = next(reversed(self._open))
+        if call_id is None:
+            call_id = self._use(ToolUse(result.call_id, name=result.name or "unknown"), ts, out)
         tool = self._open.pop(call_id)
-        self._closed.append(call_id)
+        self._closed[call_id] = None
+        if len(self._closed) > CLOSED_REMEMBERED:
+            del self._closed[next(iter(self._closed))]
         took = result.duration_ms
         if took is None:
             took = max(0, round((ts - tool.since) * 1000))

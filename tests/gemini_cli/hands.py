@@ -1,0 +1,141 @@
+"""What the scripted model does with its hands, and what the tests look at afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from corral import McpServer, Result
+from corral.events import Json
+from corral.testing import Call, Request, Turn, say
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def steps(*calls: Call) -> list[Turn]:
+    """A model that makes these calls, one a turn so that each sees the last one's work, and
+    then says ``done``."""
+    return [*(Turn(calls=[call]) for call in calls), say("done")]
+
+
+def read(path: str | Path) -> Call:
+    return Call("read_file", {"file_path": str(path)})
+
+
+def write(path: str | Path, content: str = "written\n") -> Call:
+    return Call("write_file", {"file_path": str(path), "content": content})
+
+
+def replace(path: str | Path, old: str, new: str) -> Call:
+    return Call(
+        "replace",
+        {"file_path": str(path), "instruction": "change it", "old_string": old, "new_string": new},
+    )
+
+
+def shell(command: str, **more: Json) -> Call:
+    return Call("run_shell_command", {"command": command, **more})
+
+
+def search(query: str) -> Call:
+    return Call("google_web_search", {"query": query})
+
+
+def fetch(url: str) -> Call:
+    return Call("web_fetch", {"prompt": f"What is at {url} ?"})
+
+
+def delegate(prompt: str) -> Call:
+    return Call("invoke_agent", {"agent_name": "generalist", "prompt": prompt})
+
+
+def notes_server(folder: Path, **env: str) -> McpServer:
+    """A real MCP server on stdio with one tool, ``keep``, which writes a file into ``folder``."""
+    return McpServer(
+        "notes", command=(sys.executable, str(PROGRAMS / "notes_server.py"), str(folder)), env=env
+    )
+
+
+def refused(result: Result) -> list[str]:
+    """The names of the tools that were refused, each with a reason."""
+    assert all(refusal.reason for refusal in result.denied), result.denied
+    return [refusal.name for refusal in result.denied]
+
+
+def sent(requests: Iterable[Request]) -> str:
+    """Everything that the model was told, as one JSON text."""
+    return json.dumps([request.body for request in requests], ensure_ascii=False)
+
+
+def returned(request: Request) -> str:
+    """What the tools gave back so far."""
+    return json.dumps([result for _, result in request.tool_results], ensure_ascii=False)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+    done = subprocess.run(
+        ["git", *identity, *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return done.stdout
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    """The files below ``folder`` whose name or content holds ``secret``."""
+    needle = secret.encode()
+    return [
+        str(path)
+        for path in folder.rglob("*")
+        if secret in path.name or (path.is_file() and needle in path.read_bytes())
+    ]
+
+
+def running(sign: str) -> list[int]:
+    """Processes with ``sign`` in their command line; zombies have none."""
+    found: list[int] = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                line = Path("/proc", entry, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if sign.encode() in line:
+                found.append(int(entry))
+    return found
+
+
+class Bell:
+    """A FIFO that a process under test rings by writing a line into it."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def wait(self, seconds: float = 60.0) -> None:
+        """Blocks; for a thread."""
+        ready, _, _ = select.select([self._fd], [], [], seconds)
+        if not ready:
+            raise TimeoutError(f"nobody rang within {seconds:g} s")
+        os.read(self._fd, 4096)
+
+
+@contextmanager
+def bell(path: Path) -> Iterator[Bell]:
+    os.mkfifo(path)
+    # Open for writing as well, so that the other side never meets a FIFO without a reader.
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        yield Bell(path, fd)
+    finally:
+        os.close(fd)

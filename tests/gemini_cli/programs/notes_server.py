@@ -1,0 +1,46 @@
+"""An MCP server on stdio, by hand: one tool that writes a note into the folder it was given.
+
+    notes_server.py FOLDER
+
+On start it leaves ``started`` there, and its answer tells the variable NOTES_TOKEN, so
+that a test can see what reached it.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+(folder / "started").touch()
+
+TOOL = {
+    "name": "keep",
+    "description": "Keeps a note.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    },
+}
+
+for line in sys.stdin:
+    call = json.loads(line)
+    if "id" not in call:
+        continue
+    match call["method"]:
+        case "initialize":
+            answer = {
+                "protocolVersion": call["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "notes", "version": "1"},
+            }
+        case "tools/list":
+            answer = {"tools": [TOOL]}
+        case "tools/call":
+            (folder / "note.txt").write_text(call["params"]["arguments"]["text"])
+            token = os.environ.get("NOTES_TOKEN")
+            answer = {"content": [{"type": "text", "text": f"kept, with token {token}"}]}
+        case _:
+            answer = {}
+    print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": answer}), flush=True)
