@@ -76,7 +76,8 @@ class Init(Envelope, frozen=True, tag="init"):
     agent_version: str | None = None
     capabilities: tuple[str, ...] = ()
     resumed: bool = False
-    version: int = VERSION
+    version: int = msgspec.field(default_factory=lambda: VERSION)
+    """Always written: a plain default would be left out."""
 
 
 class Text(Envelope, frozen=True, tag="text"):

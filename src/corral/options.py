@@ -113,12 +113,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         configuration is a warning: the file may be written for a newer version.
         """
         given = _known(dict(options or {}), _refuse)
-        inline: Mapping[str, Any] = given.pop("config", None) or {}
-        merged = {
-            **_known(dict(config or {}), _warn(source)),
-            **_known(dict(inline), _warn("config")),
-            **given,
-        }
+        inline: object = given.pop("config", None) or {}
+        if not isinstance(inline, Mapping):
+            raise ConfigError(f"config must be a table of options, got: {type(inline).__name__}")
+        merged: dict[str, Any] = {}
+        for layer in (
+            _known(dict(config or {}), _warn(source)),
+            _known(dict(cast("Mapping[str, Any]", inline)), _warn("config")),
+            given,
+        ):
+            merged = {**_without_other_spellings(merged, layer), **layer}
         values = {name: _plain(value) for name, value in merged.items() if value is not None}
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
@@ -149,6 +153,16 @@ def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[
         unknown(name, advice)
         del values[name]
     return values
+
+
+def _without_other_spellings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A policy in one spelling replaces what a lower layer says in another."""
+    gone: set[str] = set()
+    if above.get("policy") is not None:
+        gone = {"approval_mode", "allowed_tools"}
+    elif above.get("approval_mode") is not None or above.get("allowed_tools") is not None:
+        gone = {"policy"}
+    return {name: value for name, value in below.items() if name not in gone}
 
 
 def _refuse(name: str, advice: str) -> None:
@@ -183,7 +197,7 @@ def _policy(values: dict[str, Any]) -> Policy:
             f"policy and {other} both given",
             hint=f"{other} is another spelling of the policy: give one of them.",
         )
-    if mode is not None and mode not in APPROVAL_MODES:
+    if mode is not None and (not isinstance(mode, str) or mode not in APPROVAL_MODES):
         raise ConfigError(
             f"approval_mode must be one of {', '.join(APPROVAL_MODES)}, got: {mode!r}"
         )

@@ -196,7 +196,7 @@ def policy_from(values: dict[str, object], source: str) -> Policy:
     preset = values.pop("preset", None)
     base = Policy()
     if preset is not None:
-        if preset not in PRESETS:
+        if not isinstance(preset, str) or preset not in PRESETS:
             raise PolicyError(f"{source}: preset must be reads, edits or all, got: {preset!r}")
         base = PRESETS[preset]
     known = Policy.__struct_fields__

@@ -10,18 +10,28 @@ import re
 
 _HIDDEN = re.compile(r"\$\(|\$\{|\$'|`|<\(|>\(|[<>]|\\\n")
 """Substitutions and redirections: what they do cannot be read off the line."""
-_PREFIX = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*=\S*|if|then|elif|else|while|until|do|time|!)\s+")
-"""What may stand before a command's own name: assignments and the shell's words."""
+_PREFIX = re.compile(
+    r"""(?: [A-Za-z_]\w*\+?= (?: '[^']*' | "[^"]*" | \\. | [^\s'"\\] )*
+          | \d*[<>]+[&|]?\s*[^\s<>]+
+          | if | then | elif | else | while | until | do | time | !
+        )\s+""",
+    re.VERBOSE,
+)
+"""What may stand before a command's own name: assignments, redirections, the shell's words."""
+_QUOTES = str.maketrans("", "", "'\"\\")
 
 
 def matches(pattern: str, command: str) -> bool:
-    """Whether any simple command in the line fits the pattern."""
+    """Whether any simple command in the line fits the pattern, substitutions included."""
     wanted = _compiled(pattern)
-    return any(wanted.fullmatch(part) for part in [_tidy(command), *split(command)])
+    bare = [_bare(part) for part in [_tidy(command), *split(command)]]
+    # "git" push and g\it push are git push.
+    return any(wanted.fullmatch(part) for part in [*bare, *(p.translate(_QUOTES) for p in bare)])
 
 
 def covers(pattern: str, command: str) -> bool:
-    """Whether the pattern fits every simple command in the line, in full sight."""
+    """Whether the pattern fits every simple command in the line, in full sight. An assignment
+    before a command counts as part of it: ``PATH=. git status`` is not ``git status``."""
     if _HIDDEN.search(command):
         return False
     wanted = _compiled(pattern)
@@ -30,31 +40,48 @@ def covers(pattern: str, command: str) -> bool:
 
 
 def split(command: str) -> list[str]:
-    """The simple commands of a line: cut at ``; & | && ||`` and newlines outside quotes,
-    what stands before a command's name dropped, blanks folded."""
+    """The simple commands of a line, blanks folded: cut outside quotes at ``; & | && ||``,
+    newlines and parentheses, and at substitutions even inside double quotes."""
     parts: list[str] = []
     current: list[str] = []
+    around: list[str] = []
     quote = ""
     escaped = False
+
+    def cut() -> None:
+        parts.append("".join(current))
+        current.clear()
+
     for char in command:
-        if escaped:
+        if escaped or (char == "\\" and quote != "'"):
             current.append(char)
-            escaped = False
-        elif char == "\\" and quote != "'":
-            current.append(char)
-            escaped = True
+            escaped = not escaped
+        elif char == "(" and quote != "'" and (not quote or current[-1:] == ["$"]):
+            around.append(quote + char)
+            quote = ""
+            cut()
+        elif char == "`" and quote != "'":
+            inside = bool(around) and around[-1].endswith(char) and not quote
+            if inside:
+                quote = around.pop()[:-1]
+            else:
+                around.append(quote + char)
+                quote = ""
+            cut()
         elif quote:
             current.append(char)
             quote = "" if char == quote else quote
+        elif char == ")":
+            quote = around.pop()[:-1] if around and around[-1].endswith("(") else ""
+            cut()
         elif char in "'\"":
             current.append(char)
             quote = char
         elif char in ";&|\n":
-            parts.append("".join(current))
-            current = []
+            cut()
         else:
             current.append(char)
-    parts.append("".join(current))
+    cut()
     return [tidy for part in parts if (tidy := _tidy(part))]
 
 
@@ -71,7 +98,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _tidy(part: str) -> str:
-    part = part.strip().strip("(){}! \t")
+    return " ".join(part.strip().strip("{}! \t").split())
+
+
+def _bare(part: str) -> str:
     while found := _PREFIX.match(part):
         part = part[found.end() :]
-    return " ".join(part.split())
+    return part

@@ -101,6 +101,7 @@ async def test_edits_writes_in_the_workspace_and_nowhere_else(
     (workspace / "link.txt").symlink_to(outside / "theirs.txt")
     (workspace / "dangling.txt").symlink_to(outside / "fresh.txt")
     (workspace / ".gemini").mkdir()
+    (workspace / ".gemini" / "kept.json").write_text("kept\n")
     (workspace / "deep").mkdir()
     escapes = (
         write("../up.txt"),
@@ -116,11 +117,19 @@ async def test_edits_writes_in_the_workspace_and_nowhere_else(
         write(workspace / ".gemini" / "settings.json", "{}"),
         write("deep/../.gemini/settings.json", "{}"),
         write("./.gemini/commands/x.toml", "{}"),
+        write(".gem%69ni/percent.json", "{}"),
+        write(".gem\0ini/nul.json", "{}"),
+        replace(".gemini/kept.json", "kept", "lost"),
+    )
+    corrected = (  # the CLI looks for a relative path that is not there in other folders
+        replace("kept.json", "kept", "lost"),
+        replace("deep/kept.json", "kept", "lost"),
     )
     script = steps(
         write("new.txt", "one\ntwo\n"),
         replace(workspace / "seed.txt", "seed", "changed"),
         *escapes,
+        *corrected,
         shell("touch ran.txt"),
         search("anything"),
     )
@@ -134,8 +143,10 @@ async def test_edits_writes_in_the_workspace_and_nowhere_else(
     assert sorted(p.name for p in outside.iterdir()) == ["theirs.txt"]
     assert (outside / "theirs.txt").read_text() == "theirs\n"
     assert not (tmp_path / "up.txt").exists()
-    assert list((workspace / ".gemini").iterdir()) == []
-    assert refused(result) == [call.name for call in escapes] + [
+    assert [p.name for p in (workspace / ".gemini").iterdir()] == ["kept.json"]
+    assert (workspace / ".gemini" / "kept.json").read_text() == "kept\n"
+    assert refused(result) == [
+        *(call.name for call in (*escapes, *corrected)),
         "run_shell_command",
         "google_web_search",
     ]
@@ -265,7 +276,7 @@ async def test_an_empty_list_of_tools_means_none(gemini: Gemini, workspace: Path
 
 
 async def test_included_folders_can_be_read_and_writable_ones_written(
-    gemini: Gemini, tmp_path: Path
+    gemini: Gemini, workspace: Path, tmp_path: Path
 ) -> None:
     shown, given, hidden = (tmp_path / name for name in ("shown", "given", "hidden"))
     for folder in (shown, given, hidden):
@@ -278,11 +289,19 @@ async def test_included_folders_can_be_read_and_writable_ones_written(
         read(hidden / "text.txt"),
         write(hidden / "new.txt"),
         write(shown / "new.txt"),
+        write("../shown/new.txt"),
+        write("%2e%2e/shown/new.txt"),
+        write(workspace / ".." / "shown" / "new.txt"),
+        write(f"{given}/../shown/new.txt"),
+        replace("text.txt", "of shown", "changed"),
+        replace(shown / "text.txt", "of shown", "changed"),
+        write("new.txt"),
+        replace(workspace / "seed.txt", "seed", "changed"),
     )
 
     result = await gemini.run(
         script,
-        policy=Policy(write="allow", writable=(str(given),)),
+        policy=Policy(write="allow", writable=("../given",)),
         include_directories=[shown],
     )
 
@@ -294,6 +313,9 @@ async def test_included_folders_can_be_read_and_writable_ones_written(
     assert not (given / ".gemini").exists()
     assert not (hidden / "new.txt").exists()
     assert not (shown / "new.txt").exists()
+    assert (shown / "text.txt").read_text() == "of shown\n"
+    assert (workspace / "new.txt").exists()
+    assert (workspace / "seed.txt").read_text() == "changed words\n"
 
 
 async def test_a_sub_agent_has_no_more_rights_than_the_one_that_sent_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,8 @@ from corral.sessions import guard as guards
 from corral.sessions.guard import Guard
 from corral.wire.stream import Finish, Item
 
+E = TypeVar("E", bound=Event)
+
 
 def new_guard(**more: Callable[[str], bool | None]) -> Guard:
     init = Init(
@@ -56,5 +59,292 @@ def done_of(events: list[Event]) -> Done:
     return done
 
 
-def of_type[E: Event](events: list[Event], kind: type[E]) -> list[E]:
+def of_type(events: list[Event], kind: type[E]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
+
+
+def test_a_turn_that_said_nothing_has_its_init_and_its_done() -> None:
+    init, done = whole()
+    assert isinstance(init, Init)
+    assert (init.model, init.cwd, init.agent_version) == ("m-asked", "/work", "1.2.3")
+    assert isinstance(done, Done)
+
+
+def test_the_agents_own_init_is_filled_up_with_what_we_know() -> None:
+    init = whole(Init(session_id="s-1", model="m-real"))[0]
+    assert isinstance(init, Init)
+    assert (init.model, init.cwd, init.session_id) == ("m-real", "/work", "s-1")
+
+
+def test_the_vendors_session_id_is_on_every_event_once_known() -> None:
+    events = whole("early", Init(session_id="s-1"), "late")
+    assert [event.session_id for event in events] == [None, None, "s-1", "s-1", "s-1"]
+
+
+def test_log_lines_before_init_are_held_until_it_came() -> None:
+    events = whole(Log("a banner"), Error("odd", "odd", recoverable=True), Init(), "hello")
+    assert [type(event) for event in events] == [Init, Log, Error, Text, Done]
+
+
+def test_log_lines_without_any_init_come_after_one_that_is_made_up() -> None:
+    assert [type(event) for event in whole(Log("all it ever said"))] == [Init, Log, Done]
+
+
+def test_no_more_than_a_bounded_number_of_lines_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "HELD_BEFORE_INIT", 3)
+    guard = new_guard()
+    assert guard.take([Log("1"), Log("2"), Log("3")], 101.0) == []
+    began = guard.take([Log("4")], 102.0)
+    assert [type(event) for event in began] == [Init, Log, Log, Log, Log]
+
+
+def test_a_second_init_is_a_vendor_event() -> None:
+    events = whole(Init(session_id="s-1"), Init(session_id="s-2", model="other"))
+    (again,) = of_type(events, Vendor)
+    assert again.name == "init"
+    assert done_of(events).session_id == "s-2"
+
+
+def test_a_done_of_the_agents_own_does_not_end_the_stream() -> None:
+    events = whole("before", Done(status="success"), "after")
+    assert [type(event) for event in events] == [Init, Text, Vendor, Text, Done]
+
+
+def test_a_result_gets_its_tools_name_and_how_long_it_took() -> None:
+    (result,) = of_type(whole(ToolUse("c1", "look"), ToolResult("c1", "success")), ToolResult)
+    assert (result.name, result.duration_ms) == ("look", 1000)
+
+
+def test_a_duration_that_the_agent_reports_is_kept() -> None:
+    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success", duration_ms=7))
+    assert of_type(events, ToolResult)[0].duration_ms == 7
+
+
+def test_a_result_without_its_use_has_one_made_up() -> None:
+    events = whole(ToolResult("c1", "success", name="look"))
+    assert [type(event) for event in events] == [Init, ToolUse, ToolResult, Done]
+    assert of_type(events, ToolUse)[0].name == "look"
+
+
+def test_output_without_its_use_has_one_made_up_and_closed() -> None:
+    events = whole(ToolOutput("", "half a line"))
+    assert [type(event) for event in events] == [Init, ToolUse, ToolOutput, ToolResult, Done]
+    assert len({getattr(event, "call_id") for event in events[1:4]}) == 1  # noqa: B009
+
+
+def test_a_second_result_of_one_tool_is_a_vendor_event() -> None:
+    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success"), ToolResult("c1", "error"))
+    (late,) = of_type(events, Vendor)
+    assert late.name == "late_tool_result"
+    assert [result.status for result in of_type(events, ToolResult)] == ["success"]
+
+
+def test_output_after_the_result_is_a_vendor_event() -> None:
+    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success"), ToolOutput("c1", "more"))
+    assert of_type(events, Vendor)[0].name == "late_tool_output"
+
+
+def test_tools_still_open_at_the_end_are_cancelled() -> None:
+    events = whole(ToolUse("c1", "look"), ToolUse("c2", "run"), ToolResult("c1", "success"))
+    assert [(r.call_id, r.status) for r in of_type(events, ToolResult)] == [
+        ("c1", "success"),
+        ("c2", "cancelled"),
+    ]
+
+
+def test_two_open_tools_of_one_id_each_get_a_result_in_order() -> None:
+    events = whole(
+        ToolUse("c1", "first"),
+        ToolUse("c1", "second"),
+        ToolResult("c1", "success"),
+        ToolResult("c1", "error"),
+    )
+    assert [(r.name, r.status) for r in of_type(events, ToolResult)] == [
+        ("first", "success"),
+        ("second", "error"),
+    ]
+
+
+def test_an_id_used_again_after_its_result_is_another_tool() -> None:
+    events = whole(
+        ToolUse("c1", "first"),
+        ToolResult("c1", "success"),
+        ToolUse("c1", "second"),
+        ToolOutput("c1", "working"),
+        ToolResult("c1", "denied"),
+    )
+    assert [(r.name, r.status) for r in of_type(events, ToolResult)] == [
+        ("first", "success"),
+        ("second", "denied"),
+    ]
+    assert done_of(events).denied[0].name == "second"
+
+
+def test_tools_without_an_id_get_one_each_and_their_results_in_order() -> None:
+    events = whole(
+        ToolUse("", "first"),
+        ToolUse("", "second"),
+        ToolResult("", "success"),
+        ToolResult("", "error"),
+    )
+    assert [(r.name, r.status) for r in of_type(events, ToolResult)] == [
+        ("first", "success"),
+        ("second", "error"),
+    ]
+
+
+def test_ids_of_closed_tools_are_remembered_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "CLOSED_REMEMBERED", 2)
+    guard = new_guard()
+    for number in range(5):
+        guard.take([ToolUse(f"c{number}", "t"), ToolResult(f"c{number}", "success")], 101.0)
+    forgotten = guard.take([ToolResult("c0", "success")], 102.0)
+    remembered = guard.take([ToolResult("c4", "success")], 102.0)
+    assert [type(event) for event in forgotten] == [ToolUse, ToolResult]
+    assert [type(event) for event in remembered] == [Vendor]
+
+
+def test_a_refusal_is_listed_with_its_reason() -> None:
+    events = whole(
+        ToolUse("c1", "write", title="write a.txt"),
+        ToolResult("c1", "denied", error="not under this policy"),
+        Finish(ok=True),
+    )
+    (refusal,) = done_of(events).denied
+    assert (refusal.name, refusal.title, refusal.reason, refusal.call_id) == (
+        "write",
+        "write a.txt",
+        "not under this policy",
+        "c1",
+    )
+    assert done_of(events).status == "success"
+
+
+@pytest.mark.parametrize(("existed", "kind"), [(False, "created"), (True, "modified")])
+def test_a_confirmed_edit_is_a_file_change_with_an_absolute_path(existed: bool, kind: str) -> None:
+    guard = new_guard(existed=lambda path: existed if path == "/work/sub/a.txt" else None)
+    use = ToolUse("c1", "write", kind="edit", paths=("sub/../sub/a.txt",))
+    events = guard.take([use, ToolResult("c1", "success")], 101.0)
+    (change,) = of_type(events, FileChange)
+    assert (change.path, change.kind, change.call_id) == ("/work/sub/a.txt", kind, "c1")
+
+
+def test_a_file_created_and_edited_again_stays_created_in_the_end() -> None:
+    guard = new_guard(existed=lambda _path: False)
+    for call in ("c1", "c2"):
+        use = ToolUse(call, "write", kind="edit", paths=("a.txt",))
+        guard.take([use, ToolResult(call, "success")], 101.0)
+    assert guard.written == {"/work/a.txt": "created"}
+
+
+@pytest.mark.parametrize("status", ["error", "denied", "cancelled"])
+def test_a_write_that_was_not_confirmed_changes_no_file(status: str) -> None:
+    failed = ToolResult("c1", status)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    events = whole(ToolUse("c1", "write", kind="edit", paths=("a.txt",)), failed)
+    assert of_type(events, FileChange) == []
+
+
+def test_reading_a_file_is_no_change() -> None:
+    events = whole(
+        ToolUse("c1", "read", kind="read", paths=("a.txt",)), ToolResult("c1", "success")
+    )
+    assert of_type(events, FileChange) == []
+
+
+def test_the_error_comes_before_done_and_is_in_it() -> None:
+    events = whole("half", error=errors.RateLimited("slow down", hint="Wait.", retry_after=2.0))
+    said = events[-2]
+    assert isinstance(said, Error)
+    assert (said.code, said.retryable, said.facts) == ("rate_limit", True, {"retry_after": 2.0})
+    in_done = done_of(events).error
+    assert in_done is not None
+    assert in_done.message == "slow down"
+    assert done_of(events).status == "error"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.IdleTimeout("t"), "timeout"),
+        (errors.TurnLimit("t"), "max_turns"),
+        (errors.BudgetSpent("t"), "max_budget"),
+        (errors.StreamBroken("t"), "incomplete"),
+        (errors.Interrupted("t"), "interrupted"),
+    ],
+)
+def test_the_status_is_the_errors_own(error: errors.CorralError, status: str) -> None:
+    assert done_of(whole(error=error)).status == status
+
+
+def test_the_agents_last_word_is_no_event_and_fills_done() -> None:
+    usage = Usage(input=3, output=4, coverage="complete")
+    events = whole(Finish(ok=True, usage=usage, model="m-real", stop_reason="end"))
+    done = done_of(events)
+    assert [type(event) for event in events] == [Init, Done]
+    assert (done.usage, done.model, done.stop_reason) == (usage, "m-real", "end")
+    assert done.duration_ms == 100_000
+
+
+def test_without_a_last_word_the_latest_counters_stand_and_are_not_added_up() -> None:
+    events = whole(
+        UsageReport(Usage(input=3), cost=Cost(0.5, "reported")), UsageReport(Usage(input=5))
+    )
+    assert done_of(events).usage == Usage(input=5)
+    assert done_of(events).cost == Cost(0.5, "reported")
+
+
+@pytest.mark.parametrize("after", [(), (ToolUse("c1", "look"),), (Log("bye"), Finish(ok=True))])
+def test_that_there_was_answer_text_is_known_whatever_follows_it(after: tuple[Item, ...]) -> None:
+    guard = new_guard()
+    guard.take([Init()], 101.0)
+    assert not guard.answered
+    guard.take(["text", *after], 101.0)
+    assert guard.answered
+
+
+def test_a_clock_that_went_back_makes_no_negative_duration() -> None:
+    guard = new_guard()
+    (done,) = [event for event in guard.close(50.0, None) if isinstance(event, Done)]
+    assert done.duration_ms == 0
+
+
+IDS = st.sampled_from(["", "a", "b", "a#1", "a#2", "call#1", "call#2"])
+"""Few, and those that are made up here among them, so that they collide."""
+STATUSES = st.sampled_from(["success", "error", "denied", "cancelled"])
+ITEMS: st.SearchStrategy[Item] = st.one_of(
+    st.text(),
+    st.builds(Init, session_id=st.none() | st.text(max_size=3), model=st.none() | st.just("m")),
+    st.builds(ToolUse, IDS, st.just("tool"), kind=st.sampled_from(["edit", "read"]),
+              paths=st.sampled_from([(), ("a.txt",), ("a.txt", "/b.txt")])),
+    st.builds(ToolOutput, IDS, st.text(max_size=3)),
+    st.builds(ToolResult, IDS, STATUSES, error=st.none() | st.text(max_size=3)),
+    st.builds(Thinking, st.text(max_size=3)),
+    st.builds(Log, st.text(max_size=3)),
+    st.builds(Error, st.just("odd"), st.text(max_size=3)),
+    st.builds(Plan, st.tuples(st.builds(PlanEntry, st.text(max_size=3)))),
+    st.builds(Unknown, st.none() | st.integers(-(2**53), 2**53)),
+    st.builds(UsageReport, st.builds(Usage, st.none() | st.integers(0, 9))),
+    st.builds(Done, status=st.just("success")),
+    st.builds(Finish, ok=st.booleans()),
+)  # fmt: skip
+ERRORS = st.sampled_from(sorted(errors.by_code()))
+
+
+@unhurried
+@given(batches=st.lists(st.lists(ITEMS, max_size=8), max_size=8), code=st.none() | ERRORS)
+def test_any_items_in_any_order_become_a_lawful_stream(
+    batches: list[list[Item]], code: str | None
+) -> None:
+    guard = new_guard()
+    events: list[Event] = []
+    for number, batch in enumerate(batches):
+        events += guard.take(batch, 101.0 + number)
+    error = errors.by_code()[code]("it broke") if code else None
+    lawful([*events, *guard.close(200.0, error)])
+
+
+@unhurried
+@given(items=st.lists(st.text(min_size=1) | st.builds(Thinking, st.text()), max_size=20))
+def test_no_text_is_lost_and_none_is_added(items: list[Item]) -> None:
+    said = "".join(event.delta for event in of_type(whole(*items), Text))
+    assert said == "".join(item for item in items if isinstance(item, str))

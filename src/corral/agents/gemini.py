@@ -162,7 +162,7 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     refused = (
         error.type == "policy_violation"
         or (error.type == "unhandled_exception" and "requires user confirmation" in message)
-        or (error.type == "tool_not_registered" and name in gemini_policy.HIDEABLE)
+        or (error.type == "tool_not_registered" and gemini_policy.can_be_hidden(name))
         or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
     )
     blocked = status == "success" and (frame.output or "").startswith("Blocked: command")
@@ -170,6 +170,8 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
         status = "denied"
     if error.type == "tool_not_registered" and refused:
         message = f"{name} is not available under this policy"
+        if name.startswith("mcp_"):
+            message += ", or its server did not come up"
     return ToolResult(
         frame.tool_id,
         status,

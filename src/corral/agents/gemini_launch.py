@@ -70,6 +70,8 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 """What a ``.env`` may set even in an untrusted folder, unless it is set already."""
 
 COMMAND = "corral-prompt"
+"""With the session's name behind it: of two commands of one name, ours and one that the
+repository brings, the CLI would run neither."""
 _LIVE = re.compile(r"(?<!\\)@\S")
 _TEMPLATE = ("{{args}}", "!{", "@{")
 """What the CLI would act on inside a command's text."""
@@ -79,7 +81,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
     method, said = _auth(place)
     trusted = _trust(run, place)
-    compiled = compile_policy(run.policy, run)
+    compiled = compile_policy(run.policy, run, place)
     text, stdin, files = _prompt(run, prompt, place)
     secrets = _mcp_secrets(run)
     settings = _settings(run, method, trusted)
@@ -129,8 +131,9 @@ def _flags(
         flags.append("--sandbox")
     if run.inherit != "user":
         flags += ["--extensions", "none"]
-    if run.mcp_servers and run.inherit == "nothing":
-        flags += ["--allowed-mcp-server-names", *(server.name for server in run.mcp_servers)]
+    if run.inherit == "nothing":
+        for server in run.mcp_servers:  # a second name behind one flag would join the prompt
+            flags += ["--allowed-mcp-server-names", server.name]
     for folder in _folders(run, place):
         flags += ["--include-directories", folder]
     return flags
@@ -278,4 +281,5 @@ def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dic
         return note, (f"\n{escaped}" if escaped.startswith("/") else escaped).encode(), {}
     names = [f"@{{{os.path.join(place.images, os.path.basename(path))}}}" for path in run.images]
     text = json.dumps("\n".join([prompt, *names]), ensure_ascii=False).replace("\x7f", "\\u007f")
-    return None, f"/{COMMAND}".encode(), {f".gemini/commands/{COMMAND}.toml": f"prompt = {text}\n"}
+    command = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
+    return None, f"/{command}".encode(), {f".gemini/commands/{command}.toml": f"prompt = {text}\n"}

@@ -19,10 +19,11 @@ What shaped this, each seen in runs of the real program:
 from __future__ import annotations
 
 import json
+import os
 import re
 from difflib import get_close_matches
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Compiled, Place, Row
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
@@ -47,8 +48,13 @@ KINDS: dict[str, ToolKind] = {
     **dict.fromkeys(HARMLESS, "think"),
     **dict.fromkeys(OTHER, "other"),
 }
-HIDEABLE = frozenset(KINDS)
-"""A known tool that is *not registered* was hidden by policy or mode."""
+
+
+def can_be_hidden(name: str) -> bool:
+    """Whether a tool that is *not registered* was hidden by policy or mode, and not made up.
+    An MCP server that did not come up looks the same."""
+    return name in KINDS or name.startswith("mcp_")
+
 
 POLICY_FILE = "policy.toml"
 
@@ -58,14 +64,25 @@ _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
 _PLAIN = r'([^\x00\\;&|<>()\x60]|\\["\\t])*'
 """What ``*`` may be in an allow rule: nothing that starts another command."""
-_OUR_FENCES = r'\x00"file_path":"(|[^\x00]*/)\.gemini[/"]'
-"""The repository's settings for the CLI: what the agent wrote there would rule the next run."""
+_PATH = r'\x00"file_path":"'
+_FENCES = (
+    # The repository's settings for the CLI: what the agent wrote there would rule the next run.
+    _PATH + r'(|[^\x00]*/)\.gemini[/"]',
+    # The tool drops NULs and decodes %xx, but only after the rules have seen the path.
+    _PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]",
+    _PATH + r"[^\x00]*\\u0000",
+)
+_UPWARD = _PATH + r'(|[^\x00]*/)\.\.[/"]'
+_RELATIVE = _PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
 
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
-    """Raises ``PolicyError`` for a tool name that is nearly one of the CLI's."""
+def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of the CLI's.
+
+    ``place`` is needed for the rules to be run, not for the report.
+    """
     if policy.mode == "native":
         rows = tuple(
             Row(capability, "ask", "native", "the agent's own default: reads, no writes, no shell")
@@ -74,7 +91,8 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
         return Compiled(rows, ("--approval-mode", "default"))
     rules = _Rules()
     _deny_rules(policy, rules)
-    _grants(policy, run, rules)
+    _path_rules(run, place, rules)
+    _grants(policy, run, place, rules)
     rules.add("*", "deny", _BASE)
     flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
     return Compiled(_report(policy), flags, {POLICY_FILE: rules.text()})
@@ -93,6 +111,7 @@ class _Rules:
         pattern: str | None = None,
         server: str | None = None,
         redirect: bool = False,
+        message: str | None = None,
     ) -> None:
         lines = ["[[rule]]"]
         if server is not None:
@@ -103,6 +122,8 @@ class _Rules:
             lines.append(f"argsPattern = {_toml(pattern)}")
         if redirect:
             lines.append("allowRedirection = true")
+        if message is not None:
+            lines.append(f"denyMessage = {_toml(message)}")
         self._blocks.append("\n".join(lines))
 
     def text(self) -> str:
@@ -113,7 +134,8 @@ def _deny_rules(policy: Policy, rules: _Rules) -> None:
     denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools"))
     if denied:
         rules.add(denied, "deny", _DENY)
-    rules.add(WRITE, "deny", _FENCE, pattern=_OUR_FENCES)
+    for number, fence in enumerate(_FENCES):
+        rules.add(WRITE, "deny", _FENCE + number, pattern=fence)
     if len(policy.shell_rules) > _MOST_RULES:
         raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
     priority = _RULES
@@ -124,7 +146,28 @@ def _deny_rules(policy: Policy, rules: _Rules) -> None:
         priority -= 1
 
 
-def _grants(policy: Policy, run: Run, rules: _Rules) -> None:
+def _path_rules(run: Run, place: Place | None, rules: _Rules) -> None:
+    """What lies in reach of the tools and is not to be written."""
+    if run.include_directories or (place and place.project_files):
+        # A relative path that is not there is "corrected" to a file of that name elsewhere in
+        # reach, after the rules have seen it.
+        said = "Use an absolute path."
+        rules.add("replace", "deny", _FENCE + 10, pattern=_RELATIVE, message=said)
+    if run.include_directories:
+        rules.add(WRITE, "deny", _FENCE + 11, pattern=_UPWARD)
+
+
+def _grant_writing(names: tuple[str, ...], run: Run, place: Place, rules: _Rules) -> None:
+    """The tools write wherever they read; so with further folders to read, only paths in the
+    workspace and the writable ones are granted."""
+    folders = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
+    roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
+    spelt = "|".join(_escaped(os.path.normpath(root), "allow") for root in roots)
+    rules.add(names, "allow", _GRANT, pattern=rf'{_PATH}({spelt})/[^\x00\\%]*"\x00')
+    rules.add(names, "allow", _GRANT - 1, pattern=rf'{_PATH}[^/\x00\\%][^\x00\\%]*"\x00')
+
+
+def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> None:
     listed = policy.allow_tools
     if listed is not None:
         granted = tuple(name for name in listed if _known(name, "allow_tools"))
@@ -138,6 +181,10 @@ def _grants(policy: Policy, run: Run, rules: _Rules) -> None:
     if "run_shell_command" in granted:
         rules.add("run_shell_command", "allow", _GRANT, pattern=_COMMAND, redirect=True)
     rest = tuple(name for name in granted if name != "run_shell_command")
+    writing = tuple(name for name in rest if name in WRITE)
+    if run.include_directories and writing and place is not None:
+        _grant_writing(writing, run, place, rules)
+        rest = tuple(name for name in rest if name not in WRITE)
     if rest:
         rules.add(rest, "allow", _GRANT)
     if listed is not None:

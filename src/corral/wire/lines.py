@@ -56,13 +56,13 @@ class Lines:
         self._size += len(piece)
         if self._size - piece.endswith(b"\n") <= self._limit:
             self._pending.append(piece)
-        elif not self._head:
-            self._head = b"".join([*self._pending, piece])[:SAMPLE]
+        elif len(self._head) < SAMPLE:
+            self._head = b"".join([self._head, *self._pending, piece])[:SAMPLE]
             self._pending.clear()
 
     def _release(self) -> bytes | Oversized:
         if self._head:
-            line: bytes | Oversized = Oversized(self._size, self._head)
+            line: bytes | Oversized = Oversized(self._size, self._head.removesuffix(b"\n"))
         else:
             line = b"".join(self._pending)
         self._pending.clear()

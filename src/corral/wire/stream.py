@@ -83,7 +83,7 @@ class Stream:
         try:
             frames = self._decode_lines(block)
             # The decoder splits at any blank; a frame a line is what was promised.
-            if len(frames) == block.count(b"\n"):
+            if len(frames) == block.count(b"\n") == block.count(b"}\n{") + 1:
                 self.last_line = block[block.rfind(b"\n", 0, -1) + 1 :]
                 items += self._translate(frames)
                 return
@@ -124,10 +124,9 @@ class Stream:
 def _without_surrogates(text: str) -> str:
     """JSON whose strings hold half a character (JavaScript cuts them so), with U+FFFD there."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        plain = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
         return text
-    plain = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

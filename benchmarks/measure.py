@@ -1,0 +1,131 @@
+"""What a program costs, measured in turns with its rivals; and the table that says so.
+
+The machines are noisy and shared, so no absolute figure decides anything. Contenders
+run in rounds, one right after the other, and a ratio is the median of the ratios of
+the rounds: what slows a whole round down falls out of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+HEAD = ("what", "corral", "limit or peer", "ratio", "bar", "met?")
+
+
+def program_cpu(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> float:
+    """CPU seconds, user and system, of a program and of all that it waited for."""
+    with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=nothing, stdout=subprocess.DEVNULL, stderr=complaints
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace")[-2000:]
+            raise RuntimeError(f"exit {process.returncode}: {[*map(str, argv)]}\n{said}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def program_says(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
+    """What a program of ours measured itself: one JSON object on its stdout."""
+    done = subprocess.run(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace")[-2000:]
+        raise RuntimeError(f"exit {done.returncode}: {[*map(str, argv)]}\n{said}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+class Contender(NamedTuple):
+    measure: Callable[[], float]
+    rounds: int
+
+
+class Costs:
+    """What each contender cost in each round."""
+
+    def __init__(self, costs: Mapping[str, list[float]]) -> None:
+        self._costs = costs
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._costs
+
+    def of(self, name: str, over: str | None = None) -> float:
+        return median(self._series(name, over))
+
+    def ratio(self, name: str, rival: str, over: str | None = None) -> float:
+        ours, theirs = self._series(name, over), self._series(rival, over)
+        return median(a / b for a, b in zip(ours, theirs, strict=False))
+
+    def _series(self, name: str, over: str | None) -> list[float]:
+        if over is None:
+            return self._costs[name]
+        return [a - b for a, b in zip(self._costs[name], self._costs[over], strict=False)]
+
+
+def compete(contenders: Mapping[str, Contender]) -> Costs:
+    """Rounds of all who take part, after one that is not counted and fills the caches.
+
+    Who starts a round changes; who has fewer rounds takes part in the first ones.
+    """
+    for contender in contenders.values():
+        contender.measure()
+    costs: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(max(contender.rounds for contender in contenders.values())):
+        names = [name for name, contender in contenders.items() if number < contender.rounds]
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            costs[name].append(contenders[name].measure())
+        tell(".")
+    tell("\n")
+    return Costs(costs)
+
+
+def tell(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    what: str
+    corral: str
+    rival: str
+    ratio: float | None = None
+    """corral ÷ limit or peer, in the unit that the row names."""
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        bar, met = "", ""
+        if self.at_most is not None:
+            bar, good = f"≤ {self.at_most:g}", self.ratio is not None and self.ratio <= self.at_most
+            met = "yes" if good else "MISSED"
+        if self.at_least is not None:
+            bar = f"≥ {self.at_least:g}"
+            met = "yes" if self.ratio is not None and self.ratio >= self.at_least else "MISSED"
+        ratio = "" if self.ratio is None else f"{self.ratio:.3g} ×"
+        return self.what, self.corral, self.rival, ratio, bar, met
+
+
+def table(rows: Sequence[Row]) -> str:
+    cells = [HEAD, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+             for line in cells]  # fmt: skip
+    lines.insert(1, "-|-".join("-" * width for width in widths))
+    return "\n".join(f"| {line} |" if at != 1 else f"|-{line}-|" for at, line in enumerate(lines))
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"

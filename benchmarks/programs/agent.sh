@@ -1,0 +1,13 @@
+#!/bin/sh
+# A Gemini CLI that costs nothing. FAKE_OUTPUT is what it writes; with FAKE_PAUSE it
+# rests between the first line and the others.
+if [ "$1" = --version ]; then
+  echo 0.61.0
+elif [ -n "$FAKE_PAUSE" ]; then
+  read -r first <"$FAKE_OUTPUT"
+  printf '%s\n' "$first"
+  sleep "$FAKE_PAUSE"
+  exec tail -n +2 "$FAKE_OUTPUT"
+else
+  exec cat "$FAKE_OUTPUT"
+fi

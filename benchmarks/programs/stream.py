@@ -1,0 +1,122 @@
+"""Read a stream of lines in one way, and say what that cost: ``stream.py WAY FILE``.
+
+The cost is this process's own: the program that writes the lines is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+AGENT = Path(__file__).with_name("agent.sh")
+
+
+def through_corral(file: str) -> int:
+    import corral
+
+    async def main() -> int:
+        count = 0
+        async with corral.session(
+            "gemini-cli", program=AGENT, env={"FAKE_OUTPUT": file}, track_files=False, keep=False
+        ) as session:
+            async for event in session.prompt("go"):
+                count += 1
+                last = event
+        if not isinstance(last, corral.events.Done) or last.status != "success":
+            raise RuntimeError(f"the run failed: {last}")
+        return count
+
+    return asyncio.run(main())
+
+
+def through_readline(file: str) -> int:
+    async def main() -> int:
+        count = 0
+        process = await asyncio.create_subprocess_exec(
+            AGENT, env={**os.environ, "FAKE_OUTPUT": file}, stdout=asyncio.subprocess.PIPE
+        )
+        if process.stdout is None:
+            raise RuntimeError("no stdout")
+        while line := await process.stdout.readline():
+            json.loads(line)
+            count += 1
+        await process.wait()
+        return count
+
+    return asyncio.run(main())
+
+
+def from_memory(file: str) -> Callable[[], int]:
+    import msgspec
+
+    from corral.agents.gemini import Frames
+
+    data = Path(file).read_bytes()
+    decode = msgspec.json.Decoder(Frames).decode
+
+    def work() -> int:
+        count = 0
+        for line in data.splitlines():
+            decode(line)
+            count += 1
+        return count
+
+    return work
+
+
+def from_ready_lines(file: str) -> Callable[[], int]:
+    import msgspec
+
+    from corral.agents.gemini import Frames
+
+    lines = Path(file).read_bytes().splitlines()
+    decode = msgspec.json.Decoder(Frames).decode
+
+    def work() -> int:
+        count = 0
+        for line in lines:
+            decode(line)
+            count += 1
+        return count
+
+    return work
+
+
+WAYS: dict[str, Callable[[str], Callable[[], int]]] = {
+    "corral": lambda file: lambda: through_corral(file),
+    "readline": lambda file: lambda: through_readline(file),
+    "memory": from_memory,
+    "ready-lines": from_ready_lines,
+}
+
+
+def spent() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak() -> int:
+    """Bytes. Of this program alone, unlike ru_maxrss, which begins with our parent's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
+
+
+def main() -> None:
+    work = WAYS[sys.argv[1]](sys.argv[2])
+    before = spent()
+    try:
+        count = work()
+    except ValueError as error:  # what readline raises for a line over its limit
+        print(json.dumps({"error": str(error)}))
+        return
+    print(json.dumps({"cpu": spent() - before, "count": count, "peak": peak()}))
+
+
+main()

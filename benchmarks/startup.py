@@ -1,0 +1,84 @@
+"""What it costs to be there: imports, and ``--help``."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Contender, Costs, Row, compete, ms, program_cpu
+from benchmarks.world import ACPX, CLAUDE_SDK, LITELLM, PROGRAMS, World
+
+ROUNDS = 25
+PEER_ROUNDS = 5
+
+
+def imports(world: World) -> list[Row]:
+    """CPU of an import, over that of an interpreter that imports nothing."""
+
+    def contender(statement: str, python: str, rounds: int = ROUNDS) -> Contender:
+        argv = [python, "-c", statement]
+        count = world.rounds(rounds) + 1
+        return Contender(lambda: program_cpu(argv, world.env, world.project), count)
+
+    python = str(world.python)
+    names = {
+        "bare": contender("pass", python),
+        "limit": contender("import asyncio, msgspec", python),
+        "corral": contender("import corral", python),
+        "used": contender("from corral import run, session, Policy", python),
+    }
+    for peer, module in ((CLAUDE_SDK, "claude_agent_sdk"), (LITELLM, "litellm")):
+        if folder := world.peer(peer):
+            names[peer] = contender(f"import {module}", str(folder / "python"), PEER_ROUNDS)
+    costs = compete(names)
+    rows: list[Row] = []
+    for name, what in (
+        ("corral", "import corral"),
+        ("used", "from corral import run, session, Policy"),
+    ):
+        for rival, said, bar in (
+            ("limit", "asyncio + msgspec", 1.5),
+            (CLAUDE_SDK, CLAUDE_SDK, None),
+            (LITELLM, LITELLM, None),
+        ):
+            if rival in costs:
+                rows.append(_row(costs, what, name, rival, said, bar, over="bare"))
+    return rows
+
+
+def helps(world: World) -> list[Row]:
+    """CPU of ``--help``, the whole program."""
+
+    def contender(argv: list[str], rounds: int = ROUNDS) -> Contender:
+        count = world.rounds(rounds) + 1
+        return Contender(lambda: program_cpu(argv, world.env, world.project), count)
+
+    names = {
+        "click": contender([str(world.python), str(PROGRAMS / "bare_click.py"), "--help"]),
+        "corral": contender([str(world.corral), "--help"]),
+    }
+    for peer in (ACPX, LITELLM):
+        if folder := world.peer(peer):
+            names[peer] = contender([str(folder / peer), "--help"], PEER_ROUNDS)
+    costs = compete(names)
+    rivals = (("click", "bare click", 2.0), (ACPX, ACPX, None), (LITELLM, LITELLM, None))
+    return [
+        _row(costs, "corral --help", "corral", rival, said, bar)
+        for rival, said, bar in rivals
+        if rival in costs
+    ]
+
+
+def _row(
+    costs: Costs,
+    what: str,
+    name: str,
+    rival: str,
+    said: str,
+    bar: float | None,
+    over: str | None = None,
+) -> Row:
+    return Row(
+        f"{what}, CPU",
+        ms(costs.of(name, over)),
+        f"{said} {ms(costs.of(rival, over))}",
+        costs.ratio(name, rival, over),
+        at_most=bar,
+    )

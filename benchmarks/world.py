@@ -1,0 +1,193 @@
+"""Where the benchmarks run: environments under ``.cache/bench``, and a small project to work in.
+
+corral is measured in an environment that holds what it depends on and nothing else, as
+its user has it; the limits run in the same one. Every peer has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.measure import tell
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+LOCKS = HERE / "peers"
+CACHE = HERE.parent / ".cache" / "bench"
+MANAGED = Path(os.environ.get("CORRAL_HOME") or HERE.parent / ".cache" / "corral")
+"""Where ``make`` put the agents."""
+
+LAUNCHER = "import sys\nfrom corral.cli.main import main\nif __name__ == '__main__':\n    main()\n"
+
+ACPX = "acpx"
+CLAUDE_SDK = "claude-agent-sdk"
+LITELLM = "litellm"
+
+_INIT = '{"type":"init","timestamp":"2026-11-15T00:00:00.000Z","session_id":"s","model":"none"}'
+_RESULT = (
+    '{"type":"result","timestamp":"2026-11-15T00:00:00.000Z","status":"success","stats":'
+    '{"total_tokens":3,"input_tokens":1,"output_tokens":2,"cached":0,"models":{}}}'
+)
+
+
+@dataclass(frozen=True)
+class World:
+    quick: bool
+    """Fewer rounds, and no peer but those that are installed already."""
+
+    def rounds(self, whole: int) -> int:
+        return max(1, whole // 4) if self.quick else whole
+
+    @cached_property
+    def python(self) -> Path:
+        """An interpreter that has corral and what it depends on."""
+        return self.corral.with_name("python")
+
+    @cached_property
+    def corral(self) -> Path:
+        """The command, as an installer would have made it."""
+        folder = CACHE / "corral"
+        if self.quick and not (folder / "ready").exists():
+            tell("corral is measured in this environment, with what else is installed in it\n")
+            return Path(sys.executable).with_name("corral")
+        if _python_peer("corral", folder):
+            packages = next(folder.glob("lib/python*/site-packages"))
+            (packages / "corral.pth").write_text(f"{HERE.parent / 'src'}\n")
+            command = folder / "bin" / "corral"
+            command.write_text(f"#!{folder / 'bin' / 'python'}\n{LAUNCHER}")
+            command.chmod(0o755)
+        return folder / "bin" / "corral"
+
+    def peer(self, name: str) -> Path | None:
+        """The folder of a peer's programs; None where it is not to be had."""
+        folder = CACHE / name
+        bin_folder = folder / ("node_modules/.bin" if name == ACPX else "bin")
+        if (folder / "ready").exists():
+            return bin_folder
+        if self.quick or (name == ACPX and not shutil.which("npm")):
+            tell(f"{name} is not installed: left out\n")
+            return None
+        try:
+            _npm_peer(name, folder) if name == ACPX else _python_peer(name, folder)
+        except subprocess.CalledProcessError as error:
+            tell(f"{name} cannot be installed, and is left out: {error.stderr.decode()[-500:]}\n")
+            return None
+        return bin_folder
+
+    @cached_property
+    def project(self) -> Path:
+        """A small folder to work in."""
+        folder = CACHE / "project"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(20):
+            (folder / f"module_{number}.py").write_text(f"NUMBER = {number}\n" * 50)
+        return folder
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        """Nothing of the machine's but what programs need to run at all."""
+        home = CACHE / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "CORRAL_HOME": str(CACHE / "corral-home"),
+            "GEMINI_API_KEY": "none-is-needed",
+            # Without it litellm fetches a price list when it is imported.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+    def stream(self, count: int, *, tools: bool = False) -> Path:
+        """A file of ``count`` lines of the Gemini CLI, 225 bytes each; with ``tools`` every
+        fifth pair of them is a tool call and its result."""
+        name = f"{count}{'-tools' if tools else ''}.ndjson"
+        return _made(name, lambda: _lines(count, tools=tools))
+
+    def long_line(self, size: int) -> Path:
+        """One line of ``size`` bytes between the first and the last."""
+        head = '{"type":"message","role":"assistant","content":"'
+        body = "a line of text\\n" * (size // 16)
+        return _made(f"long-{size}.ndjson", lambda: f'{_INIT}\n{head}{body}"}}\n{_RESULT}\n')
+
+
+def _made(name: str, make: Callable[[], str]) -> Path:
+    file = CACHE / "streams" / name
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(".draft")
+        draft.write_text(make())
+        draft.replace(file)
+    return file
+
+
+def _lines(count: int, *, tools: bool) -> str:
+    lines = [_INIT]
+    while len(lines) < count - 1:
+        number = len(lines)
+        if tools and number % 10 == 0 and number < count - 2:
+            lines.append(
+                _padded(
+                    '{"type":"tool_use","timestamp":"2026-11-15T00:00:00.000Z",'
+                    f'"tool_name":"read_file","tool_id":"call-{number}","parameters":'
+                    '{"file_path":"',
+                    '"}}',
+                )
+            )
+            lines.append(
+                _padded(
+                    '{"type":"tool_result","timestamp":"2026-11-15T00:00:00.000Z",'
+                    f'"tool_id":"call-{number}","status":"success","output":"',
+                    '"}',
+                )
+            )
+        else:
+            lines.append(
+                _padded(
+                    '{"type":"message","timestamp":"2026-11-15T00:00:00.000Z",'
+                    f'"role":"assistant","content":"piece {number} of the answer, ',
+                    '","delta":true}',
+                )
+            )
+    return "\n".join([*lines, _RESULT, ""])
+
+
+def _padded(head: str, tail: str, size: int = 224) -> str:
+    filling = "and some more text of it \\u00fc ü " * 8
+    room = size - len(head.encode()) - len(tail)
+    cut = filling.encode()[:room].decode(errors="ignore").rpartition("\\")[0]
+    return head + cut + "." * (room - len(cut.encode())) + tail
+
+
+def _python_peer(name: str, folder: Path) -> bool:
+    """Install from the lock; whether there was anything to do."""
+    if (folder / "ready").exists():
+        return False
+    tell(f"installing {name}\n")
+    python = folder / "bin" / "python"
+    _do([sys.executable, "-m", "venv", "--clear", folder])
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
+    _do([*pip, "-r", LOCKS / f"{name}.txt"])
+    (folder / "ready").touch()
+    return True
+
+
+def _npm_peer(name: str, folder: Path) -> None:
+    tell(f"installing {name}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("package.json", "package-lock.json"):
+        shutil.copy(LOCKS / name / file, folder)
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    _do(["npm", "ci", *flags, "--prefix", folder])
+    (folder / "ready").touch()
+
+
+def _do(argv: list[str | Path]) -> None:
+    subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)

@@ -1,0 +1,131 @@
+"""However a run ends, nothing of it is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from gemini_cli.hands import Bell, bell, running, shell, steps
+
+import corral
+from corral import errors, fold
+from corral.events import Done, Init, ToolResult, ToolUse
+from corral.testing import Turn, hang
+
+if TYPE_CHECKING:
+    from conftest import Gemini
+
+pytestmark = pytest.mark.gemini_cli
+
+
+@pytest.fixture
+def sign() -> str:
+    """Stands in the command line of every process that the shell is told to leave behind."""
+    return f"sign-{uuid.uuid4().hex}"
+
+
+def brood(sign: str, rung: Bell) -> list[Turn]:
+    """A shell that starts children in every way there is, rings, and waits for ever."""
+    child = f"sh -c 'exec -a {sign} sleep 300'".replace("sh -c", "bash -c")
+    command = (
+        f"{child} &\n"
+        f"setsid {child} &\n"
+        f"nohup {child} > /dev/null 2>&1 &\n"
+        f"(setsid {child} < /dev/null > /dev/null 2>&1 &)\n"
+        f"while [ $(pgrep -c {sign}) -lt 0 ]; do :; done\n"
+    )
+    del command
+    lines = [
+        f"{child} &",
+        f"setsid {child} &",
+        f"nohup {child} > /dev/null 2>&1 &",
+        f"(setsid {child} < /dev/null > /dev/null 2>&1 &)",
+        f"echo up > {rung.path}",
+        child,
+    ]
+    return steps(shell("\n".join(lines)))
+
+
+async def test_leaving_the_session_takes_every_process_of_the_shell_along(
+    gemini: Gemini, tmp_path: Path, sign: str
+) -> None:
+    with bell(tmp_path / "bell") as rung:
+        options = gemini.options(brood(sign, rung), policy="all")
+        async with corral.session("gemini-cli", **options) as session:
+            async for event in session.prompt("do it"):
+                if isinstance(event, ToolUse):
+                    break
+            await asyncio.to_thread(rung.wait)
+            assert running(sign)
+
+        assert running(sign) == []
+        assert running(str(tmp_path)) == []
+
+
+async def test_a_cancelled_task_takes_every_process_along(
+    gemini: Gemini, tmp_path: Path, sign: str
+) -> None:
+    with bell(tmp_path / "bell") as rung:
+        task = asyncio.create_task(gemini.run(brood(sign, rung), policy="all"))
+        await asyncio.to_thread(rung.wait)
+        assert running(sign)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert running(sign) == []
+        assert running(str(tmp_path)) == []
+
+
+async def test_the_total_deadline_ends_the_shell_and_says_what_was_open(
+    gemini: Gemini, tmp_path: Path, sign: str
+) -> None:
+    with bell(tmp_path / "bell") as rung:
+        events = await gemini.events(brood(sign, rung), policy="all", timeout=12)
+        await asyncio.to_thread(rung.wait, 0)  # it had come that far
+
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.status == "timeout"
+    assert done.error is not None
+    assert done.error.code == errors.TotalTimeout.code
+    assert "12" in done.error.message
+    assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
+    assert running(sign) == []
+    assert running(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("turn", [hang(), hang("first words")], ids=["at once", "half-way"])
+async def test_a_silent_model_runs_into_the_idle_deadline(
+    gemini: Gemini, tmp_path: Path, turn: Turn
+) -> None:
+    result = await gemini.run([turn], idle_timeout=2)
+
+    with pytest.raises(errors.IdleTimeout, match="2s without any event"):
+        result.raise_for_status()
+    assert result.status == "timeout"
+    assert len(gemini.requests) == 1
+    assert running(str(tmp_path)) == []
+
+
+async def test_a_program_that_gives_no_sign_of_life_runs_into_the_startup_deadline(
+    gemini: Gemini, tmp_path: Path, sign: str
+) -> None:
+    program = tmp_path / "gemini"
+    program.write_text(
+        "#!/bin/bash\n"
+        'if [ "$1" = --version ]; then echo 0.61.0; exit; fi\n'
+        f"trap '' TERM\nexec -a {sign} sleep 300\n"
+    )
+    program.chmod(0o755)
+
+    events = await gemini.events([], program=program, startup_timeout=1, grace=0.5)
+
+    result = fold(events)
+    with pytest.raises(errors.StartupTimeout, match="1s"):
+        result.raise_for_status()
+    assert isinstance(events[0], Init)
+    assert running(sign) == []
