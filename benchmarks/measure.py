@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,27 +20,34 @@ from typing import Any, NamedTuple
 HEAD = ("what", "corral", "limit or peer", "ratio", "bar", "met?")
 
 
-def program_cpu(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> float:
+def program_cpu(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    stdin: str | Path = os.devnull,
+) -> float:
     """CPU seconds, user and system, of a program and of all that it waited for."""
-    with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as complaints:
+    with open(stdin, "rb") as given, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=nothing, stdout=subprocess.DEVNULL, stderr=complaints
+            argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=complaints
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             complaints.seek(0)
             said = complaints.read().decode(errors="replace")[-2000:]
-            raise RuntimeError(f"exit {process.returncode}: {[*map(str, argv)]}\n{said}")
+            raise RuntimeError(f"exit {process.returncode}: {list(argv)}\n{said}")
     return usage.ru_utime + usage.ru_stime
 
 
-def program_says(argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
+def program_says(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
     """What a program of ours measured itself: one JSON object on its stdout."""
-    done = subprocess.run(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True)
+    done = subprocess.run(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace")[-2000:]
-        raise RuntimeError(f"exit {done.returncode}: {[*map(str, argv)]}\n{said}")
+        raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{said}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -96,35 +102,46 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Bar(NamedTuple):
+    """What was set out to be reached, and whether it was."""
+
+    text: str
+    met: bool
+
+
+def at_most(bar: float, ratio: float) -> Bar:
+    return Bar(f"≤ {bar:g} ×", ratio <= bar)
+
+
+def at_least(bar: float, ratio: float) -> Bar:
+    return Bar(f"≥ {bar:g} ×", ratio >= bar)
+
+
+class Row(NamedTuple):
     what: str
     corral: str
     rival: str
     ratio: float | None = None
-    """corral ÷ limit or peer, in the unit that the row names."""
-    at_most: float | None = None
-    at_least: float | None = None
+    """corral ÷ limit or peer."""
+    bar: Bar | None = None
 
     def cells(self) -> tuple[str, ...]:
-        bar, met = "", ""
-        if self.at_most is not None:
-            bar, good = f"≤ {self.at_most:g}", self.ratio is not None and self.ratio <= self.at_most
-            met = "yes" if good else "MISSED"
-        if self.at_least is not None:
-            bar = f"≥ {self.at_least:g}"
-            met = "yes" if self.ratio is not None and self.ratio >= self.at_least else "MISSED"
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} ×"
+        bar, met = ("", "") if self.bar is None else (self.bar.text, _MET[self.bar.met])
         return self.what, self.corral, self.rival, ratio, bar, met
+
+
+_MET = {True: "yes", False: "MISSED"}
 
 
 def table(rows: Sequence[Row]) -> str:
     cells = [HEAD, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-             for line in cells]  # fmt: skip
-    lines.insert(1, "-|-".join("-" * width for width in widths))
-    return "\n".join(f"| {line} |" if at != 1 else f"|-{line}-|" for at, line in enumerate(lines))
+    lines = [
+        "| " + " | ".join(map(str.ljust, line, widths)) + " |"
+        for line in [cells[0], tuple("-" * width for width in widths), *cells[1:]]
+    ]
+    return "\n".join(lines)
 
 
 def ms(seconds: float) -> str:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.measure import Contender, Costs, Row, compete, ms, program_cpu
+from typing import NamedTuple
+
+from benchmarks.measure import Contender, Costs, Row, at_most, compete, ms, program_cpu
 from benchmarks.world import ACPX, CLAUDE_SDK, LITELLM, PROGRAMS, World
 
 ROUNDS = 25
 PEER_ROUNDS = 5
+
+
+class Rival(NamedTuple):
+    name: str
+    said: str
+    bar: float | None = None
 
 
 def imports(world: World) -> list[Row]:
@@ -33,13 +41,15 @@ def imports(world: World) -> list[Row]:
         ("corral", "import corral"),
         ("used", "from corral import run, session, Policy"),
     ):
-        for rival, said, bar in (
-            ("limit", "asyncio + msgspec", 1.5),
-            (CLAUDE_SDK, CLAUDE_SDK, None),
-            (LITELLM, LITELLM, None),
-        ):
-            if rival in costs:
-                rows.append(_row(costs, what, name, rival, said, bar, over="bare"))
+        rows += [
+            _row(costs, what, name, rival, over="bare")
+            for rival in (
+                Rival("limit", "asyncio + msgspec", 1.5),
+                Rival(CLAUDE_SDK, CLAUDE_SDK),
+                Rival(LITELLM, LITELLM),
+            )
+            if rival.name in costs
+        ]
     return rows
 
 
@@ -58,27 +68,18 @@ def helps(world: World) -> list[Row]:
         if folder := world.peer(peer):
             names[peer] = contender([str(folder / peer), "--help"], PEER_ROUNDS)
     costs = compete(names)
-    rivals = (("click", "bare click", 2.0), (ACPX, ACPX, None), (LITELLM, LITELLM, None))
+    rivals = Rival("click", "bare click", 2.0), Rival(ACPX, ACPX), Rival(LITELLM, LITELLM)
     return [
-        _row(costs, "corral --help", "corral", rival, said, bar)
-        for rival, said, bar in rivals
-        if rival in costs
+        _row(costs, "corral --help", "corral", rival) for rival in rivals if rival.name in costs
     ]
 
 
-def _row(
-    costs: Costs,
-    what: str,
-    name: str,
-    rival: str,
-    said: str,
-    bar: float | None,
-    over: str | None = None,
-) -> Row:
+def _row(costs: Costs, what: str, name: str, rival: Rival, *, over: str | None = None) -> Row:
+    ratio = costs.ratio(name, rival.name, over)
     return Row(
         f"{what}, CPU",
         ms(costs.of(name, over)),
-        f"{said} {ms(costs.of(rival, over))}",
-        costs.ratio(name, rival, over),
-        at_most=bar,
+        f"{rival.said} {ms(costs.of(rival.name, over))}",
+        ratio,
+        None if rival.bar is None else at_most(rival.bar, ratio),
     )

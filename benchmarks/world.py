@@ -173,8 +173,8 @@ def _python_peer(name: str, folder: Path) -> bool:
     tell(f"installing {name}\n")
     python = folder / "bin" / "python"
     _do([sys.executable, "-m", "venv", "--clear", folder])
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
-    _do([*pip, "-r", LOCKS / f"{name}.txt"])
+    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
+    _do([python, *pip, "-r", LOCKS / f"{name}.txt"])
     (folder / "ready").touch()
     return True
 

@@ -14,7 +14,7 @@ import corral
 from corral import agents
 from corral.events import Event
 from corral.io import folders, programs
-from corral.options import Options
+from corral.keywords import Options
 from corral.result import Result, fold
 from corral.testing import Lane, ModelServer, Request, Turn
 

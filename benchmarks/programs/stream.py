@@ -16,25 +16,27 @@ from pathlib import Path
 AGENT = Path(__file__).with_name("agent.sh")
 
 
-def through_corral(file: str) -> int:
-    import corral
+def through_corral(file: str) -> Callable[[], int]:
+    from corral import agents, events, session
+
+    agents.find("gemini-cli")  # what is loaded once is not the stream's
 
     async def main() -> int:
-        count = 0
-        async with corral.session(
+        count, last = 0, None
+        async with session(
             "gemini-cli", program=AGENT, env={"FAKE_OUTPUT": file}, track_files=False, keep=False
-        ) as session:
-            async for event in session.prompt("go"):
+        ) as opened:
+            async for event in opened.prompt("go"):
                 count += 1
                 last = event
-        if not isinstance(last, corral.events.Done) or last.status != "success":
+        if not isinstance(last, events.Done) or last.status != "success":
             raise RuntimeError(f"the run failed: {last}")
         return count
 
-    return asyncio.run(main())
+    return lambda: asyncio.run(main())
 
 
-def through_readline(file: str) -> int:
+def through_readline(file: str) -> Callable[[], int]:
     async def main() -> int:
         count = 0
         process = await asyncio.create_subprocess_exec(
@@ -48,7 +50,7 @@ def through_readline(file: str) -> int:
         await process.wait()
         return count
 
-    return asyncio.run(main())
+    return lambda: asyncio.run(main())
 
 
 def from_memory(file: str) -> Callable[[], int]:
@@ -88,8 +90,8 @@ def from_ready_lines(file: str) -> Callable[[], int]:
 
 
 WAYS: dict[str, Callable[[str], Callable[[], int]]] = {
-    "corral": lambda file: lambda: through_corral(file),
-    "readline": lambda file: lambda: through_readline(file),
+    "corral": through_corral,
+    "readline": through_readline,
     "memory": from_memory,
     "ready-lines": from_ready_lines,
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corral.content import Cost, FileChanged, McpServer, Refusal, Usage
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
-    from corral.options import Options
+    from corral.keywords import Options
     from corral.policy import Policy, decide
     from corral.result import Result, fold
     from corral.sessions.doors import available, run, run_sync, session
@@ -40,7 +40,7 @@ _HOME = {
     "Event": "corral.events",
     "from_json": "corral.events",
     "to_json": "corral.events",
-    "Options": "corral.options",
+    "Options": "corral.keywords",
     "Policy": "corral.policy",
     "decide": "corral.policy",
     "Result": "corral.result",

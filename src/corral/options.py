@@ -11,14 +11,13 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from corral.content import McpServer
 from corral.errors import ConfigError, PromptError
-from corral.policy import PRESETS, Policy, Preset
+from corral.policy import PRESETS, Policy
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
@@ -30,40 +29,6 @@ APPROVAL_MODES: dict[str, Policy] = {
     "plan": Policy.plan(),
 }
 """The vendor's spellings of our presets."""
-
-
-class Options(TypedDict, total=False):
-    """Everything ``corral.run`` and ``corral.session`` take by name."""
-
-    cwd: str | os.PathLike[str] | None
-    model: str | None
-    policy: Policy | Preset | None
-    approval_mode: ApprovalMode | None
-    allowed_tools: Sequence[str] | None
-    system_prompt: str | None
-    replace_system_prompt: str | None
-    prompt_file: str | os.PathLike[str] | None
-    images: Sequence[str | os.PathLike[str]]
-    expand_files: bool
-    sandbox: bool
-    include_directories: Sequence[str | os.PathLike[str]]
-    timeout: float
-    idle_timeout: float
-    startup_timeout: float
-    grace: float
-    max_turns: int | None
-    retries: int
-    mcp_servers: Sequence[McpServer | Mapping[str, Any]]
-    resume: str | None
-    env: Mapping[str, str]
-    pass_env: Sequence[str]
-    inherit: Inherit
-    program: str | os.PathLike[str] | None
-    strict: bool
-    track_files: bool
-    record: bool
-    keep: bool
-    config: Mapping[str, Any]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -143,11 +108,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return shown
 
 
-KNOWN = tuple(Options.__annotations__)
+SPELLINGS = ("approval_mode", "allowed_tools", "config")
+"""Options that become others before a run is made."""
+KNOWN = (*(name for name in Run.__struct_fields__ if name != "agent"), *SPELLINGS)
 
 
 def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
     for name in sorted(set(values) - set(KNOWN)):
+        from difflib import get_close_matches
+
         near = get_close_matches(name, KNOWN, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(KNOWN))}"
         unknown(name, advice)

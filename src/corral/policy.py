@@ -9,7 +9,6 @@ pure; ``agents/`` turns a policy into each agent's own controls.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Literal, cast
 
 import msgspec
@@ -202,6 +201,8 @@ def policy_from(values: dict[str, object], source: str) -> Policy:
     known = Policy.__struct_fields__
     for key in values:
         if key not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(key, (*known, "preset"), 1)
             raise PolicyError(
                 f"{source}: unknown key {key!r}",

@@ -62,6 +62,11 @@ def notes_server(folder: Path, **env: str) -> McpServer:
     )
 
 
+def names(folder: Path) -> list[str]:
+    """Every file below ``folder``, as a path from there."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
+
+
 def refused(result: Result) -> list[str]:
     """The names of the tools that were refused, each with a reason."""
     assert all(refusal.reason for refusal in result.denied), result.denied

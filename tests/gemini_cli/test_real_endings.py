@@ -23,28 +23,19 @@ pytestmark = pytest.mark.gemini_cli
 
 @pytest.fixture
 def sign() -> str:
-    """Stands in the command line of every process that the shell is told to leave behind."""
-    return f"sign-{uuid.uuid4().hex}"
+    """How long every process sleeps that is not to be left behind: no other sleeps so long."""
+    return f"300.{uuid.uuid4().int}"
 
 
 def brood(sign: str, rung: Bell) -> list[Turn]:
-    """A shell that starts children in every way there is, rings, and waits for ever."""
-    child = f"sh -c 'exec -a {sign} sleep 300'".replace("sh -c", "bash -c")
-    command = (
-        f"{child} &\n"
-        f"setsid {child} &\n"
-        f"nohup {child} > /dev/null 2>&1 &\n"
-        f"(setsid {child} < /dev/null > /dev/null 2>&1 &)\n"
-        f"while [ $(pgrep -c {sign}) -lt 0 ]; do :; done\n"
-    )
-    del command
+    """A shell that starts children in every way there is, rings, and waits."""
     lines = [
-        f"{child} &",
-        f"setsid {child} &",
-        f"nohup {child} > /dev/null 2>&1 &",
-        f"(setsid {child} < /dev/null > /dev/null 2>&1 &)",
+        f"sleep {sign} &",
+        f"setsid sleep {sign} &",
+        f"nohup sleep {sign} > /dev/null 2>&1 &",
+        f"(setsid sleep {sign} < /dev/null > /dev/null 2>&1 &)",
         f"echo up > {rung.path}",
-        child,
+        f"sleep {sign}",
     ]
     return steps(shell("\n".join(lines)))
 
@@ -60,6 +51,7 @@ async def test_leaving_the_session_takes_every_process_of_the_shell_along(
                     break
             await asyncio.to_thread(rung.wait)
             assert running(sign)
+            assert running(str(tmp_path))
 
         assert running(sign) == []
         assert running(str(tmp_path)) == []
@@ -118,7 +110,7 @@ async def test_a_program_that_gives_no_sign_of_life_runs_into_the_startup_deadli
     program.write_text(
         "#!/bin/bash\n"
         'if [ "$1" = --version ]; then echo 0.61.0; exit; fi\n'
-        f"trap '' TERM\nexec -a {sign} sleep 300\n"
+        f"trap '' TERM\nexec sleep {sign}\n"
     )
     program.chmod(0o755)
 

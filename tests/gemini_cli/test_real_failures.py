@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,9 @@ KEY_INVALID = "API key not valid. Please pass a valid API key."
             fail(400, KEY_INVALID), errors.AuthenticationFailed, "API key not valid", id="bad key"
         ),
         pytest.param(fail(400, "no such field"), errors.InvalidRequest, "no such field", id="400"),
-        pytest.param(fail(401, "who are you"), errors.AuthenticationFailed, "who are you", id="401"),
+        pytest.param(
+            fail(401, "who are you"), errors.AuthenticationFailed, "who are you", id="401"
+        ),
         pytest.param(fail(403, "not for you"), errors.AccessDenied, "not for you", id="403"),
         pytest.param(fail(404, "no such model"), errors.ModelNotFound, "gemini-2.5", id="404"),
         pytest.param(fail(429, "slow down"), errors.RateLimited, "slow down", id="429"),
@@ -93,16 +94,15 @@ async def test_an_answer_that_is_none_is_no_success_although_the_cli_exits_with_
 
 
 async def test_a_second_try_is_announced_and_can_succeed(gemini: Gemini) -> None:
-    began = time.monotonic()
-    events = await gemini.events([fail(429, "slow down", retry_after=0.1), say("at last")], retries=2)
+    script = [fail(429, "slow down", retry_after=0.1), say("at last")]
+    events = await gemini.events(script, retries=2)
 
     result = fold(events)
     assert result.ok
     assert result.text == "at last"
     warnings = [e for e in events if isinstance(e, Error)]
     assert [(w.code, w.level, w.recoverable) for w in warnings] == [("retrying", "warning", True)]
-    assert "429" in warnings[0].message
-    assert warnings[0].ts - began is not None
+    assert "slow down" in warnings[0].message
     assert len(gemini.requests) == 2
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import notes_server, returned, sent, shell, steps, write
+from gemini_cli.hands import names, notes_server, returned, sent, shell, steps, write
 
 import corral
 from corral import Policy
@@ -107,23 +107,18 @@ def plant(repository: Path, loot: Path, url: str) -> None:
     ],
 )
 async def test_nothing_that_a_repository_says_takes_effect(
-    gemini: Gemini,
-    workspace: Path,
-    tmp_path: Path,
-    loot: Path,
-    evil: Lane,
-    policy: Preset | None,
-    prompt: str,
+    gemini: Gemini, loot: Path, evil: Lane, policy: Preset | None, prompt: str
 ) -> None:
+    workspace = gemini.workspace
     plant(workspace, loot, evil.url)
-    (tmp_path / ".env").write_text("PLANTED=three\nGOOGLE_CLOUD_PROJECT=theirs\n")
+    (workspace.parent / ".env").write_text("PLANTED=three\nGOOGLE_CLOUD_PROJECT=theirs\n")
     script = steps(Call("mcp_evil_x", {}), shell("env"), write("new.txt"))
 
     result = await gemini.run(script, prompt, policy=policy)
 
     assert result.ok
     assert result.text == "done"
-    assert list(loot.iterdir()) == []
+    assert names(loot) == []
     assert evil.requests == []
     assert gemini.requests[0].last_text == prompt
     told = sent(gemini.requests)
@@ -149,7 +144,7 @@ async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(
     assert not result.ok
     assert evil.requests == []
     assert "generativelanguage.googleapis.com:443" in asked
-    assert list(loot.iterdir()) == []
+    assert names(loot) == []
 
 
 @contextmanager
@@ -181,7 +176,7 @@ def proxy() -> Iterator[tuple[str, list[str]]]:
 
 
 async def test_what_needs_trust_is_refused_beside_hostile_files_before_anything_starts(
-    gemini: Gemini, workspace: Path, tmp_path: Path, loot: Path, evil: Lane
+    gemini: Gemini, workspace: Path, loot: Path, evil: Lane
 ) -> None:
     plant(workspace, loot, evil.url)
 
@@ -197,7 +192,7 @@ async def test_what_needs_trust_is_refused_beside_hostile_files_before_anything_
     with pytest.raises(UntrustedFolder, match=r"\.env"):
         await gemini.run(steps(), cwd=deeper, mcp_servers=[notes_server(loot)])
 
-    assert list(loot.iterdir()) == []
+    assert names(loot) == []
     assert evil.requests == []
 
 
@@ -217,4 +212,4 @@ async def test_with_inherit_project_the_repository_is_obeyed(
     assert evil.requests
     assert evil.requests[0].last_text == "/do"  # the prompt is text and nothing else, even here
     assert HIJACKED in evil.requests[0].system
-    assert {"mcp", "hook-start", "discovery"} <= {mark.name for mark in loot.iterdir()}
+    assert {"mcp", "hook-start", "discovery"} <= set(names(loot))

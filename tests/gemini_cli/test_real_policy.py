@@ -10,6 +10,7 @@ from gemini_cli.hands import (
     delegate,
     fetch,
     git,
+    names,
     notes_server,
     read,
     refused,
@@ -23,7 +24,7 @@ from gemini_cli.hands import (
 )
 
 from corral import Policy
-from corral.testing import Call, say
+from corral.testing import Call
 
 if TYPE_CHECKING:
     from conftest import Gemini
@@ -51,10 +52,6 @@ def seed(workspace: Path) -> Path:
     file = workspace / "seed.txt"
     file.write_text("seed words\n")
     return file
-
-
-def names(workspace: Path) -> list[str]:
-    return sorted(str(p.relative_to(workspace)) for p in workspace.rglob("*") if p.is_file())
 
 
 def searches(gemini: Gemini) -> int:
@@ -140,10 +137,10 @@ async def test_edits_writes_in_the_workspace_and_nowhere_else(
     assert set(gemini.requests[0].tools) == READERS | WRITERS | {"write_todos"}
     assert (workspace / "new.txt").read_text() == "one\ntwo\n"
     assert (workspace / "seed.txt").read_text() == "changed words\n"
-    assert sorted(p.name for p in outside.iterdir()) == ["theirs.txt"]
+    assert names(outside) == ["theirs.txt"]
     assert (outside / "theirs.txt").read_text() == "theirs\n"
     assert not (tmp_path / "up.txt").exists()
-    assert [p.name for p in (workspace / ".gemini").iterdir()] == ["kept.json"]
+    assert names(workspace / ".gemini") == ["kept.json"]
     assert (workspace / ".gemini" / "kept.json").read_text() == "kept\n"
     assert refused(result) == [
         *(call.name for call in (*escapes, *corrected)),
@@ -344,10 +341,8 @@ async def test_plan_mode_changes_nothing(gemini: Gemini, workspace: Path) -> Non
     assert refused(result) == FORBIDDEN
 
 
-async def test_native_leaves_the_agent_to_its_own_defaults(
-    gemini: Gemini, workspace: Path
-) -> None:
-    script = [*steps(read("seed.txt"), *EVERYTHING[:3])[:-1], say("done")]
+async def test_native_leaves_the_agent_to_its_own_defaults(gemini: Gemini, workspace: Path) -> None:
+    script = steps(read("seed.txt"), *EVERYTHING[:3])
     result = await gemini.run(script, policy=Policy.native())
 
     assert result.ok

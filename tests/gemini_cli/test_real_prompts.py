@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import sent
+from gemini_cli.hands import names, sent
 
 from corral.errors import PromptError
 from corral.testing import say
@@ -20,7 +20,10 @@ pytestmark = pytest.mark.gemini_cli
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-ODD = "naïve “quotes” 漢字 👩‍👩‍👧‍👦 \u2028 \u2029 \x7f tab\there \\ back\\nslash $HOME `id` 'x' \"y\" {z}"
+ODD = (
+    "naïve “quotes” 漢字 👩‍👩‍👧‍👦 \u2028 \u2029 \x7f"
+    " tab\there \\ back\\nslash $HOME `id` 'x' \"y\" {z}"
+)
 
 OWN = "# Core Mandates"
 """A heading of the CLI's own system prompt."""
@@ -49,7 +52,7 @@ async def test_a_prompt_arrives_literally(gemini: Gemini, workspace: Path, promp
     assert result.text == "heard"
     assert gemini.requests[0].last_text == prompt
     assert "the words of the file" not in sent(gemini.requests)
-    assert sorted(p.name for p in workspace.iterdir()) == ["seed.txt"]
+    assert names(workspace) == ["seed.txt"]
 
 
 async def test_what_the_cli_would_fill_in_stays_as_it_is(gemini: Gemini, workspace: Path) -> None:
@@ -62,7 +65,7 @@ async def test_what_the_cli_would_fill_in_stays_as_it_is(gemini: Gemini, workspa
     # No way leads around the CLI here but an escape that stays in the text.
     assert heard == "\n" + prompt.replace("@", "\\@")
     assert "the words of the file" not in sent(gemini.requests)
-    assert sorted(p.name for p in workspace.iterdir()) == ["seed.txt"]
+    assert names(workspace) == ["seed.txt"]
 
 
 async def test_a_long_prompt_arrives_whole(gemini: Gemini) -> None:

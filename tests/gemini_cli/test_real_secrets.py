@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gemini_cli.hands import holding, notes_server, returned, sent, shell, steps
 
-from corral import McpServer, Policy, fold, to_json
+from corral import McpServer, fold, to_json
 from corral.testing import Call, say
 
 if TYPE_CHECKING:

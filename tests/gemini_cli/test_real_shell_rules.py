@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import git, refused, returned, shell, steps
+from gemini_cli.hands import git, names, refused, returned, shell, steps
 
 from corral import Policy
+from corral.events import Json
 from corral.testing import Call
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gemini_cli
 
-FAKE = {"command": "git status"}
+FAKE: dict[str, Json] = {"command": "git status"}
 """An argument inside an argument, to look like an allowed command."""
 
 
@@ -37,7 +38,7 @@ async def test_what_no_rule_allows_does_not_run_however_it_is_dressed_up(
         shell("git status > evil9"),
         shell("git diff --no-index <(touch evil10) /dev/null"),
         shell("touch evil11", a=FAKE),
-        shell("touch evil12", aa={"command": "git status"}, zz='"command":"git status"'),
+        shell("touch evil12", aa=FAKE, zz='"command":"git status"'),
         shell('touch evil13 #\x00"command":"git status"'),
         shell("git --version; PATH=.; git x"),
         shell("FOO=1 touch evil14"),
@@ -57,7 +58,7 @@ async def test_what_no_rule_allows_does_not_run_however_it_is_dressed_up(
     )
 
     assert result.ok
-    assert [p.name for p in workspace.glob("evil*")] == []
+    assert [name for name in names(workspace) if name.startswith("evil")] == []
     assert "?? git" in returned(gemini.requests[1])
     assert refused(result) == ["run_shell_command"] * len(hostile)
     assert [f.path for f in result.files] == []
@@ -79,7 +80,7 @@ async def test_a_deny_rule_holds_over_a_free_shell_and_the_first_match_wins(
     )
 
     assert result.ok
-    assert sorted(p.name for p in workspace.iterdir()) == ["out.txt"]
+    assert names(workspace) == ["out.txt"]
     assert refused(result) == ["run_shell_command"] * 4
 
 

@@ -8,7 +8,6 @@ point group ``corral.agents``, each entry naming a tuple of records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
 
@@ -30,6 +29,8 @@ def find(name: str) -> Agent:
         if wanted == agent.name or wanted in agent.aliases:
             return agent
         known += [agent.name, *agent.aliases]
+    from difflib import get_close_matches
+
     near = get_close_matches(wanted, known, 1, 0.5)
     names = ", ".join(sorted({agent.name for agent in every()}))
     raise UnknownAgent(

@@ -33,7 +33,7 @@ _KEY_HINT = (
     "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
     " `corral agents doctor gemini-cli` shows what was found."
 )
-_RETRY_AFTER = re.compile(r"retry (?:in|after) ([0-9.]+) ?(ms|s)")
+_RETRY_AFTER = re.compile(r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)")
 _ATTEMPT = re.compile(r"^Attempt (\d+) failed")
 
 
@@ -72,9 +72,9 @@ def explain(ending: Ending) -> CorralError | None:
             hint="Raise max_turns (--max-turns), or ask for less.",
         )
     if finish.kind == "FatalToolExecutionError" or ending.code == 54:
-        return errors.ToolFailed(message, hint="A full disk is the usual cause.")
+        return errors.ToolFailed(_api_error(message)[0], hint="A full disk is the usual cause.")
     if finish.kind == "FatalInputError" or ending.code == 42:
-        return errors.InputRejected(message)
+        return errors.InputRejected(_api_error(message)[0])
     return _of_answer(message) or _of_api(message, ending)
 
 
@@ -94,6 +94,8 @@ def _of_answer(message: str) -> CorralError | None:
 def _of_api(message: str, ending: Ending) -> CorralError:
     text, status, reason = _api_error(message)
     status = status or _BY_EXIT.get(ending.code or 0)
+    if status is None and "ModelNotFoundError" in ending.stderr:
+        status = 404  # the one API error that the CLI retells without its number
     low = text.lower()
     if reason == "API_KEY_INVALID" or "api key not valid" in low or "default credentials" in low:
         return errors.AuthenticationFailed(text, hint=_KEY_HINT)
@@ -124,7 +126,10 @@ def _of_api(message: str, ending: Ending) -> CorralError:
             hint="Check the network, the proxy variables and GOOGLE_GEMINI_BASE_URL.",
         )
     if "json" in low:
-        return errors.StreamBroken(f"the model's answer was not what the API promises: {text}")
+        return errors.StreamBroken(
+            f"the model's answer was not what the API promises: {text}",
+            hint="Often transient: try again.",
+        )
     if "is not found" in low or "not found for api version" in low:
         return _no_model(text, ending)
     return errors.ProcessFailed(text)
@@ -158,14 +163,14 @@ def _limited(text: str, message: str) -> CorralError:
 def _api_error(message: str) -> tuple[str, int | None, str | None]:
     """``[API Error: {json}]`` taken apart: text, HTTP status, Google's reason."""
     text = message.strip().removeprefix("[API Error: ")
-    text = text.split("]\n")[0].removesuffix("]").strip()
+    text = text.split("]\n")[0].removesuffix("]").strip() or "no word of why"
     try:
         body: Any = json.loads(text)
         error = cast("dict[str, Any]", body["error"])
         details = cast("list[dict[str, Any]]", error.get("details") or [])
         reasons = [detail["reason"] for detail in details if "reason" in detail]
-        return str(error["message"]), int(error["code"]), (reasons or [None])[0]
-    except (ValueError, KeyError, TypeError):
+        return str(error["message"]) or text, int(error["code"]), (reasons or [None])[0]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return text, None, None
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from difflib import get_close_matches
 
 from corral.agents.profile import Compiled, Place, Row
 from corral.errors import PolicyError
@@ -60,6 +59,9 @@ POLICY_FILE = "policy.toml"
 
 _BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 950, 990
 _MOST_RULES = 150
+_LONGEST_PATTERN = 2048
+_REFUSED_PATTERN = re.compile(r"\([^)]*[*+?{].*\)[*+?{]")
+"""The CLI's own test for nested repetition, which also hits some that are none."""
 _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
 _PLAIN = r'([^\x00\\;&|<>()\x60]|\\["\\t])*'
@@ -142,6 +144,11 @@ def _deny_rules(policy: Policy, rules: _Rules) -> None:
     for rule in policy.shell_rules:
         verb, pattern = parse_rule(rule)
         for regex in _patterns(pattern, verb):
+            if len(regex) > _LONGEST_PATTERN or _REFUSED_PATTERN.search(regex):
+                raise PolicyError(
+                    f"the Gemini CLI would not take the shell rule {rule!r}",
+                    hint="It takes short ones, and few with parentheses.",
+                )
             rules.add("run_shell_command", verb, priority, pattern=regex)
         priority -= 1
 
@@ -254,8 +261,8 @@ def _patterns(pattern: str, verb: str) -> list[str]:
 def _escaped(text: str, verb: str) -> str:
     inside = json.dumps(text, ensure_ascii=False)[1:-1]
     escaped = re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
-    # A second blank must not slip past a denial.
-    return escaped.replace(" ", " +") if verb == "deny" else escaped
+    # A second blank, or a tab, must not slip past a denial.
+    return escaped.replace(" ", r"( |\\t)+") if verb == "deny" else escaped
 
 
 def _known(name: str, where: str) -> bool:
@@ -263,6 +270,8 @@ def _known(name: str, where: str) -> bool:
     name is left out."""
     if name in KINDS or name.startswith("mcp_"):
         return True
+    from difflib import get_close_matches
+
     near = get_close_matches(name, KINDS, 1, 0.75)
     if near:
         raise PolicyError(

@@ -18,7 +18,6 @@ from corral.cli.prompts import read_prompt
 from corral.errors import ConfigError, by_code
 from corral.events import Done, Event, Text, to_json
 from corral.io import config
-from corral.options import Options
 from corral.policy import PRESETS, Policy, Preset
 from corral.sessions.session import Session
 
@@ -84,8 +83,8 @@ def command(prompt: str | None, file: str | None, agent: str, **given: Any) -> i
     return asyncio.run(_run(agent, text, options, answer, Progress(enabled=not given["quiet"])))
 
 
-def _options(given: dict[str, Any]) -> Options:
-    options: Options = {"record": not given["no_keep"], "keep": not given["no_keep"]}
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {"record": not given["no_keep"], "keep": not given["no_keep"]}
     chosen: dict[str, Any] = {
         "cwd": given["cwd"],
         "model": given["model"],
@@ -106,7 +105,7 @@ def _options(given: dict[str, Any]) -> Options:
         "strict": False if given["no_strict"] else None,
         "policy": _policy(given),
     }
-    options.update({name: value for name, value in chosen.items() if value is not None})  # type: ignore[typeddict-item]
+    options.update({name: value for name, value in chosen.items() if value is not None})
     return options
 
 
@@ -134,7 +133,11 @@ def _policy(given: dict[str, Any]) -> Policy | None:
 
 
 async def _run(
-    agent: str, text: str | None, options: Options, answer: _Answer | _Json, progress: Progress
+    agent: str,
+    text: str | None,
+    options: dict[str, Any],
+    answer: _Answer | _Json,
+    progress: Progress,
 ) -> int:
     async with Session(agent, {**options}) as session:
         progress.begin(session.prepared)

@@ -18,7 +18,6 @@ repository, so it may set only what can do no harm; give its path in
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,6 +88,8 @@ def _table(path: Path, tables: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    import tomllib  # most runs have no such file
+
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

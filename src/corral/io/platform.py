@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import functools
 import os
-import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -173,7 +171,11 @@ def new_stamp() -> int | None:
     ceiling = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     ceiling = 1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling
     # Below what holds already, so that runs inside runs can be stamped too.
-    return ceiling // 2 + secrets.randbelow(ceiling // 2) if ceiling >= 1 << 48 else None
+    return (
+        ceiling // 2 + int.from_bytes(os.urandom(8)) % (ceiling // 2)
+        if ceiling >= 1 << 48
+        else None
+    )
 
 
 def stamp(pid: int, number: int | None) -> None:
@@ -327,7 +329,7 @@ def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
             except OSError:
                 os.close(appends)
                 raise
-    path = folder / f"stdout-{secrets.token_hex(8)}"
+    path = folder / f"stdout-{os.urandom(8).hex()}"
     appends = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         reads = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
@@ -344,6 +346,8 @@ def memory_file() -> int:
     """A descriptor of a nameless file, for what the child reads as its stdin."""
     if sys.platform == "linux":
         return os.memfd_create("corral-stdin")
+    import tempfile  # here, as loading it costs more than all the rest of this file
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -67,8 +65,8 @@ class Process:
         """
         loop = asyncio.get_running_loop()
         cwd = Path(cwd)
-        files = Path(scratch or tempfile.gettempdir())
-        mark = secrets.token_hex(16)
+        files = scratch or _temporary()
+        mark = os.urandom(16).hex()
         outer = os.environ.get(MARK)
         env = {**env, MARK: f"{outer}.{mark}" if outer else mark}
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as lent:
@@ -162,3 +160,9 @@ class Process:
     def kill_now(self) -> None:
         """KILL everything at once, without a loop: for finalizers. Blocks for a moment."""
         self._child.kill_now()
+
+
+def _temporary() -> Path:
+    import tempfile  # a caller with a folder of its own need not load this
+
+    return Path(tempfile.gettempdir())

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from corral import agents
 from corral.errors import CorralError
 from corral.events import Event
 from corral.io import config, programs
-from corral.options import Options, Run
+from corral.options import Run
 from corral.result import Fold, Result
 from corral.sessions.session import Session
+
+if TYPE_CHECKING:
+    from corral.keywords import Options
 
 T = TypeVar("T")
 

@@ -1,0 +1,49 @@
+"""How fast corral is, against the limit and against named peers: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    from benchmarks import many, runs, startup, stream
+    from benchmarks.measure import Row, table, tell
+    from benchmarks.world import World
+
+    every = {
+        "import": startup.imports,
+        "help": startup.helps,
+        "lines": stream.lines,
+        "long-line": stream.long_line,
+        "memory": stream.memory,
+        "instant": runs.instant,
+        "real": runs.real,
+        "crowd": many.crowd,
+        "trees": many.trees,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds; only peers that are installed already"
+    )
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in every]:
+        parser.error(f"no benchmark is called {unknown[0]}; there are: {', '.join(every)}")
+    world = World(quick=given.quick)
+    rows: list[Row] = []
+    for name in given.names or every:
+        started = time.monotonic()
+        tell(f"{name} ")
+        rows += every[name](world)
+        tell(f"{name} took {time.monotonic() - started:.0f} s\n")
+    print(table(rows))
+    missed = sum("MISSED" in row.cells() for row in rows)
+    print(f"\n{missed} missed." if missed else "\nEvery bar is met.")
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+    main()

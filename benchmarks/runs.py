@@ -1,0 +1,123 @@
+"""What corral adds to one run, of an agent that costs nothing and of the real Gemini CLI."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Contender, Row, at_most, compete, ms, program_cpu, tell
+from benchmarks.world import ACPX, CLAUDE_SDK, MANAGED, PROGRAMS, World
+
+ROUNDS = 25
+PEER_ROUNDS = 8
+REAL_ROUNDS = 6
+
+
+def instant(world: World) -> list[Row]:
+    """CPU of the whole program for one run of ten lines, the agent included.
+
+    corral's has everything a run has but a session that stays: configuration, policy
+    compiled and checked, private home, two looks at the project's files, ledger, guard.
+    """
+    env = {**world.env, "FAKE_OUTPUT": str(world.stream(10))}
+    agent = str(PROGRAMS / "agent.sh")
+    run = [str(world.corral), "run", "--program", agent, "--env", "FAKE_OUTPUT"]
+
+    def contender(argv: list[str], rounds: int = ROUNDS) -> Contender:
+        count = world.rounds(rounds) + 1
+        return Contender(lambda: program_cpu(argv, env, world.project), count)
+
+    names = {
+        "limit": contender([str(world.python), str(PROGRAMS / "bare_run.py"), agent, "go"]),
+        "corral": contender([*run, "--no-keep", "--quiet", "go"]),
+        "defaults": contender([*run, "go"]),
+    }
+    if folder := world.peer(CLAUDE_SDK):
+        script, program = PROGRAMS / "claude_sdk_run.py", PROGRAMS / "claude.sh"
+        argv = [str(folder / "python"), str(script), str(program), "go"]
+        names[CLAUDE_SDK] = contender(argv, PEER_ROUNDS)
+    if folder := world.peer(ACPX):
+        argv = [str(folder / "acpx"), "--agent", str(PROGRAMS / "acp.sh"), "exec", "go"]
+        names[ACPX] = contender(argv, PEER_ROUNDS)
+    costs = compete(names)
+    shutil.rmtree(Path(world.env["CORRAL_HOME"]) / "sessions", ignore_errors=True)
+    rows: list[Row] = []
+    for name, what, rival, said, bar in (
+        ("corral", "corral run --no-keep --quiet", "limit", "bare asyncio + msgspec", 1.6),
+        ("corral", "corral run --no-keep --quiet", CLAUDE_SDK, CLAUDE_SDK, None),
+        ("corral", "corral run --no-keep --quiet", ACPX, ACPX, None),
+        ("defaults", "corral run, session and transcript kept", "limit", "bare", None),
+    ):
+        if rival in costs:
+            ratio = costs.ratio(name, rival)
+            cells = ms(costs.of(name)), f"{said} {ms(costs.of(rival))}"
+            rows.append(
+                Row(f"{what}, CPU", *cells, ratio, None if bar is None else at_most(bar, ratio))
+            )
+    return rows
+
+
+def real(world: World) -> list[Row]:
+    """CPU of the whole tree: the real CLI by itself, and through ``corral run``, with the
+    same arguments, settings, policy and environment, against the same scripted model."""
+    from corral.testing import ModelServer, Turn
+
+    program = MANAGED / "agents" / "gemini"
+    found = sorted(program.glob("*/node_modules/.bin/gemini"))
+    if not found or not shutil.which("node"):
+        tell("the Gemini CLI is not installed: left out (make agents)\n")
+        return []
+    with ModelServer(lambda _: Turn(text="Nothing to do.")) as model, tempfile.TemporaryDirectory(
+        prefix="corral-bench-"
+    ) as folder:  # fmt: skip
+        env = {**world.env, "GOOGLE_GEMINI_BASE_URL": model.url}
+        options = ["--program", str(found[-1]), "--model", "gemini-2.5-flash"]
+        run = [str(world.corral), "run", *options, "--no-keep", "--quiet", "go"]
+        bare = _bare(Path(folder), str(found[-1]), world, env)
+        count = world.rounds(REAL_ROUNDS) + 1
+        costs = compete(
+            {
+                "bare": Contender(bare, count),
+                "corral": Contender(lambda: program_cpu(run, env, world.project), count),
+            }
+        )
+        if model.failures:
+            raise RuntimeError(f"the scripted model was asked for more: {model.failures}")
+    return [
+        Row(
+            "corral run of the real Gemini CLI, CPU of the tree",
+            ms(costs.of("corral")),
+            f"the CLI by itself {ms(costs.of('bare'))}",
+            costs.ratio("corral", "bare"),
+        )
+    ]
+
+
+def _bare(folder: Path, program: str, world: World, env: dict[str, str]) -> Callable[[], float]:
+    """The CLI started as corral starts it, by nobody."""
+    from corral.sessions.prepare import prepare
+
+    options: dict[str, object] = {
+        "cwd": str(world.project),
+        "program": program,
+        "model": "gemini-2.5-flash",
+        "env": {name: env[name] for name in ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")},
+    }
+    prepared = prepare("gemini-cli", options)
+    launch = prepared.agent.launch(prepared.run, prepared.place(folder), "go", None)
+    whole = {**env, **launch.env}
+    prompt = folder / "prompt"
+    prompt.write_bytes(launch.stdin)
+
+    def measure() -> float:
+        shutil.rmtree(folder / "home", ignore_errors=True)
+        (folder / "tmp").mkdir(exist_ok=True)
+        for name, content in launch.files.items():
+            file = folder / "home" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        return program_cpu(launch.argv, whole, world.project, stdin=prompt)
+
+    return measure

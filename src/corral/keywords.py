@@ -1,0 +1,49 @@
+"""What ``corral.run`` and ``corral.session`` take by name, for type checkers.
+
+Apart from ``options.py`` because a TypedDict compiles each of its annotations
+when it is made, and no run needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from corral.content import McpServer
+from corral.options import ApprovalMode, Inherit
+from corral.policy import Policy, Preset
+
+
+class Options(TypedDict, total=False):
+    """Everything ``corral.run`` and ``corral.session`` take by name."""
+
+    cwd: str | os.PathLike[str] | None
+    model: str | None
+    policy: Policy | Preset | None
+    approval_mode: ApprovalMode | None
+    allowed_tools: Sequence[str] | None
+    system_prompt: str | None
+    replace_system_prompt: str | None
+    prompt_file: str | os.PathLike[str] | None
+    images: Sequence[str | os.PathLike[str]]
+    expand_files: bool
+    sandbox: bool
+    include_directories: Sequence[str | os.PathLike[str]]
+    timeout: float
+    idle_timeout: float
+    startup_timeout: float
+    grace: float
+    max_turns: int | None
+    retries: int
+    mcp_servers: Sequence[McpServer | Mapping[str, Any]]
+    resume: str | None
+    env: Mapping[str, str]
+    pass_env: Sequence[str]
+    inherit: Inherit
+    program: str | os.PathLike[str] | None
+    strict: bool
+    track_files: bool
+    record: bool
+    keep: bool
+    config: Mapping[str, Any]

@@ -1,0 +1,84 @@
+"""Conversations of more than one prompt, within a session and across sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gemini_cli.hands import shell, steps
+
+import corral
+from corral import fold
+from corral.events import Init
+from corral.testing import say
+
+if TYPE_CHECKING:
+    from conftest import Gemini
+
+pytestmark = pytest.mark.gemini_cli
+
+
+async def test_a_conversation_remembers_within_a_session_and_after_it(gemini: Gemini) -> None:
+    script = [*steps(shell("echo tool-words")), say("second answer"), say("third answer")]
+    options = gemini.options(script, policy="all")
+    lane = gemini.lane
+    async with corral.session("gemini-cli", **options) as session:
+        ours = session.id
+        first = await session.run("first question")
+        second = await session.run("second @question")
+
+    options["resume"] = second.resume_token
+    async with corral.session("gemini-cli", **options) as session:
+        again = session.id
+        events = [event async for event in session.prompt("third question")]
+    third = fold(events)
+
+    assert [r.text for r in (first, second, third)] == ["done", "second answer", "third answer"]
+    assert first.session_id
+    assert {r.session_id for r in (first, second, third)} == {first.session_id}
+    assert {r.resume_token for r in (first, second, third)} == {ours}
+    assert again == ours
+    assert len({r.run_id for r in (first, second, third)}) == 3
+    assert isinstance(events[0], Init)
+    assert events[0].resumed
+    requests = lane.requests
+    assert len(requests) == 4
+    remembered = [(message.role, text) for message in requests[3].history for text in message.texts]
+    assert remembered == [
+        ("user", "first question"),
+        ("model", "done"),
+        ("user", "second @question"),
+        ("model", "second answer"),
+        ("user", "third question"),
+    ]
+    assert "tool-words" in str(requests[3].tool_results)
+
+
+async def test_the_vendors_id_resumes_too_and_separate_sessions_share_nothing(
+    gemini: Gemini,
+) -> None:
+    first = await gemini.run([say("one")], "first question")
+    other = await gemini.run([say("other")], "other question")
+    assert gemini.requests[0].last_text == "other question"
+    assert "first question" not in gemini.requests[0].texts
+    assert other.session_id != first.session_id
+
+    second = await gemini.run([say("two")], "second question", resume=first.session_id)
+
+    assert second.ok
+    assert second.session_id == first.session_id
+    assert "first question" in gemini.requests[0].texts
+    assert "other question" not in gemini.requests[0].texts
+
+
+async def test_a_run_that_is_not_kept_leaves_nothing_and_cannot_be_resumed(
+    gemini: Gemini,
+) -> None:
+    from corral.io import folders
+
+    result = await gemini.run([say("one")], keep=False)
+
+    assert result.ok
+    assert result.resume_token is None
+    assert list(folders.sessions().iterdir()) == []
+    assert list(folders.ledger().iterdir()) == []
