@@ -15,4 +15,6 @@ def check_golden(path: Path, content: str) -> None:
         path.write_bytes(content.encode())
     known = path.read_bytes().decode() if path.exists() else None
     assert known is not None, f"no golden file {path}: UPDATE_GOLDENS=1 writes it"
-    assert content == known, f"{path.name} changed: if rightly so, UPDATE_GOLDENS=1 and read the diff"
+    assert content == known, (
+        f"{path.name} changed: if rightly so, UPDATE_GOLDENS=1 and read the diff"
+    )

@@ -17,8 +17,9 @@ from corral.io.process import Process
 FAMILY = Path(__file__).with_name("family.sh")
 GRACE = 0.1
 """For those that ignore TERM, the same in every way."""
-SETTLING = 0.05
-"""KILL is not waited for by the others; what is gone this much later has not survived."""
+SETTLING = 0.03
+"""Not every way waits for KILL to work, and a process has no command line while it execs;
+so the survivors are counted this much later."""
 
 
 async def with_corral(kind: str, token: str) -> float:
@@ -74,13 +75,6 @@ def relatives(token: str) -> list[int]:
     return found
 
 
-def survivors(token: str) -> list[int]:
-    until = time.monotonic() + SETTLING
-    while (found := relatives(token)) and time.monotonic() < until:
-        time.sleep(0.005)
-    return found
-
-
 WAYS: dict[str, Callable[[str, str], Awaitable[float]]] = {
     "corral": with_corral,
     "asyncio": with_asyncio,
@@ -96,7 +90,8 @@ async def main() -> None:
         # A fraction of a second that the sleeping relatives have in their command line.
         token = f"0.000{int.from_bytes(os.urandom(6)):015}"
         times.append(await way(kind, token))
-        left = survivors(token)
+        await asyncio.sleep(SETTLING)
+        left = relatives(token)
         survived += bool(left)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -222,7 +222,7 @@ def test_a_folder_to_read_is_not_one_to_write(path: str, verdict: str) -> None:
         ("git status", "allow"),
         ("pytest", "allow"),
         ("pytest -q tests", "allow"),
-        ('pytest -k "a b" \'c\' \\\\x', "allow"),
+        ("pytest -k \"a b\" 'c' \\\\x", "allow"),
         ("git push", "deny"),
         ("git push origin main", "deny"),
         ("git  push", "deny"),
@@ -260,7 +260,7 @@ HOSTILE = [
     'git status"',
     'git status",',
     'rm -rf /","command":"git status',
-    "rm -rf /\0\"command\":\"git status",
+    'rm -rf /\0"command":"git status',
     'rm -rf / # \\u0000"command":"git status"\\u0000',
     "",
 ]

@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -136,7 +136,7 @@ class Bell:
 
 
 @contextmanager
-def bell(path: Path) -> Iterator[Bell]:
+def bell(path: Path) -> Generator[Bell, None, None]:
     os.mkfifo(path)
     # Open for writing as well, so that the other side never meets a FIFO without a reader.
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)

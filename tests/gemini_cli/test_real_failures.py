@@ -29,9 +29,7 @@ KEY_INVALID = "API key not valid. Please pass a valid API key."
             fail(400, KEY_INVALID), errors.AuthenticationFailed, "API key not valid", id="bad key"
         ),
         pytest.param(fail(400, "no such field"), errors.InvalidRequest, "no such field", id="400"),
-        pytest.param(
-            fail(401, "who are you"), errors.AuthenticationFailed, "who are you", id="401"
-        ),
+        pytest.param(fail(401, "who?"), errors.AuthenticationFailed, "who?", id="401"),
         pytest.param(fail(403, "not for you"), errors.AccessDenied, "not for you", id="403"),
         pytest.param(fail(404, "no such model"), errors.ModelNotFound, "gemini-2.5", id="404"),
         pytest.param(fail(429, "slow down"), errors.RateLimited, "slow down", id="429"),

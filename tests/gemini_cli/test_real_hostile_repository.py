@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,7 +148,7 @@ async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(
 
 
 @contextmanager
-def proxy() -> Iterator[tuple[str, list[str]]]:
+def proxy() -> Generator[tuple[str, list[str]], None, None]:
     """A proxy that notes who is asked for, and refuses."""
     asked: list[str] = []
     listener = socket.create_server(("127.0.0.1", 0))

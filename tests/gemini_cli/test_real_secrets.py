@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -114,7 +114,7 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file(
 
 
 @contextmanager
-def web_notes() -> Iterator[tuple[str, list[dict[str, str]]]]:
+def web_notes() -> Generator[tuple[str, list[dict[str, str]]], None, None]:
     """An MCP server over HTTP with one tool; it notes the headers of every call."""
     headers: list[dict[str, str]] = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.content import FileChanged
-from corral.io import workspace
+from corral.io import workspace as workspace_floor
 from corral.io.workspace import compare, look, look_again
 
 Change = Callable[[], object]
@@ -142,7 +142,9 @@ def test_ignored_files_count_where_a_tool_reports_them(repo: Path) -> None:
 
     told = {str(repo / "new.log"): "created"}
     found = changes(repo, change, told)
-    assert {path: (c.kind, c.by_tool) for path, c in found.items()} == {"new.log": ("created", True)}
+    assert [(path, c.kind, c.by_tool) for path, c in found.items()] == [
+        ("new.log", "created", True)
+    ]
 
 
 def test_what_a_tool_reports_and_the_disk_does_not_show_is_left_out(folder: Path) -> None:
@@ -216,7 +218,7 @@ def test_a_folder_that_cannot_be_read_is_stepped_over(folder: Path) -> None:
 def test_over_the_limit_the_snapshot_stops_and_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_module, "FILES_LIMIT", 3)
+    monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
     before = look(folder)
     assert not before.complete
     assert len(before.files) == 3
@@ -229,7 +231,7 @@ def test_over_the_limit_the_snapshot_stops_and_says_so(
 def test_over_the_limit_what_a_tool_reports_still_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_module, "FILES_LIMIT", 3)
+    monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
     before = look(folder)
     (folder / "zz_new.txt").write_text("x")
     found = compare(before, look_again(before), {str(folder / "zz_new.txt"): "created"})
@@ -239,13 +241,11 @@ def test_over_the_limit_what_a_tool_reports_still_counts(
 def test_a_file_too_large_to_hash_is_known_by_its_times(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_module, "HASHED_FILE", 4)
+    monkeypatch.setattr(workspace_floor, "HASHED_FILE", 4)
     assert kinds(plain, lambda: (plain / "kept.txt").write_text("KEPT.TXT\n")) == {
         "kept.txt": "modified"
     }
 
-
-workspace_module = workspace
 
 HOSTILE = {
     "fsmonitor": ("core.fsmonitor", "{trap}"),

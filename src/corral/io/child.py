@@ -59,6 +59,7 @@ class Child:
         self._ending = False
         self._closed = False
         self._over = False
+        self._nudged = False
         self._waiter: asyncio.Future[None] | None = None
         self._last_heard = 0.0
         self._exit_time = 0.0
@@ -81,7 +82,11 @@ class Child:
         if self._waiter is not None and not self._waiter.done() and not self.loop.is_closed():
             self._waiter.set_result(None)
 
-    async def read(self) -> bytes:
+    def nudge(self) -> None:
+        self._nudged = True
+        self._wake()
+
+    async def read(self) -> bytes | None:
         if self._waiter is not None:
             raise RuntimeError("stdout is being read already")
         while not self._over:
@@ -96,6 +101,9 @@ class Child:
             if self.exit is not None:
                 pause = self._patience()
                 self._over = data is not None or pause <= 0
+            if self._nudged:
+                self._nudged = False
+                return None
             if not self._over:
                 await self._until_woken(pause, listen=data is None)
         return b""

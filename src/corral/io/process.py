@@ -118,7 +118,17 @@ class Process:
         """The next chunk of stdout, as soon as any is there. ``b""`` at the very end: the
         program has exited and all it wrote has been handed out, or ``end()`` was called.
         """
+        while (chunk := await self._child.read()) is None:
+            pass
+        return chunk
+
+    async def listen(self) -> bytes | None:
+        """``read()`` that ``nudge()`` can interrupt: then None."""
         return await self._child.read()
+
+    def nudge(self) -> None:
+        """Make a ``listen()`` under way, or the next that would wait, return None."""
+        self._child.nudge()
 
     def write(self, data: bytes) -> None:
         """Queue for stdin. Never raises: a program that stopped reading has its reasons."""

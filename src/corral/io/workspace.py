@@ -3,20 +3,23 @@
 ``look`` before and after; ``compare`` gives the difference, so that ``cp``,
 ``sed -i`` and scripts are seen and what was dirty before is not. In a git
 repository the list of files comes from git (ignored ones stay out), else from
-a walk. git is asked only for lists: with its hooks off and no command that
-would run a filter, since the agent may have written the repository's settings.
+a walk. git is asked for one list alone, out of its index: a command that
+compares contents (``status``, ``diff-files``) would run the filters that the
+repository names, and the agent may have written the repository's settings.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.content import FileChanged
 from corral.events import FileKind
@@ -37,6 +40,11 @@ _GIT = (
     "-c",
     "core.hooksPath=/dev/null",
 )
+_INDEXED = re.compile(
+    rb"  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n  dev: \d+\tino: (\d+)\n"
+    rb"  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
+)
+"""What ``--debug`` adds to an entry: the file as it was when git last took it in."""
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     complete: bool
     by_git: bool = False
     staged: dict[str, str] = {}
-    """Tracked by git and not dirty: path → blob id."""
+    """Known to git as it is now: path → blob id."""
 
     def has(self, path: str) -> bool:
         """Whether an absolute path was there, as far as the folder was looked at."""
@@ -64,25 +72,28 @@ class Snapshot(msgspec.Struct, frozen=True):
 def look(root: Path) -> Snapshot:
     """The folder as it is now."""
     listed = _git_files(root)
-    if listed is not None:
-        paths, staged = listed
-        files, complete = _stat_all(root, paths, hashed=False)
-        return Snapshot(str(root), files, complete, True, staged)
-    files, complete = _stat_all(root, _walk(root), hashed=True)
-    return Snapshot(str(root), files, complete)
+    indexed = listed or {}
+    paths = _walk(root) if listed is None else listed
+    files, complete = _stat_all(root, paths, indexed, budget=HASHED_TOTAL)
+    staged = {
+        path: entry.blob
+        for path, seen in files.items()
+        if (entry := indexed.get(path)) is not None and entry.is_still(seen)
+    }
+    return Snapshot(str(root), files, complete, listed is not None, staged)
 
 
 def look_again(before: Snapshot) -> Snapshot:
     """The same folder, later."""
     root = Path(before.root)
-    listed = _git_files(root, with_staged=False) if before.by_git else None
+    listed = _git_files(root) if before.by_git else None
     paths: Iterable[str]
     if listed is not None:
         # A file that git tracked and that is now ignored, say, is still worth a look.
-        paths = {**dict.fromkeys(listed[0]), **dict.fromkeys(before.files)}
+        paths = {**dict.fromkeys(listed), **dict.fromkeys(before.files)}
     else:
         paths = _walk(root)
-    files, complete = _stat_all(root, paths, hashed=False)
+    files, complete = _stat_all(root, paths, {}, budget=0)
     return Snapshot(before.root, files, complete)
 
 
@@ -143,9 +154,22 @@ def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
     return blob is None or _blob_id(whole, len(blob)) != blob
 
 
-def _stat_all(root: Path, paths: Iterable[str], *, hashed: bool) -> tuple[dict[str, Seen], bool]:
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    """A file in git's index."""
+
+    blob: str
+    taken: tuple[int, ...]
+    """Size, times and inode when git last took it in."""
+
+    def is_still(self, seen: Seen) -> bool:
+        return self.taken == (seen.size, seen.mtime, seen.ctime, seen.inode & 0xFFFFFFFF)
+
+
+def _stat_all(
+    root: Path, paths: Iterable[str], indexed: Mapping[str, _Entry | None], *, budget: int
+) -> tuple[dict[str, Seen], bool]:
+    """Every file as it stands; a digest, within the budget, of those that git cannot vouch for."""
     files: dict[str, Seen] = {}
-    budget = HASHED_TOTAL if hashed else 0
     for path in paths:
         if len(files) >= FILES_LIMIT:
             return files, False
@@ -156,13 +180,13 @@ def _stat_all(root: Path, paths: Iterable[str], *, hashed: bool) -> tuple[dict[s
             continue
         if stat.S_ISDIR(info.st_mode):
             continue
-        digest = None
-        if info.st_size <= min(HASHED_FILE, budget) and stat.S_ISREG(info.st_mode):
-            digest = _digest(whole)
-            budget -= info.st_size
-        files[path] = Seen(
-            info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode, digest
-        )
+        seen = Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode)
+        entry = indexed.get(path)
+        vouched = entry is not None and entry.is_still(seen)
+        if not vouched and seen.size <= min(HASHED_FILE, budget) and stat.S_ISREG(seen.mode):
+            seen = replace(seen, digest=_digest(whole))
+            budget -= seen.size
+        files[path] = seen
     return files, True
 
 
@@ -182,30 +206,31 @@ def _walk(root: Path) -> Iterator[str]:
                 pending.append(path)
 
 
-def _git_files(root: Path, *, with_staged: bool = True) -> tuple[list[str], dict[str, str]] | None:
+def _git_files(root: Path) -> dict[str, _Entry | None] | None:
     """Tracked and untracked files below the folder, or None where git cannot say."""
     if not any((folder / ".git").exists() for folder in (root, *root.parents)):
         return None
-    listed = _git(root, "ls-files", "-z", "-s", "-c", "-o", "--exclude-standard")
-    dirty = _git(root, "diff-files", "-z", "--name-only", "--relative") if with_staged else b""
-    if listed is None or dirty is None:
+    listed = _git(root, "ls-files", "-z", "-s", "--debug", "-c", "-o", "--exclude-standard")
+    if listed is None:
         return None
-    unclean = {os.fsdecode(path) for path in dirty.split(b"\0")}
-    paths: list[str] = []
-    staged: dict[str, str] = {}
+    found: dict[str, _Entry | None] = {}
+    path, blob = "", ""
     for row in listed.split(b"\0"):
+        # What --debug says of an entry stands behind its NUL, before the next entry.
+        indexed = _INDEXED.match(row) if blob else None
+        if indexed:
+            changed, changed_ns, modified, modified_ns, inode, size = map(int, indexed.groups())
+            times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
+            found[path] = _Entry(blob, (size, *times, inode))
+            row = row[indexed.end() :]  # noqa: PLW2901
         # "mode id stage\tpath" where tracked, "path" alone where not
         info, tab, name = row.partition(b"\t")
         words = info.split(b" ")
-        if tab and len(words) == 3 and len(words[1]) in (40, 64):
-            path = os.fsdecode(name)
-            if path not in unclean:
-                staged[path] = words[1].decode()
-        else:
-            path = os.fsdecode(row)
+        tracked = bool(tab) and len(words) == 3 and len(words[1]) in (40, 64)
+        path, blob = (os.fsdecode(name), words[1].decode()) if tracked else (os.fsdecode(row), "")
         if path:
-            paths.append(path)
-    return paths, staged
+            found[path] = None
+    return found
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
@@ -213,6 +238,7 @@ def _git(root: Path, *arguments: str) -> bytes | None:
         done = subprocess.run(
             [*_GIT, *arguments],
             cwd=root,
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=60,
@@ -221,6 +247,12 @@ def _git(root: Path, *arguments: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _environment() -> dict[str, str]:
+    """Ours without git's variables: inside a hook they lead to another index than this one's."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return {**ours, "GIT_NO_LAZY_FETCH": "1"}
 
 
 def _digest(path: str) -> bytes | None:

@@ -159,11 +159,11 @@ class Turn:
         if process is None or guard is None or deadlines is None:
             raise RuntimeError("the turn was not started")
         deadlines.listen()
-        chunk = await process.read()
-        if not chunk:
+        chunk = await process.listen()
+        if chunk == b"":
             return await self._finish(process, guard)
         deadlines.hear()
-        items = self._stream.receive(chunk)
+        items = self._stream.receive(chunk) if chunk else []
         if self._beside:
             items = [*self._beside, *items]
             self._beside = []
@@ -284,6 +284,8 @@ class Turn:
         item = agent.read_stderr(self._eraser.clean_text(line)) if agent.read_stderr else None
         if item is not None:
             self._beside.append(item)
+            if self._process is not None:
+                self._process.nudge()
 
     def _meet_others(self) -> None:
         ours = self._prepared.cwd + os.sep

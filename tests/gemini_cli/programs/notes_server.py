@@ -28,6 +28,7 @@ for line in sys.stdin:
     call = json.loads(line)
     if "id" not in call:
         continue
+    answer: dict[str, object] = {}
     match call["method"]:
         case "initialize":
             answer = {
@@ -42,5 +43,5 @@ for line in sys.stdin:
             token = os.environ.get("NOTES_TOKEN")
             answer = {"content": [{"type": "text", "text": f"kept, with token {token}"}]}
         case _:
-            answer = {}
+            pass
     print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": answer}), flush=True)

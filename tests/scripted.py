@@ -1,0 +1,55 @@
+"""Runs of the scripted program, through the public doors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Unpack
+
+from corral.keywords import Options
+
+PROGRAM = Path(__file__).parent / "programs" / "scripted_gemini.py"
+GOOD = "init\ntext hello\nresult"
+
+
+def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
+    """Options that lead ``gemini-cli`` to the scripted program."""
+    whole: Options = {
+        "cwd": workspace,
+        "program": PROGRAM,
+        "timeout": 30,
+        "grace": 1,
+        **options,
+        "env": {"GEMINI_API_KEY": "scripted-key-0123456789", **options.get("env", {})},
+    }
+    return whole
+
+
+def marked() -> list[str]:
+    """Command lines of the processes that a run of this process left: ours by their mark."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            if int(pid) != os.getpid() and b"CORRAL_RUN_MARK=" in environ:
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode())
+        except OSError:
+            continue
+    return found
+
+
+def children() -> list[int]:
+    """Pids of this process's children, zombies included."""
+    kids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in kids]
+
+
+def descriptors() -> set[str]:
+    """What this process has open, by what it points to."""
+    found: set[str] = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{fd}:{os.readlink(f'/proc/self/fd/{fd}')}")
+        except OSError:
+            continue
+    return found

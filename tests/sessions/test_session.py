@@ -1,0 +1,338 @@
+"""Sessions through the public doors, with a real program that does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import warnings
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+from laws import lawful
+from scripted import GOOD, children, descriptors, scripted
+
+import corral
+from corral import errors
+from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown
+from corral.keywords import Options
+from corral.sessions import store
+
+
+async def events_of(workspace: Path, orders: str, **options: Unpack[Options]) -> list[corral.Event]:
+    async with corral.session("gemini-cli", **scripted(workspace, **options)) as session:
+        events = [event async for event in session.prompt(orders)]
+    lawful(events)
+    return events
+
+
+async def result_of(workspace: Path, orders: str, **options: Unpack[Options]) -> corral.Result:
+    return corral.fold(await events_of(workspace, orders, **options))
+
+
+async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
+    events = await events_of(workspace, "init\necho the prompt\ntext Hel\ntext lo.\nresult")
+    assert [type(event) for event in events] == [Init, Text, Text, Done]
+    result = corral.fold(events)
+    assert result.ok
+    assert result.text == "Hello."
+    assert result.session_id == "vendor-session"
+    assert result.model == "gemini-2.5-flash"
+    assert result.agent_version == "0.61.0"
+    assert result.usage == corral.Usage(
+        input=20, output=10, reasoning=2, cache_read=5, coverage="complete"
+    )
+
+
+async def test_run_gives_the_result_and_each_event_on_the_way(workspace: Path) -> None:
+    seen: list[corral.Event] = []
+    result = await corral.run("gemini-cli", GOOD, on_event=seen.append, **scripted(workspace))
+    assert result.text == "hello"
+    assert corral.fold(seen) == result
+
+
+def test_run_sync_works_without_a_loop(workspace: Path) -> None:
+    assert corral.run_sync("gemini-cli", GOOD, **scripted(workspace)).text == "hello"
+
+
+async def test_run_sync_works_inside_a_running_loop(workspace: Path) -> None:
+    assert corral.run_sync("gemini-cli", GOOD, **scripted(workspace)).text == "hello"
+
+
+async def test_check_raises_what_the_result_carries(workspace: Path) -> None:
+    with pytest.raises(errors.StreamBroken) as caught:
+        await corral.run("gemini-cli", "init\ntext half", check=True, **scripted(workspace))
+    assert caught.value.result.text == "half"
+    assert caught.value.exit_code == 0
+    assert caught.value.agent_version == "0.61.0"
+    assert str(scripted(workspace)["program"]) in " ".join(caught.value.argv)
+
+
+async def test_a_clean_exit_without_a_result_is_incomplete(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ntext half an ans")
+    assert result.status == "incomplete"
+    assert result.text == "half an ans"
+
+
+async def test_success_needs_a_clean_exit_too(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ntext x\nresult\nexit 3")
+    assert result.status == "error"
+    assert result.error is not None
+    assert result.error.facts["exit_code"] == 3
+
+
+async def test_death_by_a_signal_is_told_apart(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ndie 9")
+    assert result.error is not None
+    assert result.error.code == "killed_by_signal"
+    assert result.error.facts["signal"] == 9
+
+
+async def test_an_agent_that_never_says_init_gets_one(workspace: Path) -> None:
+    events = await events_of(workspace, "raw some banner\ntext hello\nresult")
+    assert [type(event) for event in events] == [Init, Log, Text, Done]
+
+
+async def test_garbage_is_passed_on_and_the_stream_goes_on(workspace: Path) -> None:
+    orders = 'init\nraw {"type":"message","role"\nraw {"type":"newer"}\nraw hm\ntext x\nresult'
+    events = await events_of(workspace, orders)
+    assert [type(e) for e in events] == [Init, Error, Unknown, Log, Text, Done]
+    assert corral.fold(events).ok
+
+
+async def test_open_tools_are_closed_as_cancelled(workspace: Path) -> None:
+    events = await events_of(workspace, "init\nuse read_file a.txt\nexit 0")
+    assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
+
+
+async def test_files_join_the_tools_word_with_the_disk(workspace: Path) -> None:
+    orders = "init\nuse write_file a.txt\nwrite a.txt\nused write_file\nwrite b.txt\nresult"
+    result = await result_of(workspace, orders)
+    assert [(Path(f.path).name, f.kind, f.by_tool) for f in result.files] == [
+        ("a.txt", "created", True),
+        ("b.txt", "created", False),
+    ]
+
+
+async def test_silence_at_the_start_ends_by_its_own_deadline(workspace: Path) -> None:
+    result = await result_of(workspace, "hang", startup_timeout=0.3)
+    assert result.status == "timeout"
+    assert result.error is not None
+    assert result.error.code == "startup_timeout"
+    assert children() == []
+
+
+async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ntext x\nhang", idle_timeout=0.3)
+    assert result.error is not None
+    assert result.error.code == "idle_timeout"
+    assert result.text == "x"
+
+
+async def test_the_total_deadline_ends_a_busy_agent(workspace: Path) -> None:
+    orders = "init\nchild\ndaemon\n" + "text x\nsleep 0.05\n" * 200
+    result = await result_of(workspace, orders, timeout=0.5)
+    assert result.error is not None
+    assert result.error.code == "total_timeout"
+    assert children() == []
+
+
+async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
+    options = scripted(workspace, idle_timeout=0.2)
+    async with corral.session("gemini-cli", **options) as session:
+        events: list[corral.Event] = []
+        async for event in session.prompt("init\ntext a\nsleep 0.05\ntext b\nresult"):
+            await asyncio.sleep(0.3)
+            events.append(event)
+    assert corral.fold(events).ok
+
+
+async def test_an_agent_that_stays_after_its_last_word_is_ended(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.sessions.deadlines.LINGER", 0.2)
+    events = await events_of(workspace, "init\ntext x\nresult\nhang")
+    assert [e.code for e in events if isinstance(e, Error)] == ["lingered"]
+    assert corral.fold(events).ok
+
+
+async def test_a_policy_that_did_not_load_ends_the_agent_at_once(workspace: Path) -> None:
+    orders = "init\nstderr [USER] Policy file error in policy.toml:\nhang"
+    result = await result_of(workspace, orders)
+    assert result.error is not None
+    assert result.error.code == "policy_not_loaded"
+
+
+async def test_a_retry_on_stderr_is_told_while_the_agent_waits(workspace: Path) -> None:
+    options = scripted(workspace)
+    async with corral.session("gemini-cli", **options) as session:
+        async for event in session.prompt(
+            "init\nstderr Attempt 1 failed with status 429. Re\nhang"
+        ):
+            if isinstance(event, Error):
+                assert event.code == "retrying"
+                break
+
+
+async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+    before = descriptors()
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        async for event in session.prompt("init\nchild\ndaemon\ntext x\nhang"):
+            if isinstance(event, Text):
+                break
+    assert children() == []
+    assert descriptors() == before
+
+
+async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with corral.session("gemini-cli", **scripted(workspace)) as session:
+            async for event in session.prompt("init\ndaemon\nignore-term\ntext x\nhang"):
+                if isinstance(event, Text):
+                    _ = 1 / 0
+    assert children() == []
+
+
+async def test_the_next_prompt_ends_one_that_was_left_half_way(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        async for _ in session.prompt("init\ntext x\nhang"):
+            break
+        assert (await session.run(GOOD)).ok
+        assert children() == []
+
+
+async def test_cancel_ends_the_stream_as_interrupted(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        turn = session.prompt("init\ntext x\nhang")
+        events: list[corral.Event] = []
+        async for event in turn:
+            events.append(event)
+            turn.cancel()
+    lawful(events)
+    assert corral.fold(events).status == "interrupted"
+
+
+async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(workspace: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = corral.session("gemini-cli", **scripted(workspace))
+        await session.__aenter__()
+        async for _ in session.prompt("init\nchild\ntext x\nhang"):
+            break
+        assert children()
+        del session, _
+        async with asyncio.timeout(5):
+            while children():
+                gc.collect()
+                await asyncio.sleep(0.01)  # the loop still has to drop the iterator
+
+
+async def test_a_session_remembers_and_can_be_resumed(workspace: Path) -> None:
+    first = await result_of(workspace, "init abc\ntext one\nresult\nargv first.json")
+    assert first.resume_token is not None
+    again = await result_of(
+        workspace, "init abc\ntext two\nresult\nargv second.json", resume=first.resume_token
+    )
+    assert again.ok
+    argv = json.loads((workspace / "second.json").read_text())["argv"]
+    assert argv[argv.index("--resume") + 1] == "abc"
+    assert "--resume" not in json.loads((workspace / "first.json").read_text())["argv"]
+    assert store.find("last").meta.turns == 2
+
+
+async def test_a_session_from_another_folder_is_not_resumed(
+    workspace: Path, tmp_path: Path
+) -> None:
+    first = await result_of(workspace, GOOD)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with pytest.raises(errors.ResumeLost, match="another folder"):
+        await result_of(elsewhere, GOOD, resume=first.resume_token)
+
+
+async def test_a_turn_that_never_ended_leaves_nothing_to_resume(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ntext half")
+    assert result.resume_token is None
+    with pytest.raises(errors.ResumeLost):
+        await result_of(workspace, GOOD, resume="last")
+
+
+async def test_without_keep_nothing_stays_on_disk(workspace: Path) -> None:
+    result = await result_of(workspace, GOOD, keep=False)
+    assert result.ok
+    assert result.resume_token is None
+    home = Path(os.environ["CORRAL_HOME"])
+    assert [path for path in home.rglob("*") if path.is_file() and "cache" not in path.parts] == []
+
+
+async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> None:
+    events = await events_of(workspace, GOOD, record=True)
+    kept = store.find("last")
+    assert list(kept.events()) == events
+    assert (kept.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600
+    assert kept.folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace: Path) -> None:
+    key = "scripted-key-0123456789"
+    events = await events_of(
+        workspace, f"init\ntext my key is {key}\nstderr {key}\nexit 1", record=True
+    )
+    told = b"".join(corral.to_json(event) for event in events).decode()
+    assert key not in told
+    assert "my key is [GEMINI_API_KEY struck out]" in told
+    for path in Path(os.environ["CORRAL_HOME"]).rglob("*"):
+        if path.is_file():
+            assert key not in path.read_text()
+
+
+async def test_only_what_is_allowed_reaches_the_child(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://secret")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-yours")
+    monkeypatch.setenv("WANTED", "yes")
+    await result_of(workspace, "init\nargv seen.json\nresult", pass_env=["WANTED"])
+    env = json.loads((workspace / "seen.json").read_text())["env"]
+    assert "DATABASE_URL" not in env
+    assert "ANTHROPIC_API_KEY" not in env
+    assert env["WANTED"] == "yes"
+    assert env["GEMINI_API_KEY"] == "scripted-key-0123456789"
+
+
+async def test_runs_that_share_a_folder_do_not_claim_to_know_all_files(workspace: Path) -> None:
+    one, two = await asyncio.gather(
+        result_of(workspace, "init\nsleep 0.3\nresult"),
+        result_of(workspace, "init\nsleep 0.3\nresult"),
+    )
+    assert not one.files_complete
+    assert not two.files_complete
+
+
+async def test_a_hundred_runs_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
+    await result_of(workspace, GOOD)  # what is loaded and opened once, is
+    before, dice = descriptors(), random.Random(7)
+    kinds = ("hang", "child\nhang", "daemon\nhang", "ignore-term\nchild\nhang", "many 2000\nresult")
+
+    async def one(number: int) -> None:
+        folder = workspace / str(number)
+        folder.mkdir()
+        orders = "init\ntext x\n" + dice.choice(kinds if number % 2 else ("result",))
+        options = scripted(folder, grace=0.2, keep=False)
+        run = asyncio.ensure_future(corral.run("gemini-cli", orders, **options))
+        if number % 2:
+            await asyncio.wait([run], timeout=dice.random())
+            run.cancel()
+            await asyncio.wait([run])
+        else:
+            assert (await run).ok
+
+    await asyncio.gather(*(one(number) for number in range(100)))
+    assert children() == []
+    assert descriptors() == before
+    home = Path(os.environ["CORRAL_HOME"])
+    assert list((home / "ledger").iterdir()) == []
+    assert len(list((home / "sessions").iterdir())) == 1

@@ -1,0 +1,148 @@
+"""Sessions on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.events import Done, Init, Text
+from corral.io import folders
+from corral.sessions import store
+from corral.sessions.store import Kept
+
+
+def kept(updated: float, session_id: str | None = None) -> Kept:
+    session = store.create("an-agent", "/work")
+    session.meta.updated = updated
+    session.meta.session_id = session_id
+    session.save()
+    return session
+
+
+def test_a_new_session_has_a_private_folder_and_home() -> None:
+    session = store.create("an-agent", "/work")
+    assert session.folder.parent == folders.sessions()
+    for folder in (session.folder, session.home):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert (session.meta.agent, session.meta.cwd, session.meta.session_id) == (
+        "an-agent",
+        "/work",
+        None,
+    )
+
+
+def test_what_was_saved_is_found_again() -> None:
+    session = kept(5.0, "vendor-1")
+    session.meta.title, session.meta.turns, session.meta.status = "hello", 2, "success"
+    session.save()
+    found = store.find(session.meta.id)
+    assert msgspec.to_builtins(found.meta) == msgspec.to_builtins(session.meta)
+    assert (session.folder / store.META).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_session_is_found_by_our_id_its_tail_the_vendors_id_or_as_the_last() -> None:
+    old, new = kept(1.0, "vendor-1"), kept(2.0, "vendor-2")
+    assert store.find(old.meta.id).folder == old.folder
+    assert store.find(old.meta.id.rsplit("-", 1)[1]).folder == old.folder
+    assert store.find("vendor-1").folder == old.folder
+    assert store.find("last").folder == new.folder
+
+
+def test_all_sessions_come_the_newest_first() -> None:
+    ids = [kept(updated).meta.id for updated in (2.0, 3.0, 1.0)]
+    assert [session.meta.id for session in store.every()] == [ids[1], ids[0], ids[2]]
+
+
+@pytest.mark.parametrize("name", ["none", "vendor", "", "20261115"])
+def test_a_session_that_is_not_there_is_lost(name: str) -> None:
+    kept(1.0, "vendor-1")
+    with pytest.raises(ResumeLost):
+        store.find(name)
+
+
+def test_without_any_session_there_is_no_last() -> None:
+    assert store.every() == []
+    with pytest.raises(ResumeLost, match="no session yet"):
+        store.find("last")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", ".", "..", "a/b", ".hidden"])
+def test_a_path_is_no_name_of_a_session(name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name of a session"):
+        store.find(name)
+
+
+def test_a_folder_that_is_no_session_is_stepped_over() -> None:
+    session = kept(1.0)
+    (folders.sessions() / "empty").mkdir()
+    broken = folders.sessions() / "broken"
+    broken.mkdir()
+    (broken / store.META).write_text("{")
+    (folders.sessions() / "a-file").write_text("x")
+    assert [found.meta.id for found in store.every()] == [session.meta.id]
+
+
+EVENTS = [Init(run_id="r", seq=1), Text("hä\n\u2028", seq=2), Done(status="success", seq=3)]
+
+
+def test_a_transcript_is_read_back_as_it_was_written() -> None:
+    session = store.create("an-agent", "/work")
+    session.record([EVENTS[0]])
+    session.record([*EVENTS[1:]])
+    assert list(session.events()) == EVENTS
+    assert (session.folder / store.EVENTS).stat().st_mode & 0o777 == 0o600
+    session.close(keep=True)
+
+
+def test_a_second_turn_is_added_to_the_transcript() -> None:
+    session = store.create("an-agent", "/work")
+    session.record([EVENTS[0]])
+    session.close(keep=True)
+    session.record([EVENTS[1]])
+    session.close(keep=True)
+    assert list(session.events()) == EVENTS[:2]
+
+
+def test_a_last_line_that_was_cut_is_left_out() -> None:
+    session = store.create("an-agent", "/work")
+    session.record([*EVENTS])
+    path = session.folder / store.EVENTS
+    path.write_bytes(path.read_bytes()[:-5])
+    assert list(session.events()) == EVENTS[:2]
+    session.close(keep=True)
+
+
+def test_without_a_transcript_there_are_no_events() -> None:
+    assert list(store.create("an-agent", "/work").events()) == []
+
+
+def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
+    session = kept(1.0)
+    for folder in (session.tmp, session.images):
+        folder.mkdir()
+        (folder / "x").write_text("x")
+    (session.home / "y").write_text("y")
+    session.close(keep=True)
+    assert not session.tmp.exists()
+    assert not session.images.exists()
+    assert (session.home / "y").exists()
+
+
+def test_what_is_not_kept_leaves_nothing() -> None:
+    session = kept(1.0)
+    session.record([*EVENTS])
+    session.close(keep=False)
+    assert list(folders.sessions().iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a-file").write_text("x")
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "a-file"))
+    with pytest.raises(StorageFailed, match="cannot make a session folder") as raised:
+        store.create("an-agent", "/work")
+    assert "CORRAL_HOME" in (raised.value.hint or "")
