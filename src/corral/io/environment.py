@@ -6,6 +6,7 @@ and what the caller names. ``DATABASE_URL`` and other vendors' keys stay home.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -93,13 +94,16 @@ def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 
 
 class Eraser:
-    """Strikes the known secrets out of bytes and text, naming what stood there."""
+    """Strikes the known secrets out of bytes and text, naming what stood there. They are known
+    as JSON writes them too: what is cleaned is mostly JSON that nobody has taken apart yet."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        longest_first = sorted(secrets.items(), key=lambda item: -len(item[1]))
-        self._pairs = [
-            (value.encode(), f"[{name} struck out]".encode()) for name, value in longest_first
-        ]
+        marks: dict[bytes, bytes] = {}
+        for name, value in secrets.items():
+            escaped = (json.dumps(value, ensure_ascii=not plain)[1:-1] for plain in (True, False))
+            for form in (value, *escaped):
+                marks[form.encode("utf-8", "surrogateescape")] = f"[{name} struck out]".encode()
+        self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
 
     def clean(self, data: bytes) -> bytes:
         for value, mark in self._pairs:
