@@ -46,7 +46,7 @@ def crowd(world: World) -> list[Row]:
         row(
             "threads", "threads", lambda value: f"{value:.0f}", Bar(f"≤ {THREADS}", most <= THREADS)
         ),
-        row("memory a run", "grown", lambda value: f"{value / CROWD / 1000:.0f} KB"),
+        row("peak memory", "peak", lambda value: f"{value / 1e6:.0f} MB"),
     ]
 
 

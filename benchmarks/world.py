@@ -54,7 +54,7 @@ class World:
     def corral(self) -> Path:
         """The command, as an installer would have made it."""
         folder = CACHE / "corral"
-        if self.quick and not (folder / "ready").exists():
+        if self.quick and not _ready("corral"):
             tell("corral is measured in this environment, with what else is installed in it\n")
             return Path(sys.executable).with_name("corral")
         if _python_peer("corral", folder):
@@ -69,7 +69,7 @@ class World:
         """The folder of a peer's programs; None where it is not to be had."""
         folder = CACHE / name
         bin_folder = folder / ("node_modules/.bin" if name == ACPX else "bin")
-        if (folder / "ready").exists():
+        if _ready(name):
             return bin_folder
         if self.quick or (name == ACPX and not shutil.which("npm")):
             tell(f"{name} is not installed: left out\n")
@@ -166,16 +166,25 @@ def _padded(head: str, tail: str, size: int = 224) -> str:
     return head + cut + "." * (room - len(cut.encode())) + tail
 
 
+def _lock(name: str) -> Path:
+    return LOCKS / name / "package-lock.json" if name == ACPX else LOCKS / f"{name}.txt"
+
+
+def _ready(name: str) -> bool:
+    """Whether it is installed, and from the lock as it is now."""
+    ready = CACHE / name / "ready"
+    return ready.exists() and ready.read_bytes() == _lock(name).read_bytes()
+
+
 def _python_peer(name: str, folder: Path) -> bool:
     """Install from the lock; whether there was anything to do."""
-    if (folder / "ready").exists():
+    if _ready(name):
         return False
     tell(f"installing {name}\n")
-    python = folder / "bin" / "python"
     _do([sys.executable, "-m", "venv", "--clear", folder])
     pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
-    _do([python, *pip, "-r", LOCKS / f"{name}.txt"])
-    (folder / "ready").touch()
+    _do([folder / "bin" / "python", *pip, "-r", _lock(name)])
+    shutil.copyfile(_lock(name), folder / "ready")
     return True
 
 
@@ -186,7 +195,7 @@ def _npm_peer(name: str, folder: Path) -> None:
         shutil.copy(LOCKS / name / file, folder)
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     _do(["npm", "ci", *flags, "--prefix", folder])
-    (folder / "ready").touch()
+    shutil.copyfile(_lock(name), folder / "ready")
 
 
 def _do(argv: list[str | Path]) -> None:

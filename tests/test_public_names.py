@@ -82,7 +82,7 @@ def test_a_name_is_the_very_thing_of_its_home(name: str) -> None:
 
 def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(AttributeError, match="module 'corral' has no attribute 'nothing'"):
-        _ = corral.nothing  # type: ignore[attr-defined]  # pyright: ignore
+        _ = corral.nothing  # pyright: ignore
 
 
 def test_the_version_is_the_packages() -> None:

@@ -75,13 +75,13 @@ async def main() -> None:
             await asyncio.sleep(0.1)
 
     watching = asyncio.create_task(watch())
-    before, started, memory = resource.getrusage(resource.RUSAGE_SELF), time.time(), status("VmRSS")
+    before, started = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     await asyncio.gather(*(way(file, cwd) for _ in range(count)))
-    wall, after = time.time() - started, resource.getrusage(resource.RUSAGE_SELF)
+    wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF)
     watching.cancel()
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    peak = (status("VmHWM") - memory) * 1024
-    print(json.dumps({"cpu": cpu / count, "wall": wall, "threads": threads, "grown": peak}))
+    peak = status("VmHWM") * 1024
+    print(json.dumps({"cpu": cpu / count, "wall": wall, "threads": threads, "peak": peak}))
 
 
 asyncio.run(main())

@@ -58,17 +58,8 @@ from typing import Any, ClassVar, Literal, cast
 from corral import events
 
 Phase = Literal[
-    "config",
-    "spawn",
-    "handshake",
-    "request",
-    "stream",
-    "tool",
-    "response",
-    "budget",
-    "pipeline",
+    "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
 ]
-
 
 FACTS = (
     "exit_code",

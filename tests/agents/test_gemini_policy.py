@@ -33,7 +33,7 @@ from corral.agents.gemini_policy import (
 from corral.agents.profile import Compiled, Place
 from corral.errors import PolicyError
 from corral.options import Run
-from corral.policy import Action, Policy, decide
+from corral.policy import Action, Policy, decide, policy_from
 
 GOLDENS = Path(__file__).parent / "goldens"
 PLACE = Place(program=("gemini",), version=None, cwd="/work/repo", home="/s/home", tmp="/s/tmp")
@@ -72,7 +72,8 @@ def serialised(arguments: dict[str, Any]) -> str:
 
 def engine(rules: list[dict[str, Any]], tool: str, arguments: dict[str, Any]) -> str:
     for rule in sorted(rules, key=lambda rule: -rule["priority"]):
-        names = rule["toolName"] if isinstance(rule["toolName"], list) else [rule["toolName"]]
+        named: Any = rule["toolName"]
+        names: list[str] = [named] if isinstance(named, str) else named
         pattern = rule.get("argsPattern")
         if any(name == "*" or fnmatchcase(tool, name) for name in names) and (
             pattern is None or re.search(pattern, serialised(arguments))
@@ -129,8 +130,8 @@ ARGUMENTS = {"command": "ls", "file_path": "/work/repo/a.txt"}
 @pytest.mark.parametrize("capability", sorted(GROUPS))
 @pytest.mark.parametrize("verdict", ["allow", "ask", "deny"])
 def test_a_capability_grants_its_own_tools_and_no_others(capability: str, verdict: Any) -> None:
-    policy = Policy(**{"read": "deny", capability: verdict})
-    rules = rules_of(policy)
+    given: dict[str, Any] = {"read": "deny", capability: verdict}
+    rules = rules_of(Policy(**given))
     granted = {name for name in KINDS if engine(rules, name, ARGUMENTS) == "allow"}
     assert granted == {*HARMLESS, *(GROUPS[capability] if verdict == "allow" else ())}
     assert engine(rules, "mcp_server_tool", {}) == "deny"
@@ -163,7 +164,7 @@ def test_a_denied_tool_is_denied_in_any_policy() -> None:
 def test_a_tool_name_that_is_nearly_one_is_refused() -> None:
     for where in ("allow_tools", "deny_tools"):
         with pytest.raises(PolicyError, match="no tool 'write_files'; did you mean 'write_file'"):
-            compiled(Policy(**{where: ("write_files",)}))
+            compiled(policy_from({where: ["write_files"]}, "a file"))
 
 
 def test_another_agents_tool_name_is_left_out() -> None:
@@ -306,8 +307,8 @@ def test_rules_beyond_what_fits_are_refused() -> None:
 
 TEXT = st.text(alphabet="ab \t;&|()`'\"\\<>\n\0.*+?[]{}^/-é\x7f\u2028", max_size=12)
 PLAIN = st.text(alphabet="ab .*+?[]^/-é", min_size=1, max_size=8).filter(str.strip)
-PATTERN = st.text(alphabet="ab .*+?[]{}()^$|/-\"'\\é\x7f", min_size=1, max_size=8)
-PATTERN = PATTERN.filter(str.strip)
+MARKS = "ab .*+?[]{}()^$|/-\"'\\é\x7f"
+PATTERN = st.text(alphabet=MARKS, min_size=1, max_size=8).filter(str.strip)
 
 
 @unhurried

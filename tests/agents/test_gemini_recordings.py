@@ -183,7 +183,7 @@ def test_the_prompt_is_never_answer_text(name: str) -> None:
     frames = (FOLDER / f"{name}.ndjson").read_text("utf-8").split("\n")
     said = ""
     for line in frames:
-        frame = json.loads(line) if line.startswith("{") else {}
+        frame: dict[str, str] = json.loads(line) if line.startswith("{") else {}
         if frame.get("role") == "assistant":
             said += frame["content"]
     answered = "".join(event.delta for event in play(name) if isinstance(event, Text))

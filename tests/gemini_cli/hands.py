@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -118,6 +119,15 @@ def running(sign: str) -> list[int]:
             if sign.encode() in line:
                 found.append(int(entry))
     return found
+
+
+@contextmanager
+def machine_to_itself(tmp_path: Path) -> Generator[None, None, None]:
+    """Nothing else that asks for this runs meanwhile, in any worker of this test run: tests
+    with short deadlines, and the one that takes all the processors."""
+    with (tmp_path.parents[1] / "machine.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Bell:

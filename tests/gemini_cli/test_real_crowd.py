@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import running, shell, steps, write
+from gemini_cli.hands import machine_to_itself, running, shell, steps, write
 
 import corral
 from corral import Options
@@ -49,8 +49,9 @@ async def test_twenty_runs_at_once_all_succeed_and_leave_nothing_behind(
         lanes.append(gemini.lane)
     before = descriptors()
 
-    async with asyncio.timeout(220), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(n, options)) for n, options in enumerate(asked)]
+    with machine_to_itself(tmp_path):
+        async with asyncio.timeout(220), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(n, options)) for n, options in enumerate(asked)]
 
     results = [task.result() for task in tasks]
     assert [r.error for r in results if not r.ok] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import Bell, bell, running, shell, steps
+from gemini_cli.hands import Bell, bell, machine_to_itself, running, shell, steps
 
 import corral
 from corral import errors, fold
@@ -75,7 +75,7 @@ async def test_a_cancelled_task_takes_every_process_along(
 async def test_the_total_deadline_ends_the_shell_and_says_what_was_open(
     gemini: Gemini, tmp_path: Path, sign: str
 ) -> None:
-    with bell(tmp_path / "bell") as rung:
+    with machine_to_itself(tmp_path), bell(tmp_path / "bell") as rung:
         events = await gemini.events(brood(sign, rung), policy="all", timeout=12)
         await asyncio.to_thread(rung.wait, 0)  # it had come that far
 
@@ -94,7 +94,8 @@ async def test_the_total_deadline_ends_the_shell_and_says_what_was_open(
 async def test_a_silent_model_runs_into_the_idle_deadline(
     gemini: Gemini, tmp_path: Path, turn: Turn
 ) -> None:
-    result = await gemini.run([turn], idle_timeout=2)
+    with machine_to_itself(tmp_path):
+        result = await gemini.run([turn], idle_timeout=2)
 
     with pytest.raises(errors.IdleTimeout, match="2s without any event"):
         result.raise_for_status()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from corral.errors import ConfigError, ResumeLost, StorageFailed
-from corral.events import Done, Init, Text
+from corral.events import Done, Event, Init, Text
 from corral.io import folders
 from corral.sessions import store
 from corral.sessions.store import Kept
@@ -85,13 +85,17 @@ def test_a_folder_that_is_no_session_is_stepped_over() -> None:
     assert [found.meta.id for found in store.every()] == [session.meta.id]
 
 
-EVENTS = [Init(run_id="r", seq=1), Text("hä\n\u2028", seq=2), Done(status="success", seq=3)]
+EVENTS: list[Event] = [
+    Init(run_id="r", seq=1),
+    Text("hä\n\u2028", seq=2),
+    Done(status="success", seq=3),
+]
 
 
 def test_a_transcript_is_read_back_as_it_was_written() -> None:
     session = store.create("an-agent", "/work")
     session.record([EVENTS[0]])
-    session.record([*EVENTS[1:]])
+    session.record(EVENTS[1:])
     assert list(session.events()) == EVENTS
     assert (session.folder / store.EVENTS).stat().st_mode & 0o777 == 0o600
     session.close(keep=True)
@@ -108,7 +112,7 @@ def test_a_second_turn_is_added_to_the_transcript() -> None:
 
 def test_a_last_line_that_was_cut_is_left_out() -> None:
     session = store.create("an-agent", "/work")
-    session.record([*EVENTS])
+    session.record(EVENTS)
     path = session.folder / store.EVENTS
     path.write_bytes(path.read_bytes()[:-5])
     assert list(session.events()) == EVENTS[:2]
@@ -133,7 +137,7 @@ def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
 
 def test_what_is_not_kept_leaves_nothing() -> None:
     session = kept(1.0)
-    session.record([*EVENTS])
+    session.record(EVENTS)
     session.close(keep=False)
     assert list(folders.sessions().iterdir()) == []
 

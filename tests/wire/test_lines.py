@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,13 +107,13 @@ class Counted(bytes):
 
     scanned = 0
 
-    def find(self, *args: object) -> int:  # type: ignore[override]
-        found = super().find(*args)  # type: ignore[arg-type]  # pyright: ignore
+    def find(self, sub: Any, start: Any = None, end: Any = None, /) -> int:
+        found = super().find(sub, start, end)
         Counted.scanned += len(self) if found < 0 else found + 1
         return found
 
-    def rfind(self, *args: object) -> int:  # type: ignore[override]
-        found = super().rfind(*args)  # type: ignore[arg-type]  # pyright: ignore
+    def rfind(self, sub: Any, start: Any = None, end: Any = None, /) -> int:
+        found = super().rfind(sub, start, end)
         Counted.scanned += len(self) - max(found, 0)
         return found
 

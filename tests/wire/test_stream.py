@@ -204,7 +204,10 @@ def test_every_line_is_cleaned_before_anything_sees_it() -> None:
 
 
 def test_a_secret_cut_between_chunks_is_cleaned_too() -> None:
-    stream = new_stream(clean=lambda data: data.replace(b"s3cret", b"[gone]"))
+    def clean(data: bytes) -> bytes:
+        return data.replace(b"s3cret", b"[gone]")
+
+    stream = new_stream(clean=clean)
     assert stream.receive(b'{"type":"say","text":"s3c') == []
     assert stream.receive(b'ret"}\n') == ["[gone]"]
 

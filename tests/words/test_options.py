@@ -15,7 +15,8 @@ from laws import unhurried
 
 from corral.content import McpServer
 from corral.errors import CallerError, ConfigError, PromptError
-from corral.options import KNOWN, Options, Run, check_prompt
+from corral.keywords import Options
+from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
 
 

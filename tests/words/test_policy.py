@@ -73,7 +73,8 @@ def test_every_kind_of_tool_has_its_capability(kind: ToolKind) -> None:
         assert decide(Policy.read_only(), Action("t", kind)).verdict == "allow"
         return
     for verdict in ("allow", "ask", "deny"):
-        policy = Policy(**{capability: verdict})
+        given: dict[str, Any] = {capability: verdict}
+        policy = Policy(**given)
         ruling = decide(policy, Action("t", kind))
         assert (ruling.verdict, ruling.rule) == (verdict, f"{capability}={verdict}")
 

@@ -54,7 +54,9 @@ def main() -> None:
         sys.stderr.write("corral: stdout is closed\n")
         sys.exit(1)
     try:
-        code = command.main(standalone_mode=False)
+        # Not command.main(): it would turn a closed pipe into a plain failure.
+        with command.make_context("corral", sys.argv[1:]) as context:
+            code = command.invoke(context)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:

@@ -61,6 +61,18 @@ class Kept:
     def images(self) -> Path:
         return self.folder / "images"
 
+    def make(self) -> None:
+        """The folders of a turn. Raises ``StorageFailed``."""
+        try:
+            self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self.home.mkdir(mode=0o700, exist_ok=True)
+            self.tmp.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot make a session folder: {self.folder}: {error.strerror}",
+                hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+            ) from error
+
     def save(self) -> None:
         folders.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
@@ -93,18 +105,10 @@ class Kept:
 
 
 def create(agent: str, cwd: str) -> Kept:
+    """A new session. Its folder is made when its first turn starts."""
     now = time.time()
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
-    kept = Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
-    try:
-        kept.folder.mkdir(parents=True, mode=0o700)
-        kept.home.mkdir(mode=0o700)
-    except OSError as error:
-        raise StorageFailed(
-            f"cannot make a session folder: {kept.folder}: {error.strerror}",
-            hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
-        ) from error
-    return kept
+    return Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
 def find(name: str) -> Kept:

@@ -314,8 +314,8 @@ class _Stderr:
 
 def _furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
+    kept.make()
     try:
-        kept.tmp.mkdir(mode=0o700, exist_ok=True)
         for name, content in launch.files.items():
             folders.write_private(kept.home / name, content.encode())
         for name in prepared.credentials:

@@ -1,0 +1,337 @@
+"""The command line, run as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import GOOD, PROGRAM
+
+from corral import from_json
+from corral.events import Done
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
+
+
+def corral(
+    *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CORRAL, *words],
+        cwd=cwd,
+        input=stdin,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def run(orders: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return corral("run", "--program", str(PROGRAM), *words, "-", cwd=cwd, stdin=orders)
+
+
+def test_the_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) -> None:
+    done = run(
+        "init\ntext Hel\ntext lo.\nuse read_file a\nused read_file\ntext Bye.\nresult",
+        cwd=workspace,
+    )
+    assert done.returncode == 0
+    assert done.stdout == "Hello.\n\nBye.\n"
+    assert "✓ read_file a" in done.stderr
+    assert "success" in done.stderr
+
+
+def test_quiet_says_nothing_but_the_answer(workspace: Path) -> None:
+    done = run(GOOD, "--quiet", cwd=workspace)
+    assert (done.stdout, done.stderr) == ("hello\n", "")
+
+
+def test_json_is_an_event_a_line(workspace: Path) -> None:
+    done = run(GOOD, "--json", cwd=workspace)
+    events = [from_json(line) for line in done.stdout.splitlines()]
+    assert isinstance(events[-1], Done)
+    assert [event.seq for event in events] == [1, 2, 3]
+
+
+def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
+    done = run(GOOD, cwd=workspace)
+    assert "gemini-cli has no channel for questions: write, shell, network, mcp" in done.stderr
+    assert "no channel" not in run(GOOD, "--approve", "all", cwd=workspace).stderr
+
+
+@pytest.mark.parametrize(
+    ("orders", "words", "code"),
+    [
+        ("init\ntext x", [], 11),
+        ("init\nhang", ["--idle-timeout", "0.3"], 3),
+        ("hang", ["--startup-timeout", "0.3"], 3),
+        ("exit 41", [], 6),
+        ("exit 53", [], 8),
+        ("exit 173", [], 7),
+        ("exit 44", [], 1),
+        ("init\nresult error", [], 1),
+        ("exit 55", [], 5),
+        ("exit 127", [], 12),
+    ],
+)
+def test_each_end_has_its_exit_code(
+    orders: str, words: list[str], code: int, workspace: Path
+) -> None:
+    done = run(orders, *words, cwd=workspace)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "corral: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run"], 2, "the prompt is empty"),
+        (["run", ""], 2, "the prompt is empty"),
+        (["run", "x", "--file", "y"], 2, "both given"),
+        (["run", "--file", "missing.md"], 2, "missing.md: No such file"),
+        (["run", "x", "--cwd", "nowhere"], 2, "cwd does not exist"),
+        (["run", "x", "--cwd", "a-file"], 2, "cwd is not a folder"),
+        (["run", "x", "--agent", "gemni-cli"], 2, "Did you mean 'gemini-cli'?"),
+        (["run", "x", "--timeout", "0"], 2, "timeout must be > 0"),
+        (["run", "x", "--max-turns", "0"], 2, "max_turns must be at least 1"),
+        (["run", "x", "--approve", "edits", "--policy", "p.toml"], 2, "both given"),
+        (["run", "x", "--policy", "missing.toml"], 2, "missing.toml: No such file"),
+        (["run", "x", "--policy", "bad.toml"], 2, "(at line 2, column"),
+        (["run", "x", "--policy", "odd.toml"], 2, "Did you mean 'write'?"),
+        (["run", "x", "--policy", "walled.toml"], 2, "cannot enforce network=deny"),
+        (["run", "x", "--program", "nowhere"], 12, "was not found"),
+        (["run", "x", "--image", "nowhere.png"], 2, "image does not exist"),
+        (["run", "x", "--resume", "nothing"], 4, "no session is called"),
+        (["run", "x", "--json", "--quiet"], 2, "both given"),
+        (["run", "x", "--allow-tool", "read_fil"], 2, "did you mean 'read_file'?"),
+        (["run", "x", "--frobnicate"], 2, "No such option"),
+        (["frobnicate"], 2, "No such command"),
+        (["--config", "bad.toml", "run", "x"], 2, "(at line 2, column"),
+        (["sessions", "show", "nothing"], 4, "no session is called"),
+        (["agents", "show", "nobody"], 2, "no agent is called"),
+        (["fake", "serve", "bad.toml"], 2, "bad.toml"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(
+    words: list[str], code: int, says: str, workspace: Path
+) -> None:
+    (workspace / "a-file").write_text("")
+    (workspace / "bad.toml").write_text("read = 'allow'\nwrite = \n")
+    (workspace / "odd.toml").write_text("wrte = 'allow'\n")
+    (workspace / "walled.toml").write_text("shell = 'allow'\nnetwork = 'deny'\n")
+    extra = ["--program", str(PROGRAM)] if words[:1] == ["run"] and "--program" not in words else []
+    done = corral(*words, *extra, cwd=workspace)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (Path(os.environ["CORRAL_HOME"]) / "sessions").exists()
+
+
+def test_without_a_program_the_install_line_is_told(workspace: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    done = corral("run", "x", cwd=workspace, env={**os.environ, "PATH": str(bare)})
+    assert done.returncode == 12
+    assert "corral agents install gemini" in done.stderr
+
+
+def test_installing_without_node_or_npm_says_so(workspace: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    done = corral(
+        "agents", "install", "gemini", cwd=workspace, env={**os.environ, "PATH": str(bare)}
+    )
+    assert done.returncode == 12
+    assert "Node.js 20 or newer is needed" in done.stderr
+
+
+def test_a_failing_npm_leaves_nothing_and_is_quoted(workspace: Path, tmp_path: Path) -> None:
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    for name, body in {"node": "exit 0", "npm": "echo 'npm error code E404' >&2; exit 1"}.items():
+        (fakes / name).write_text(f"#!/bin/sh\n{body}\n")
+        (fakes / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{fakes}:/bin"}
+    done = corral("agents", "install", "gemini", cwd=workspace, env=env)
+    assert done.returncode == 12
+    assert "npm error code E404" in done.stderr
+    managed = Path(os.environ["CORRAL_HOME"]) / "agents" / "gemini"
+    assert list(managed.iterdir()) == []
+
+
+def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
+    done = run(
+        "write evil.txt\n" + GOOD, "--dry-run", "--json", "--approve", "edits", cwd=workspace
+    )
+    shown = json.loads(done.stdout)
+    assert shown["agent"] == "gemini-cli"
+    assert "GEMINI_API_KEY" in shown["env"]
+    assert "scripted-key" not in done.stdout
+    assert shown["policy"][1]["verdict"] == "allow"
+    assert not (workspace / "evil.txt").exists()
+    assert not (Path(os.environ["CORRAL_HOME"]) / "sessions").exists()
+    plain = run(GOOD, "--dry-run", cwd=workspace)
+    assert "ask→deny" in plain.stdout
+
+
+def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None:
+    process = subprocess.Popen(
+        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        cwd=workspace,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdin.write(b"init\ntext x\nmany 200000\nhang")
+    process.stdin.close()
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert list((Path(os.environ["CORRAL_HOME"]) / "ledger").iterdir()) == []
+
+
+def test_a_closed_stdout_is_refused_before_anything_is_spent(workspace: Path) -> None:
+    done = subprocess.run(
+        f"{CORRAL} run --program {PROGRAM} 'write evil.txt' >&-",
+        shell=True,
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "stdout is closed" in done.stderr
+    assert not (workspace / "evil.txt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_agent_and_exits_130(
+    number: signal.Signals, workspace: Path
+) -> None:
+    process = subprocess.Popen(
+        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        cwd=workspace,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"init\ndaemon\ntext x\nhang")
+    process.stdin.close()
+    process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(number)
+    rest = process.stdout.read().splitlines()
+    process.stdout.close()
+    assert process.wait(30) == 130
+    last = from_json(rest[-1])
+    assert isinstance(last, Done)
+    assert last.status == "interrupted"
+    assert list((Path(os.environ["CORRAL_HOME"]) / "ledger").iterdir()) == []
+
+
+def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
+    first = run(GOOD, "--json", cwd=workspace)
+    listed = json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout)
+    assert [one["status"] for one in listed] == ["success"]
+    assert "hello" in corral("sessions", "show", "last", cwd=workspace).stdout
+    assert corral("sessions", "export", listed[0]["id"], cwd=workspace).stdout == first.stdout
+    to_file = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
+    assert to_file.returncode == 0
+    assert (workspace / "out.ndjson").read_text() == first.stdout
+    again = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+def test_a_session_is_resumed_by_name(workspace: Path) -> None:
+    run(GOOD, cwd=workspace)
+    done = run("init\ntext again\nresult", "--resume", "last", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "again\n"
+
+
+def test_no_keep_leaves_no_session(workspace: Path) -> None:
+    assert run(GOOD, "--no-keep", cwd=workspace).returncode == 0
+    assert json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout) == []
+
+
+def test_agents_are_listed_with_what_is_wrong(workspace: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": str(tmp_path)}
+    listed = json.loads(corral("agents", "list", "--json", cwd=workspace, env=env).stdout)
+    gemini = next(one for one in listed if one["name"] == "gemini-cli")
+    assert not gemini["installed"]
+    assert "was not found" in gemini["problem"]
+
+
+def test_the_policy_table_is_data_too(workspace: Path) -> None:
+    done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
+    tables = json.loads(done.stdout)
+    assert {row["enforcement"] for row in tables["all"]} == {"native"}
+    assert "ask→deny" in corral("agents", "policy", "gemini", cwd=workspace).stdout
+
+
+def test_yolo_is_loud(workspace: Path) -> None:
+    assert "may do everything" in run(GOOD, "--yolo", cwd=workspace).stderr
+
+
+def test_help_names_every_command_and_loads_no_more_than_click(workspace: Path) -> None:
+    done = corral("--help", cwd=workspace)
+    for name in ("run", "agents", "sessions", "fake"):
+        assert name in done.stdout
+    code = (
+        "import sys; from corral.cli.main import command\n"
+        "command.main(['--help'], standalone_mode=False)\n"
+        "assert 'asyncio' not in sys.modules and 'msgspec' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_script_is_served_and_stops_by_itself(workspace: Path) -> None:
+    (workspace / "script.toml").write_text('[[turn]]\ntext = "hi"\n')
+    done = corral("fake", "serve", "script.toml", "--seconds", "0.3", cwd=workspace)
+    assert done.returncode == 0
+    assert done.stdout.startswith("http://127.0.0.1:")
+
+
+def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
+    process = subprocess.Popen(
+        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        cwd=workspace,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"init\ndaemon\ntext x\nhang")
+    process.stdin.close()
+    process.stdout.readline()
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    ledger = Path(os.environ["CORRAL_HOME"]) / "ledger"
+    assert len(list(ledger.iterdir())) == 1
+    done = corral("agents", "doctor", "--reap", cwd=workspace)
+    assert done.returncode == 0
+    assert "1 left behind, 0 running" in done.stdout
+    assert list(ledger.iterdir()) == []

@@ -1,0 +1,147 @@
+"""What the README and the docs say is run, or held against the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from conftest import KEY
+
+from corral import events
+from corral.keywords import Options
+from corral.policy import policy_from
+from corral.result import Result
+from corral.testing import Call, ModelServer, Request, Turn
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = "".join(blocks("console")).splitlines()
+    assert all(line.startswith("$ ") for line in lines)
+    return [line[2:] for line in lines]
+
+
+def answer(request: Request) -> Turn:
+    """A model that is good for every example."""
+    if "Write a.txt" in request.last_text and not request.tool_results:
+        return Turn(calls=[Call("write_file", {"file_path": "a.txt", "content": "hi"})])
+    return Turn(text="It is a small project.", usage={"input": 10, "output": 5})
+
+
+@pytest.fixture
+def example_env(gemini_program: str, model_server: ModelServer, workspace: Path) -> dict[str, str]:
+    """An environment in which the README's words are true."""
+    (workspace / "README.md").write_text("# A smal project\n")
+    lane = model_server.lane(f"docs-{workspace.parent.name}", answer)
+    path = os.pathsep.join(
+        [str(Path(sys.executable).parent), str(Path(gemini_program).parent), os.environ["PATH"]]
+    )
+    return {
+        **os.environ,
+        "PATH": path,
+        "GEMINI_API_KEY": KEY,
+        "GOOGLE_GEMINI_BASE_URL": lane.url,
+        "PYTHONWARNINGS": "error",
+    }
+
+
+@pytest.mark.gemini_cli
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_a_python_example_of_the_readme_runs(
+    number: int, example_env: dict[str, str], workspace: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", blocks("python")[number]],
+        cwd=workspace,
+        env=example_env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.gemini_cli
+@pytest.mark.timeout(240)
+def test_the_commands_of_the_readme_run_in_their_order(
+    example_env: dict[str, str], workspace: Path
+) -> None:
+    for command in commands():
+        if command.startswith("make "):
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=workspace,
+            env=example_env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout or ">" in command, command
+    assert len((workspace / "events.ndjson").read_text().splitlines()) >= 3
+
+
+@pytest.mark.gemini_cli
+def test_the_demo_does_what_it_promises(example_env: dict[str, str], workspace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"],
+        cwd=workspace,
+        env=example_env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything went as it must." in done.stdout
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_toml_of_the_readme_is_what_the_code_reads() -> None:
+    policy, config = (tomllib.loads(block) for block in blocks("toml"))
+    assert policy_from(policy, "README").network == "allow"
+    for table in (config["defaults"], *config["agents"].values()):
+        assert set(table) <= set(Options.__annotations__)
+
+
+def test_every_option_is_in_the_readme() -> None:
+    for name in Options.__annotations__:
+        if name != "config":
+            assert f"`{name}`" in README, name
+
+
+def test_every_event_and_field_is_documented() -> None:
+    text = (ROOT / "docs" / "events.md").read_text()
+    for kind in get_args(events.Event):
+        tag = kind.__struct_config__.tag
+        row = re.search(rf"^\| `{tag}` \|(.*)$", text, re.MULTILINE)
+        assert row, tag
+        for field in set(kind.__struct_fields__) - set(events.Envelope.__struct_fields__):
+            assert f"`{field}`" in row[1], (tag, field)
+    for field in (*events.Envelope.__struct_fields__, *Result.__struct_fields__):
+        assert f"`{field}`" in text, field
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "events.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), link
