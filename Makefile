@@ -12,8 +12,10 @@ help:
 	@echo "make bench   speed against named peers and against the limit, as ratios"
 	@echo "make lock    compile the lock files anew"
 
-demo: .venv/ready agents
-	@$(BIN)/python examples/demo.py
+# With the pinned CLI, also where another one is on PATH.
+demo: .venv/ready
+	@gemini="$$($(BIN)/corral agents install --quiet gemini)" && \
+		PATH="$$(dirname "$$gemini"):$$PATH" $(BIN)/python examples/demo.py
 
 test: .venv/ready agents
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)

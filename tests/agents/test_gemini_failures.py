@@ -98,6 +98,7 @@ def test_an_exit_without_a_result_is_explained_by_its_code_and_stderr(
     code: int, stderr: str, kind: type[CorralError]
 ) -> None:
     error = explain(code, stderr=f"{NOISE}{stderr}\n    at some.js:1:2\n")
+    assert error is not None
     assert type(error) is kind
     if code != 53:
         assert stderr in error.message

@@ -72,6 +72,7 @@ async def test_a_deny_rule_holds_over_a_free_shell_and_the_first_match_wins(
             shell("touch good.txt"),
             shell("touch bad.txt"),
             shell("touch  bad.txt"),
+            shell("touch\tbad.txt"),
             shell("ls && touch bad.txt"),
             shell("ls; touch   bad.txt"),
             shell("echo free > out.txt; rm -rf good.txt"),
@@ -81,7 +82,7 @@ async def test_a_deny_rule_holds_over_a_free_shell_and_the_first_match_wins(
 
     assert result.ok
     assert names(workspace) == ["out.txt"]
-    assert refused(result) == ["run_shell_command"] * 4
+    assert refused(result) == ["run_shell_command"] * 5
 
 
 async def test_rules_alone_bring_the_shell_and_nothing_else(

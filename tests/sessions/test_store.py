@@ -14,18 +14,31 @@ from corral.sessions import store
 from corral.sessions.store import Kept
 
 
-def kept(updated: float, session_id: str | None = None) -> Kept:
+def made() -> Kept:
     session = store.create("an-agent", "/work")
+    session.make()
+    return session
+
+
+def kept(updated: float, session_id: str | None = None) -> Kept:
+    session = made()
     session.meta.updated = updated
     session.meta.session_id = session_id
     session.save()
     return session
 
 
-def test_a_new_session_has_a_private_folder_and_home() -> None:
+def test_a_session_that_nobody_prompts_leaves_nothing_on_disk() -> None:
     session = store.create("an-agent", "/work")
+    session.close(keep=True)
+    assert not folders.home().exists()
+
+
+def test_a_turns_folders_are_private_and_made_once() -> None:
+    session = made()
+    session.make()
     assert session.folder.parent == folders.sessions()
-    for folder in (session.folder, session.home):
+    for folder in (session.folder, session.home, session.tmp):
         assert folder.stat().st_mode & 0o777 == 0o700
     assert (session.meta.agent, session.meta.cwd, session.meta.session_id) == (
         "an-agent",
@@ -93,7 +106,7 @@ EVENTS: list[Event] = [
 
 
 def test_a_transcript_is_read_back_as_it_was_written() -> None:
-    session = store.create("an-agent", "/work")
+    session = made()
     session.record([EVENTS[0]])
     session.record(EVENTS[1:])
     assert list(session.events()) == EVENTS
@@ -102,7 +115,7 @@ def test_a_transcript_is_read_back_as_it_was_written() -> None:
 
 
 def test_a_second_turn_is_added_to_the_transcript() -> None:
-    session = store.create("an-agent", "/work")
+    session = made()
     session.record([EVENTS[0]])
     session.close(keep=True)
     session.record([EVENTS[1]])
@@ -111,7 +124,7 @@ def test_a_second_turn_is_added_to_the_transcript() -> None:
 
 
 def test_a_last_line_that_was_cut_is_left_out() -> None:
-    session = store.create("an-agent", "/work")
+    session = made()
     session.record(EVENTS)
     path = session.folder / store.EVENTS
     path.write_bytes(path.read_bytes()[:-5])
@@ -126,7 +139,7 @@ def test_without_a_transcript_there_are_no_events() -> None:
 def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
     session = kept(1.0)
     for folder in (session.tmp, session.images):
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "x").write_text("x")
     (session.home / "y").write_text("y")
     session.close(keep=True)
@@ -148,5 +161,5 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(
     (tmp_path / "a-file").write_text("x")
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "a-file"))
     with pytest.raises(StorageFailed, match="cannot make a session folder") as raised:
-        store.create("an-agent", "/work")
+        made()
     assert "CORRAL_HOME" in (raised.value.hint or "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 
 from corral.agents.gemini_policy import POLICY_FILE, compile_policy
 from corral.agents.profile import Launch, Place
@@ -62,6 +63,8 @@ CREDENTIAL_FILES = (
     ".gemini/gemini-credentials.json",
     ".gemini/installation_id",
 )
+USER_SETTINGS = ".gemini/settings.json"
+USER_FILES = (".gemini/extensions", ".gemini/skills", ".gemini/agents", ".gemini/GEMINI.md")
 PROJECT_FILES = (".gemini", ".agents/skills")
 PARENT_FILES = (".env", ".gemini/.env")
 """Looked for in the working directory and every folder above, up to the root."""
@@ -84,7 +87,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     compiled = compile_policy(run.policy, run, place)
     text, stdin, files = _prompt(run, prompt, place)
     secrets = _mcp_secrets(run)
-    settings = _settings(run, method, trusted)
+    settings = _merged(place.user_settings, _settings(run, method))
     files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
     env = {
         "GEMINI_CLI_HOME": place.home,
@@ -200,7 +203,7 @@ def _trust(run: Run, place: Place) -> bool:
     return bool(reasons)
 
 
-def _settings(run: Run, method: str, trusted: bool) -> dict[str, Json]:
+def _settings(run: Run, method: str) -> dict[str, Json]:
     own = run.inherit != "nothing"
     names: list[Json] = [server.name for server in run.mcp_servers]
     settings: dict[str, Json] = {
@@ -229,6 +232,18 @@ def _settings(run: Run, method: str, trusted: bool) -> dict[str, Json]:
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
+
+
+def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:
+    """The user's settings under ours: what a run depends on is never theirs to change."""
+    whole = dict(theirs)
+    for name, value in ours.items():
+        below = whole.get(name)
+        if isinstance(value, dict) and isinstance(below, dict):
+            whole[name] = _merged(below, value)
+        else:
+            whole[name] = value
+    return whole
 
 
 def _mcp_servers(run: Run) -> dict[str, Json]:

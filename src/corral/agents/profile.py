@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import ToolKind
+from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.wire.stream import Finish, Item, Translate
@@ -69,6 +69,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Of the agent's ``credential_files``, those that the real home holds."""
     project_files: tuple[str, ...] = ()
     """What of the repository's own would take effect, as absolute paths."""
+    user_settings: Mapping[str, Json] = {}
+    """The user's own settings for the agent, where they are to take effect."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +147,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of the family, those whose values are secrets."""
     credential_files: tuple[str, ...] = ()
     """Relative to the real home; linked into the private one."""
+    user_settings: str | None = None
+    """Its settings file, relative to the real home; read for ``inherit="user"``."""
+    user_files: tuple[str, ...] = ()
+    """Linked into the private home for ``inherit="user"``."""
     project_files: tuple[str, ...] = ()
     """Names that the program would obey if the working directory carried them."""
     parent_files: tuple[str, ...] = ()

@@ -66,14 +66,14 @@ def show(name: str, as_json: bool) -> None:
 
 @command.command("install")
 @click.argument("name", default="gemini")
-def install_agent(name: str) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print the program's path and nothing else.")
+def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent into corral's own folder, from npm."""
     agent = agents.find(name)
-    there = programs.managed_program(agent).exists()
-    if not there:
+    if not quiet and not programs.managed_program(agent).exists():
         click.echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
-    click.echo(f"{agent.title} {found.version}: {found.path}")
+    click.echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
 
 
 @command.command("policy")

@@ -72,12 +72,18 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _pipe_closed()
+    except OSError as error:
+        _pipe_closed()
+        code = _explained(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _explained(error: Exception) -> int:
     from corral.errors import CorralError
 
+    if isinstance(error, OSError):  # a full disk behind stdout, say
+        click.echo(f"corral: {error}", err=True)
+        return 1
     if not isinstance(error, CorralError):
         raise error
     click.echo(f"corral: {error}", err=True)

@@ -14,6 +14,7 @@ import msgspec
 from corral import agents
 from corral.agents.profile import Agent, Compiled, Place, Row
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
+from corral.events import Json
 from corral.io import config, environment, programs
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
@@ -49,8 +50,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     program: programs.Found
     environment: environment.Environment
     compiled: Compiled
+    linked: tuple[str, ...]
+    """Names in the real home that the private one links to."""
     credentials: tuple[str, ...]
     project_files: tuple[str, ...]
+    user_settings: dict[str, Json]
 
     def place(self, folder: Path) -> Place:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""
@@ -64,6 +68,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             env=self.environment.family,
             credentials=self.credentials,
             project_files=self.project_files,
+            user_settings=self.user_settings,
         )
 
 
@@ -79,6 +84,8 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         _folder(os.path.join(cwd, folder), "include_directories")
     for image in run.images:
         _image(os.path.join(cwd, image))
+    inherits = run.inherit == "user"
+    credentials = _in_home(agent.credential_files)
     return Prepared(
         agent=agent,
         run=run,
@@ -86,8 +93,10 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         program=programs.locate(agent, run.program),
         environment=environment.gather(agent, run),
         compiled=compiled,
-        credentials=_credentials(agent),
+        linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),
+        credentials=credentials,
         project_files=_project_files(agent, Path(cwd)),
+        user_settings=_user_settings(agent) if inherits else {},
     )
 
 
@@ -163,9 +172,22 @@ def _image(path: str) -> None:
         raise ConfigError(f"the image is over {LARGEST_IMAGE:,} bytes: {path}")
 
 
-def _credentials(agent: Agent) -> tuple[str, ...]:
+def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
     home = Path.home()
-    return tuple(name for name in agent.credential_files if (home / name).is_file())
+    return tuple(name for name in names if (home / name).exists())
+
+
+def _user_settings(agent: Agent) -> dict[str, Json]:
+    path = Path.home() / (agent.user_settings or "")
+    if agent.user_settings is None or not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Json])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            f"inherit='user': {path} cannot be read: {error}",
+            hint="Mend the file (comments are not understood here), or leave inherit out.",
+        ) from error
 
 
 def _project_files(agent: Agent, cwd: Path) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ class Turn:
         self._before: workspace.Snapshot | None = None
         self._argv: tuple[str, ...] = ()
         self._beside: list[Item] = []
+        self._late_items: list[Item] = []
+        self._recording = prepared.run.record
         self._failure: CorralError | None = None
         self._lingered = False
         self._shared = False
@@ -95,10 +97,20 @@ class Turn:
         while self._state == "running":
             batch = await self._read()
             if batch:
-                if self._prepared.run.record:
-                    self._kept.record(batch)
+                self._record(batch)
                 return batch
         return []
+
+    def _record(self, batch: list[Event]) -> None:
+        """A disk that fills up costs the transcript, not the run."""
+        if not self._recording:
+            return
+        try:
+            self._kept.record(batch)
+        except OSError as error:
+            self._recording = False
+            text = f"the transcript ends here: {error.strerror}"
+            self._beside.append(_warning("transcript_lost", text))
 
     def cancel(self) -> None:
         """End the agent; the stream then ends with ``done`` as interrupted."""
@@ -187,7 +199,7 @@ class Turn:
             self._add_facts(error, ended, process)
         files, complete = await self._files(guard)
         resumable = guard.session_id is not None and guard.finish is not None
-        self._remember(guard, error, resumable=resumable)
+        resumable = self._remember(guard, error, resumable=resumable) and resumable
         batch += guard.take(self._afterthoughts(guard), time.time())
         batch += guard.close(
             time.time(),
@@ -230,7 +242,7 @@ class Turn:
         changed = workspace.compare(self._before, after, guard.written)
         return changed, self._before.complete and after.complete and not self._shared
 
-    def _remember(self, guard: Guard, error: CorralError | None, *, resumable: bool) -> None:
+    def _remember(self, guard: Guard, error: CorralError | None, *, resumable: bool) -> bool:
         meta = self._kept.meta
         meta.turns += 1
         meta.updated = time.time()
@@ -240,11 +252,17 @@ class Turn:
         meta.title = meta.title or self._eraser.clean_text(head)
         if resumable:
             meta.session_id = guard.session_id
-        if self._prepared.run.keep:
-            self._kept.save()
+        try:
+            if self._prepared.run.keep:
+                self._kept.save()
+        except OSError as problem:
+            text = f"the session cannot be resumed: {problem.strerror}"
+            self._late_items.append(_warning("session_lost", text))
+            return False
+        return True
 
     def _afterthoughts(self, guard: Guard) -> list[Item]:
-        items: list[Item] = []
+        items = [*self._late_items]
         wanted = self._prepared.run.model
         used = guard.finish.model if guard.finish else None
         if wanted and used and wanted != used and wanted not in self._prepared.agent.model_aliases:
@@ -318,7 +336,7 @@ def _furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
     try:
         for name, content in launch.files.items():
             folders.write_private(kept.home / name, content.encode())
-        for name in prepared.credentials:
+        for name in prepared.linked:
             link = kept.home / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():

@@ -1,0 +1,55 @@
+"""The agents we know, found by name."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from corral import agents
+from corral.agents.profile import Agent
+from corral.errors import UnknownAgent
+from corral.events import ToolKind
+from corral.options import KNOWN
+
+EVERY = list(agents.every())
+
+
+def test_there_is_an_agent() -> None:
+    assert "gemini-cli" in {agent.name for agent in EVERY}
+
+
+@pytest.mark.parametrize("name", ["gemini-cli", "gemini", "Gemini-CLI", "gemini_cli", " gemini "])
+def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str) -> None:
+    assert agents.find(name).name == "gemini-cli"
+
+
+@pytest.mark.parametrize("name", ["gemni", "gemini-clii", "gemini.cli"])
+def test_an_unknown_agent_is_refused_with_the_nearest(name: str) -> None:
+    with pytest.raises(UnknownAgent, match="no agent is called") as raised:
+        agents.find(name)
+    assert "Did you mean 'gemini" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["", "profile", "__init__", "../x", "zzz", "gemini_policy", "os"])
+def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(UnknownAgent) as raised:
+        agents.find(name)
+    assert "Known: gemini-cli" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
+def test_an_agents_record_is_whole(agent: Agent) -> None:
+    assert agents.find(agent.name) is agent
+    for alias in agent.aliases:
+        assert agents.find(alias) is agent
+    assert agent.supports <= set(KNOWN)
+    assert set(agent.secret_env) <= set(agent.env_family)
+    assert set(agent.tools.values()) <= set(get_args(ToolKind))
+    assert agent.package.minimum <= agent.package.tested
+    assert agent.translator() is not agent.translator()
+
+
+def test_no_two_agents_share_a_name() -> None:
+    names = [name for agent in EVERY for name in (agent.name, *agent.aliases)]
+    assert len(names) == len(set(names))
