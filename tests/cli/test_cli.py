@@ -66,7 +66,7 @@ def test_json_is_an_event_a_line(workspace: Path) -> None:
 
 def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
     done = run(GOOD, cwd=workspace)
-    assert "gemini-cli has no channel for questions: write, shell, network, mcp" in done.stderr
+    assert "gemini-cli has no channel for questions: write, shell, network denied" in done.stderr
     assert "no channel" not in run(GOOD, "--approve", "all", cwd=workspace).stderr
 
 

@@ -14,6 +14,7 @@ import pytest
 from gemini_cli.hands import holding, notes_server, returned, sent, shell, steps
 
 from corral import McpServer, fold, to_json
+from corral.errors import AuthenticationFailed
 from corral.testing import Call, say
 
 if TYPE_CHECKING:
@@ -158,15 +159,15 @@ def web_notes() -> Generator[tuple[str, list[dict[str, str]]], None, None]:
 
 
 async def test_without_credentials_nothing_is_started(gemini: Gemini, tmp_path: Path) -> None:
-    from corral.errors import AuthenticationFailed
-
     started = tmp_path / "started"
     program = tmp_path / "gemini"
     program.write_text(f"#!/bin/sh\n[ $1 = --version ] || touch {started}\necho 0.61.0\n")
     program.chmod(0o755)
 
     with pytest.raises(AuthenticationFailed) as caught:
-        await gemini.run([], env={"GEMINI_API_KEY": "", "GOOGLE_GEMINI_BASE_URL": ""})
+        await gemini.run(
+            [], program=program, env={"GEMINI_API_KEY": "", "GOOGLE_GEMINI_BASE_URL": ""}
+        )
 
     assert "GEMINI_API_KEY" in (caught.value.hint or "")
     assert caught.value.phase == "config"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -25,10 +26,15 @@ class Progress:
         self._doing = "starting"
         self._begun = time.monotonic()
         self._tokens: int | None = None
+        self._spinning = False
 
     def begin(self, prepared: Prepared) -> None:
         """Say once what was decided on the caller's behalf."""
-        asked = [row.capability for row in prepared.compiled.report if row.verdict == "ask"]
+        asked = [
+            row.capability
+            for row in prepared.compiled.report
+            if row.verdict == "ask" and (row.capability != "mcp" or prepared.run.mcp_servers)
+        ]
         if asked and not prepared.agent.asks and prepared.run.policy.mode != "native":
             self._line(
                 f"{prepared.agent.name} has no channel for questions: {', '.join(asked)} denied."
@@ -40,8 +46,8 @@ class Progress:
             from rich.console import Console
 
             self._console = Console(stderr=True, highlight=False)
-            self._status = self._console.status(self._text())
-            self._status.start()
+            self._status = self._console.status(_Now(self._text))
+            self._spin(on=True)
         return self
 
     def __exit__(
@@ -50,9 +56,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        self._spin(on=False)
+        self._status = None
 
     def show(self, event: Event) -> None:
         if not self._enabled:
@@ -63,6 +68,7 @@ class Progress:
                 self._line(f"{event.agent}{version} · {event.model or 'default model'}")
                 self._doing = "thinking"
             case ToolUse():
+                self._spin(on=True)
                 self._titles[event.call_id] = event.title or event.name
                 self._doing = event.title or event.name
             case ToolResult():
@@ -71,6 +77,8 @@ class Progress:
                 self._line(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
                 self._doing = "thinking"
             case Text():
+                # The answer is being written on the same terminal, perhaps half a line of it.
+                self._spin(on=not sys.stdout.isatty())
                 self._doing = "answering"
             case UsageReport():
                 self._tokens = event.usage.total
@@ -80,8 +88,6 @@ class Progress:
                 self._line(f"  {_short(event.text)}")
             case _:
                 pass
-        if self._status is not None:
-            self._status.update(self._text())
 
     def summary(self, done: Done) -> None:
         if not self._enabled:
@@ -109,11 +115,18 @@ class Progress:
             self._say(_told(done.error))
 
     def _text(self) -> str:
-        from rich.markup import escape
-
         elapsed = int(time.monotonic() - self._begun)
         tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
-        return f"{escape(_short(self._doing, 70))} [dim]{elapsed} s{tokens}[/dim]"
+        return f"{_short(self._doing, 70)} · {elapsed} s{tokens}"
+
+    def _spin(self, *, on: bool) -> None:
+        if self._status is None or on == self._spinning:
+            return
+        self._spinning = on
+        if on:
+            self._status.start()
+        else:
+            self._status.stop()
 
     def _line(self, text: str) -> None:
         if self._enabled:
@@ -125,6 +138,18 @@ class Progress:
         else:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
+
+
+class _Now:
+    """What it says is asked for at each frame, so that the seconds pass."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+
+    def __rich__(self) -> Any:
+        from rich.text import Text as Plain
+
+        return Plain(self._text(), style="dim")
 
 
 def _told(error: Error) -> str:

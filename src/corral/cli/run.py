@@ -145,8 +145,8 @@ async def _run(
         last: Done | None = None
         with _signals(turn.cancel), progress:
             async for event in turn:
-                progress.show(event)
                 answer.show(event)
+                progress.show(event)
                 if isinstance(event, Done):
                     last = event
             answer.end()
@@ -171,23 +171,31 @@ class _Answer:
 
     def __init__(self) -> None:
         self._open = False
+        self._owed = ""
+        """What must be written before the next message."""
         self._ends_line = True
 
     def show(self, event: Event) -> None:
         if isinstance(event, Text):
-            if not self._open and not self._ends_line:
-                sys.stdout.write("\n\n")
+            if not self._open:
+                sys.stdout.write(self._owed)
             self._open = True
             sys.stdout.write(event.delta)
             sys.stdout.flush()
             if event.delta:
                 self._ends_line = event.delta.endswith("\n")
-        elif getattr(event, "call_id", None) is not None:
+        elif self._open and getattr(event, "call_id", None) is not None:
             self._open = False
+            self._owed = "\n" if self._ends_line else "\n\n"
+            if sys.stdout.isatty():  # progress follows on the same screen
+                self.end()
+                self._owed = "\n"
 
     def end(self) -> None:
         if not self._ends_line:
             sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._ends_line = True
 
 
 class _Json:

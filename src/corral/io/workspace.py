@@ -86,7 +86,7 @@ def look(root: Path) -> Snapshot:
 def look_again(before: Snapshot) -> Snapshot:
     """The same folder, later."""
     root = Path(before.root)
-    listed = _git_files(root) if before.by_git else None
+    listed = _git_files(root, names_only=True) if before.by_git else None
     paths: Iterable[str]
     if listed is not None:
         # A file that git tracked and that is now ignored, say, is still worth a look.
@@ -206,13 +206,16 @@ def _walk(root: Path) -> Iterator[str]:
                 pending.append(path)
 
 
-def _git_files(root: Path) -> dict[str, _Entry | None] | None:
+def _git_files(root: Path, *, names_only: bool = False) -> dict[str, _Entry | None] | None:
     """Tracked and untracked files below the folder, or None where git cannot say."""
     if not any((folder / ".git").exists() for folder in (root, *root.parents)):
         return None
-    listed = _git(root, "ls-files", "-z", "-s", "--debug", "-c", "-o", "--exclude-standard")
+    entries = () if names_only else ("-s", "--debug")
+    listed = _git(root, "ls-files", "-z", *entries, "-c", "-o", "--exclude-standard")
     if listed is None:
         return None
+    if names_only:
+        return dict.fromkeys(os.fsdecode(path) for path in listed.split(b"\0") if path)
     found: dict[str, _Entry | None] = {}
     path, blob = "", ""
     for row in listed.split(b"\0"):
