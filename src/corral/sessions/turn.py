@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from corral.agents.profile import Ending, Launch
+from corral.agents.profile import Ending
 from corral.content import FileChanged
 from corral.errors import (
     CorralError,
     Interrupted,
     PolicyNotLoaded,
-    StorageFailed,
     StreamBroken,
 )
 from corral.events import Error, Event, Init
@@ -31,7 +29,9 @@ from corral.io.ledger import Ledger
 from corral.io.process import Exit, Process
 from corral.result import Fold, Result
 from corral.sessions.deadlines import Deadlines
+from corral.sessions.furnish import furnish
 from corral.sessions.guard import Guard
+from corral.sessions.line_ear import LineEar
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
 from corral.wire.stream import Item, Stream
@@ -55,7 +55,7 @@ class Turn:
         self._stream = Stream(
             prepared.agent.frames, prepared.agent.translator(), clean=self._eraser.clean
         )
-        self._stderr = _Stderr(weakref.WeakMethod(self._hear))
+        self._stderr = LineEar(weakref.WeakMethod(self._hear))
         self._process: Process | None = None
         self._guard: Guard | None = None
         self._deadlines: Deadlines | None = None
@@ -135,7 +135,7 @@ class Turn:
         agent, resume = prepared.agent, kept.meta.session_id
         launch = agent.launch(run, prepared.place(kept.folder), self._prompt, resume)
         self._argv = tuple(self._eraser.clean_text(word) for word in launch.argv)
-        _furnish(launch, prepared, kept)
+        furnish(launch, prepared, kept)
         if run.track_files:
             self._before = await asyncio.to_thread(workspace.look, Path(prepared.cwd))
         self._guard = Guard(
@@ -312,44 +312,6 @@ class Turn:
             if ours.startswith(theirs) or theirs.startswith(ours):
                 self._shared = other._shared = True
         _running.add(self)
-
-
-class _Stderr:
-    """Chunks of stderr → lines, handed to a turn that may be gone."""
-
-    def __init__(self, hear: weakref.WeakMethod[Callable[[str], None]]) -> None:
-        self._hear = hear
-        self._half = b""
-
-    def feed(self, chunk: bytes) -> None:
-        *lines, self._half = (self._half + chunk).split(b"\n")
-        self._half = self._half[-65536:]
-        hear = self._hear()
-        if hear is not None:
-            for line in lines:
-                hear(line.decode("utf-8", "replace"))
-
-
-def _furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
-    """Write the private home. The real home's credentials are linked, never copied."""
-    kept.make()
-    try:
-        for name, content in launch.files.items():
-            folders.write_private(kept.home / name, content.encode())
-        for name in prepared.linked:
-            link = kept.home / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                link.unlink(missing_ok=True)
-                link.symlink_to(Path.home() / name)
-        for image in prepared.run.images:
-            kept.images.mkdir(mode=0o700, exist_ok=True)
-            shutil.copy(os.path.join(prepared.cwd, image), kept.images)
-    except OSError as error:
-        raise StorageFailed(
-            f"cannot write the session's folder {kept.folder}: {error.strerror}",
-            hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
-        ) from error
 
 
 def _unknown(_path: str) -> bool | None:

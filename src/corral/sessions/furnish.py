@@ -1,0 +1,35 @@
+"""The private home of a session, as a launch wants it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from corral.agents.profile import Launch
+from corral.errors import StorageFailed
+from corral.io import folders
+from corral.sessions.prepare import Prepared
+from corral.sessions.store import Kept
+
+
+def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
+    """Write the private home. The real home's credentials are linked, never copied."""
+    kept.make()
+    try:
+        for name, content in launch.files.items():
+            folders.write_private(kept.home / name, content.encode())
+        for name in prepared.linked:
+            link = kept.home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.unlink(missing_ok=True)
+                link.symlink_to(Path.home() / name)
+        for image in prepared.run.images:
+            kept.images.mkdir(mode=0o700, exist_ok=True)
+            shutil.copy(os.path.join(prepared.cwd, image), kept.images)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write the session's folder {kept.folder}: {error.strerror}",
+            hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+        ) from error
