@@ -238,6 +238,9 @@ def _check(run: Run) -> None:
     for name, value in {"model": run.model, "resume": run.resume, "program": run.program}.items():
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
+    for name, value in run.env.items():
+        if "\0" in value:
+            raise ConfigError(f"the value of {name} in env holds a NUL character")
     for name in (*run.pass_env, *run.env):
         if not name or "=" in name or "\0" in name:
             raise ConfigError(f"not the name of an environment variable: {name!r}")

@@ -31,10 +31,20 @@ def test_without_any_file_nothing_is_set() -> None:
 def test_an_agents_table_wins_over_the_defaults() -> None:
     write(
         folders.user_config(),
-        '[defaults]\ntimeout = 1\nmodel = "a"\n[agents.gemini-cli]\nmodel = "b"\n'
-        '[agents.other]\nmodel = "c"\n',
+        '[defaults]\ntimeout = 1\nmodel = "a"\n[agents.gemini-cli]\nmodel = "b"\n',
     )
     assert load("gemini-cli") == {"timeout": 1, "model": "b"}
+
+
+def test_an_agents_table_may_stand_under_any_of_its_names() -> None:
+    write(folders.user_config(), '[agents.gemini_cli]\nmodel = "b"\n')
+    assert load("gemini-cli") == {"model": "b"}
+
+
+def test_a_table_of_an_unknown_agent_is_a_warning() -> None:
+    write(folders.user_config(), '[agents.gemni-cli]\nmodel = "c"\n')
+    with pytest.warns(UserWarning, match="Did you mean 'gemini-cli'"):
+        assert load("gemini-cli") == {}
 
 
 def test_the_folders_file_wins_over_the_users() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
-from corral.io import platform
+from corral.io import descriptors
 from corral.io.process import Exit, Process
 
 ECHO = [sys.executable, "-IS", str(Path(__file__).parent / "programs" / "echo.py")]
@@ -230,7 +230,7 @@ def test_a_failing_listener_does_not_stop_the_clearing_up(folder: Path) -> None:
             sh("echo last words >&2"), cwd=folder, env=os.environ, on_stderr=fail
         )
         # Without the loop, so that the words are still in the pipe when it is closed.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         process.kill_now()
         assert process.stderr == "last words\n"
 
@@ -346,7 +346,7 @@ def test_a_file_is_followed_without_the_kernels_notes(
     def refuse() -> int:
         raise OSError("no inotify here")
 
-    monkeypatch.setattr(platform, "inotify_open", refuse)
+    monkeypatch.setattr(descriptors, "inotify_open", refuse)
     test_a_conversation_goes_both_ways(folder, "file")
 
 

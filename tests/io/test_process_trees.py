@@ -234,7 +234,7 @@ def test_a_fork_of_ours_does_not_kill_what_is_not_its_own() -> None:
         if (fork := os.fork()) == 0:
             process.kill_now()
             os._exit(0)
-        os.waitpid(fork, 0)  # noqa: ASYNC222
+        os.waitpid(fork, 0)
         assert relatives(token) == before
         await process.end()
 

@@ -59,13 +59,14 @@ class Progress:
         self._spin(on=False)
         self._status = None
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
         if not self._enabled:
             return
         match event:
             case Init():
                 version = f" {event.agent_version}" if event.agent_version else ""
-                self._line(f"{event.agent}{version} · {event.model or 'default model'}")
+                said = [f"{event.agent}{version}", event.model or "default model", *notes]
+                self._line(" · ".join(said))
                 self._doing = "thinking"
             case ToolUse():
                 self._spin(on=True)

@@ -146,7 +146,7 @@ async def _run(
         with _signals(turn.cancel), progress:
             async for event in turn:
                 answer.show(event)
-                progress.show(event)
+                progress.show(event, turn.notes)
                 if isinstance(event, Done):
                     last = event
             answer.end()

@@ -18,10 +18,12 @@ repository, so it may set only what can do no harm; give its path in
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
-from corral.errors import ConfigError, PolicyError
+from corral import agents
+from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.io import folders
 from corral.policy import Policy, policy_from
 
@@ -73,11 +75,25 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
         )
     values = {
         **_table(path, tables, "defaults"),
-        **_table(path, _table(path, tables, "agents"), agent),
+        **_agent_table(path, tables, agent),
     }
     if isinstance(values.get("policy"), dict):
         values["policy"] = policy_from(dict(values["policy"]), f"{path}: policy")
     return values
+
+
+def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
+    """Under whichever of its names the agent stands there."""
+    found: dict[str, Any] = {}
+    for name in _table(path, tables, "agents"):
+        try:
+            known = agents.find(name).name
+        except UnknownAgent as error:
+            warnings.warn(f"{path}: [agents.{name}], ignored: {error.hint}", stacklevel=2)
+            continue
+        if known == agent:
+            found |= _table(path, _table(path, tables, "agents"), name)
+    return found
 
 
 def _table(path: Path, tables: dict[str, Any], name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from corral import errors
-from corral.io import platform
+from corral.io import descriptors
 
 
 def whole(stdin: bytes | Path | None) -> int:
@@ -21,7 +21,7 @@ def whole(stdin: bytes | Path | None) -> int:
         except OSError as error:
             reason = f"cannot read {stdin}: {error.strerror}"
             raise errors.PromptError(reason, phase="spawn") from error
-    fd = platform.memory_file()
+    fd = descriptors.memory_file()
     try:
         rest = memoryview(stdin)
         while rest:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from corral.io import platform
+from corral.io import descriptors
 
 CHUNK = 262_144
 PIPE_SIZE = 1_048_576
@@ -53,7 +53,7 @@ class Pipe:
         self._loop = loop
         self._fd, self.child_fd = os.pipe()
         os.set_blocking(self._fd, False)
-        self._grown = big and Pipe._big < BIG_PIPES and platform.grow_pipe(self._fd, PIPE_SIZE)
+        self._grown = big and Pipe._big < BIG_PIPES and descriptors.grow_pipe(self._fd, PIPE_SIZE)
         Pipe._big += self._grown
         self._wake: Callable[[], None] | None = None
         self._listening = False
@@ -105,7 +105,7 @@ class Tail:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self._loop = loop
-        self._fd, self.child_fd, self._path = platform.scratch_file(folder)
+        self._fd, self.child_fd, self._path = descriptors.scratch_file(folder)
         self._offset = 0
         self._punched: int | None = 0
         self._notes = _Notes.of(loop)
@@ -125,7 +125,7 @@ class Tail:
         self._offset += len(data)
         self._pause = Tail.POLL[0]
         if self._punched is not None and self._offset - self._punched >= HOLE:
-            done = platform.punch_hole(self._fd, self._punched, HOLE)
+            done = descriptors.punch_hole(self._fd, self._punched, HOLE)
             self._punched = self._punched + HOLE if done else None
         return data
 
@@ -183,11 +183,11 @@ class _Notes:
         self._loop = loop
         self._users = 0
         self._expected: dict[int, Callable[[], None]] = {}
-        self._fd = platform.inotify_open()
+        self._fd = descriptors.inotify_open()
         loop.add_reader(self._fd, self._readable)
 
     def expect(self, fd: int, wake: Callable[[], None]) -> int:
-        watch = platform.inotify_once(self._fd, fd)
+        watch = descriptors.inotify_once(self._fd, fd)
         self._expected[watch] = wake
         return watch
 

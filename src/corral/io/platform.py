@@ -1,6 +1,6 @@
-"""Every difference between operating systems, and nothing else.
+"""Every difference between operating systems in handling processes, and nothing else.
 
-Linux is the measured case: pidfds, /proc, sub-reaping, inotify, holes in files.
+Linux is the measured case: pidfds, /proc, sub-reaping; ``descriptors`` has files and pipes.
 macOS looks at processes through ``ps``; Windows ends trees through ``taskkill``.
 Nothing here keeps a run's state: that is ``tree`` and ``process``.
 """
@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -226,11 +225,11 @@ def _has_children_files() -> bool:
 
 def _subreaper(on: bool) -> None:
     if LINUX:
-        _libc().prctl(36, int(on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        libc().prctl(36, int(on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
@@ -315,87 +314,3 @@ def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None]
     if code is None:
         return None
     return (None, -code) if code < 0 and not WINDOWS else (code, None)
-
-
-def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
-    """A new private file: a descriptor to read, one that appends, and its path where
-    it has to be removed afterwards. On POSIX it has no name left to remove."""
-    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # not every file system can
-            appends = os.open(folder, flags | os.O_TMPFILE, 0o600)
-            try:
-                return os.open(f"/proc/self/fd/{appends}", os.O_RDWR), appends, None
-            except OSError:
-                os.close(appends)
-                raise
-    path = folder / f"stdout-{os.urandom(8).hex()}"
-    appends = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        reads = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    except OSError:
-        os.close(appends)
-        raise
-    finally:
-        if not WINDOWS:
-            path.unlink(missing_ok=True)
-    return reads, appends, path if WINDOWS else None
-
-
-def memory_file() -> int:
-    """A descriptor of a nameless file, for what the child reads as its stdin."""
-    if sys.platform == "linux":
-        return os.memfd_create("corral-stdin")
-    import tempfile  # here, as loading it costs more than all the rest of this file
-
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def punch_hole(fd: int, start: int, length: int) -> bool:
-    """Give a part of a file back to the disk; False where that cannot be done."""
-    if not LINUX:
-        return False
-    import ctypes
-
-    keep_size_and_punch = 0x01 | 0x02
-    offsets = ctypes.c_int64(start), ctypes.c_int64(length)
-    libc = _libc()
-    fallocate = getattr(libc, "fallocate64", None) or libc.fallocate
-    return bool(fallocate(fd, keep_size_and_punch, *offsets) == 0)
-
-
-def grow_pipe(fd: int, size: int) -> bool:
-    """Enlarge a pipe's buffer; False where that cannot be done."""
-    if sys.platform != "linux":
-        return False
-    import fcntl
-
-    try:
-        return fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size) >= size
-    except OSError:
-        return False
-
-
-def inotify_open() -> int:
-    """A descriptor that turns readable when a watched file is written to."""
-    if not LINUX:
-        raise OSError("no inotify here")
-    import ctypes
-
-    fd = int(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), "inotify_init1")
-    return fd
-
-
-def inotify_once(inotify: int, fd: int) -> int:
-    """Watch an open file for one write to it; returns the number the event will have."""
-    import ctypes
-
-    modify_oneshot = 0x2 | 0x80000000
-    path = f"/proc/self/fd/{fd}".encode()
-    watch = int(_libc().inotify_add_watch(inotify, path, ctypes.c_uint32(modify_oneshot)))
-    if watch < 0:
-        raise OSError(ctypes.get_errno(), "inotify_add_watch")
-    return watch

@@ -69,6 +69,8 @@ class Turn:
         self._shared = False
         self._ending: asyncio.Task[Exit] | None = None
         self._state = "new"
+        self.notes: tuple[str, ...] = ()
+        """What was chosen on the caller's behalf, once the turn has started."""
         self.result: Result | None = None
         """Set by ``collect``."""
 
@@ -134,6 +136,7 @@ class Turn:
         prepared, kept, run = self._prepared, self._kept, self._prepared.run
         agent, resume = prepared.agent, kept.meta.session_id
         launch = agent.launch(run, prepared.place(kept.folder), self._prompt, resume)
+        self.notes = launch.notes
         self._argv = tuple(self._eraser.clean_text(word) for word in launch.argv)
         furnish(launch, prepared, kept)
         if run.track_files:
