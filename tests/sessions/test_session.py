@@ -13,7 +13,7 @@ from typing import Unpack
 
 import pytest
 from laws import lawful
-from scripted import GOOD, children, descriptors, scripted
+from scripted import GOOD, PROGRAM, children, descriptors, scripted
 
 import corral
 from corral import errors
@@ -68,7 +68,7 @@ async def test_check_raises_what_the_result_carries(workspace: Path) -> None:
     assert caught.value.result.text == "half"
     assert caught.value.exit_code == 0
     assert caught.value.agent_version == "0.61.0"
-    assert str(scripted(workspace)["program"]) in " ".join(caught.value.argv)
+    assert str(PROGRAM) in " ".join(caught.value.argv)
 
 
 async def test_a_clean_exit_without_a_result_is_incomplete(workspace: Path) -> None:
@@ -220,10 +220,11 @@ async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(worksp
         warnings.simplefilter("error")
         session = corral.session("gemini-cli", **scripted(workspace))
         await session.__aenter__()
-        async for _ in session.prompt("init\nchild\ntext x\nhang"):
-            break
+        async for event in session.prompt("init\nchild\ntext x\nhang"):
+            if isinstance(event, Text):
+                break
         assert children()
-        del session, _
+        del session
         async with asyncio.timeout(5):
             while children():
                 gc.collect()

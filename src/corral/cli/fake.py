@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 
 import click
@@ -27,6 +28,7 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
     Point the agent at it: GOOGLE_GEMINI_BASE_URL is the address printed first, and
     GEMINI_API_KEY anything at all.
     """
+    gc.enable()  # it may serve for long
     server = ModelServer(Script.load(script), key=key, port=port)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, seconds))

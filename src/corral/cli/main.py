@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -49,6 +50,9 @@ def command(config: str | None) -> None:
 
 def main() -> None:
     """The entry point. Every error is a message and its exit code, never a traceback."""
+    # A short-lived program: collecting garbage while loading, and once more at the end,
+    # would cost more than all the work in between.
+    gc.disable()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         # Started with stdout closed: the answer would be lost after it was paid for.
         sys.stderr.write("corral: stdout is closed\n")
@@ -75,6 +79,7 @@ def main() -> None:
     except OSError as error:
         _pipe_closed()
         code = _explained(error)
+    gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
 
 

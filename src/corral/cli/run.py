@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -79,6 +80,7 @@ def command(prompt: str | None, file: str | None, agent: str, **given: Any) -> i
         raise ConfigError("--json and --quiet both given")
     if given["dry_run"]:
         return dry_run(agent, {**options}, text, as_json=given["as_json"])
+    gc.enable()  # all is loaded, and from here on it may take long
     answer: _Answer | _Json = _Json() if given["as_json"] else _Answer()
     return asyncio.run(_run(agent, text, options, answer, Progress(enabled=not given["quiet"])))
 

@@ -73,15 +73,16 @@ def strays() -> list[int]:
         # The kernel hands orphans to our first thread.
         own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         # A run has a session of its own: what shares ours is the child of another.
-        return [pid for pid in map(int, own.split()) if not _in_our_session(pid)]
+        ours = os.getsid(0)
+        return [pid for pid in map(int, own.split()) if _session(pid) != ours]
     return pids()
 
 
-def _in_our_session(pid: int) -> bool:
+def _session(pid: int) -> int | None:
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError):
-            return os.getsid(pid) == os.getsid(0)
-    return False
+            return os.getsid(pid)
+    return None
 
 
 def pids() -> list[int]:

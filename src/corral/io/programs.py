@@ -7,8 +7,6 @@ before anything runs, and npm's ``.cmd`` shims on Windows are stepped over.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import shutil
@@ -20,7 +18,7 @@ import msgspec
 
 from corral.agents.profile import Agent
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
-from corral.io import folders
+from corral.io import folders, memory
 
 VERSION_SECONDS = 30
 _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
@@ -37,6 +35,13 @@ class Found(msgspec.Struct, frozen=True):
     """How to start it."""
     version: str | None
     source: Source
+
+
+class _Package(msgspec.Struct):
+    """What we read of a ``package.json``."""
+
+    name: str = ""
+    version: str | None = None
 
 
 def locate(agent: Agent, program: str | None) -> Found:
@@ -122,24 +127,20 @@ def _packaged_version(script: str, agent: Agent) -> str | None:
     """From the package beside the program: the CLI's own answer costs two CPU seconds."""
     for folder in Path(os.path.realpath(script)).parents:
         try:
-            package = json.loads((folder / "package.json").read_bytes())
-            if package.get("name") == agent.package.npm:
-                return str(package["version"])
-        except (OSError, ValueError, KeyError, AttributeError):
+            package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
+        if package.name == agent.package.npm:
+            return package.version
     return None
 
 
 def _told_version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
     """From ``--version``, remembered by path, size and time."""
-    info = os.stat(argv[-1])
-    key = f"{argv[-1]}:{info.st_size}:{info.st_mtime_ns}"
-    remembered = folders.cache() / "versions.json"
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        known = msgspec.json.decode(remembered.read_bytes(), type=dict[str, str])
-    if key in known:
-        return known[key]
+    key = memory.key_of(argv[-1])
+    known = memory.recall("versions", key)
+    if known is not None:
+        return known
     try:
         told = subprocess.run(
             [*argv, "--version"],
@@ -160,8 +161,7 @@ def _told_version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
             hint=f"Run: {install_line(agent)}",
             stderr=told.stderr.decode("utf-8", "replace")[-2000:],
         )
-    with contextlib.suppress(OSError):  # only a memory: without it the question is asked again
-        folders.write_private(remembered, msgspec.json.encode({**known, key: found[0]}))
+    memory.keep("versions", key, found[0])
     return found[0]
 
 

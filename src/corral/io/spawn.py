@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from corral import errors
-from corral.io import platform
+from corral.io import memory, platform
 
 _EXHAUSTED = {
     errno.EAGAIN: "too many processes: raise `ulimit -u` or run fewer at a time",
@@ -83,8 +83,13 @@ def _works(name: str, *options: str) -> bool:
     tool = _tool(name)
     if tool is None:
         return False
-    probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
-    return probe.returncode == 0
+    key = memory.key_of(tool, *options)
+    known = memory.recall("launchers", key)
+    if known is None:
+        probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
+        known = "works" if probe.returncode == 0 else "fails"
+        memory.keep("launchers", key, known)
+    return known == "works"
 
 
 def find(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:

@@ -10,7 +10,6 @@ repository names, and the agent may have written the repository's settings.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -259,6 +258,8 @@ def _environment() -> dict[str, str]:
 
 
 def _digest(path: str) -> bytes | None:
+    import hashlib  # here: an empty folder needs none
+
     try:
         with open(path, "rb") as file:
             return hashlib.blake2b(file.read(HASHED_FILE + 1), digest_size=16).digest()
@@ -276,6 +277,8 @@ def _blob_id(path: str, length: int) -> str | None:
     except OSError:
         return None
     head = b"blob %d\0" % len(data)
+    import hashlib
+
     algorithm = "sha1" if length == 40 else "sha256"
     return hashlib.new(algorithm, head + data, usedforsecurity=False).hexdigest()
 

@@ -10,22 +10,17 @@ anything else can see them.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
 
 from corral.content import Cost, Usage
-from corral.events import Error, Event, Json, Log, Unknown
-from corral.wire.lines import LIMIT, SAMPLE, Lines, Oversized
+from corral.events import Event
+from corral.wire.lines import LIMIT, Lines, Oversized
+from corral.wire.oddities import LOG_LIMIT, UNDECODABLE, look_again, oversized
 
-LOG_LIMIT = 4096
-"""Characters of a line that is not JSON; a megabyte of banner helps nobody."""
-
-_TERMINAL = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+__all__ = ["LOG_LIMIT", "Finish", "Item", "Stream", "Translate"]
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +69,7 @@ class Stream:
         items: list[Item] = []
         for block in blocks:
             if isinstance(block, Oversized):
-                items.append(_oversized(block))
+                items.append(oversized(block))
                 continue
             self._translate_block(block if self._clean is None else self._clean(block), items)
         return items
@@ -87,7 +82,7 @@ class Stream:
                 self.last_line = block[block.rfind(b"\n", 0, -1) + 1 :]
                 items += self._translate(frames)
                 return
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             pass  # one of them is odd: again, line by line
         for line in block.split(b"\n"):
             if not line:
@@ -95,57 +90,7 @@ class Stream:
             self.last_line = line
             try:
                 frame = self._decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                frame = self._odd(line, items)
+            except UNDECODABLE:
+                frame = look_again(line, self._decode, items.append)
             if frame is not None:
                 items += self._translate([frame])
-
-    def _odd(self, line: bytes, items: list[Item]) -> Any:
-        """A line that is no frame as it stands: a frame after all, once mended, or an item."""
-        text = _TERMINAL.sub("", line.decode("utf-8", "replace")).strip("\ufeff \t\r\n")
-        if not text:
-            return None
-        if text[0] not in "{[":
-            items.append(Log(text[:LOG_LIMIT]))
-            return None
-        mended = _without_surrogates(text) if _SURROGATE.search(line) else text
-        try:
-            raw: Json = msgspec.json.decode(mended)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            items.append(_malformed(str(error), text))
-            return None
-        try:
-            return self._decode(mended)
-        except msgspec.MsgspecError:
-            items.append(Unknown(raw))
-            return None
-
-
-def _without_surrogates(text: str) -> str:
-    """JSON whose strings hold half a character (JavaScript cuts them so), with U+FFFD there."""
-    try:
-        plain = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError):
-        return text
-    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _malformed(message: str, text: str) -> Error:
-    return Error(
-        code="malformed_line",
-        message=f"a line of the agent's output is not JSON: {message}: {text[:SAMPLE]}",
-        recoverable=True,
-        phase="stream",
-        facts={"sample": text[:SAMPLE]},
-    )
-
-
-def _oversized(line: Oversized) -> Error:
-    sample = line.sample.decode("utf-8", "replace")
-    return Error(
-        code="oversized_line",
-        message=f"a line of {line.size:,} bytes is over the limit and was dropped: {sample}",
-        recoverable=True,
-        phase="stream",
-        facts={"sample": sample, "size": line.size},
-    )
