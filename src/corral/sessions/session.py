@@ -16,10 +16,12 @@ from types import TracebackType
 from typing import Any
 
 from corral.errors import ConfigError, ResumeLost
+from corral.io.environment import Eraser
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
+from corral.sessions.stream_backend import StreamBackend
 from corral.sessions.turn import Turn
 
 
@@ -72,7 +74,10 @@ class Session:
         """The next turn. It starts when its events are first asked for; one that was
         not read to its end is ended then."""
         prepared, kept = self._open()
-        self._turn = Turn(prepared, kept, the_prompt(prepared, text), self._turn)
+        whole = the_prompt(prepared, text)
+        eraser = Eraser(prepared.environment.secrets)
+        backend = StreamBackend(prepared, kept, whole, eraser)
+        self._turn = Turn(prepared, kept, whole, backend, eraser=eraser, before=self._turn)
         return self._turn
 
     async def run(self, text: str | None = None) -> Result:

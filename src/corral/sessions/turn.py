@@ -1,8 +1,7 @@
 """One turn: a prompt in, lawful events out, and nothing left behind.
 
 The events are pulled: the agent's output is read only while somebody waits for
-the next event, so a slow reader slows the agent and memory stays flat. There is
-no queue and no task but the one that ends the agent when it must end early.
+the next event, so a slow reader slows the agent and memory stays flat.
 """
 
 from __future__ import annotations
@@ -14,27 +13,18 @@ import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from corral.agents.profile import Ending
 from corral.content import FileChanged
-from corral.errors import (
-    CorralError,
-    Interrupted,
-    PolicyNotLoaded,
-    StreamBroken,
-)
+from corral.errors import CorralError, Interrupted, RemoteError
 from corral.events import Error, Event, Init
-from corral.io import folders, workspace
+from corral.io import workspace
 from corral.io.environment import Eraser
-from corral.io.ledger import Ledger
-from corral.io.process import Exit, Process
 from corral.result import Fold, Result
+from corral.sessions.backend import Backend
 from corral.sessions.deadlines import Deadlines
-from corral.sessions.furnish import furnish
 from corral.sessions.guard import Guard
-from corral.sessions.line_ear import LineEar
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
-from corral.wire.stream import Item, Stream
+from corral.wire.stream import Item
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns under way in this process, to tell when two shared a folder."""
@@ -44,35 +34,38 @@ class Turn:
     """Iterate it for the events, or ``await turn.collect()`` for the result alone."""
 
     def __init__(
-        self, prepared: Prepared, kept: Kept, prompt: str, before: Turn | None = None
+        self,
+        prepared: Prepared,
+        kept: Kept,
+        prompt: str,
+        backend: Backend,
+        *,
+        eraser: Eraser,
+        before: Turn | None = None,
     ) -> None:
         """``before`` is ended when this one starts, should it still be under way."""
         self._prepared = prepared
         self._kept = kept
         self._prompt = prompt
+        self._backend = backend
+        self._eraser = eraser
         self._previous = before
-        self._eraser = Eraser(prepared.environment.secrets)
-        self._stream = Stream(
-            prepared.agent.frames, prepared.agent.translator(), clean=self._eraser.clean
-        )
-        self._stderr = LineEar(weakref.WeakMethod(self._hear))
-        self._process: Process | None = None
         self._guard: Guard | None = None
         self._deadlines: Deadlines | None = None
         self._before: workspace.Snapshot | None = None
-        self._argv: tuple[str, ...] = ()
-        self._beside: list[Item] = []
         self._late_items: list[Item] = []
         self._recording = prepared.run.record
         self._failure: CorralError | None = None
         self._lingered = False
         self._shared = False
-        self._ending: asyncio.Task[Exit] | None = None
         self._state = "new"
-        self.notes: tuple[str, ...] = ()
-        """What was chosen on the caller's behalf, once the turn has started."""
         self.result: Result | None = None
         """Set by ``collect``."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was chosen on the caller's behalf, once the turn has started."""
+        return self._backend.notes
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events()
@@ -103,17 +96,6 @@ class Turn:
                 return batch
         return []
 
-    def _record(self, batch: list[Event]) -> None:
-        """A disk that fills up costs the transcript, not the run."""
-        if not self._recording:
-            return
-        try:
-            self._kept.record(batch)
-        except OSError as error:
-            self._recording = False
-            text = f"the transcript ends here: {error.strerror}"
-            self._beside.append(_warning("transcript_lost", text))
-
     def cancel(self) -> None:
         """End the agent; the stream then ends with ``done`` as interrupted."""
         self._fail(Interrupted("the run was cancelled"))
@@ -124,82 +106,69 @@ class Turn:
         _running.discard(self)
         if self._deadlines is not None:
             self._deadlines.stop()
-        if self._process is not None:
-            await self._process.end(self._prepared.run.grace)
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
+        await self._backend.close()
 
     async def _start(self) -> None:
+        self._state = "starting"
         if self._previous is not None:
             await self._previous.close()
             self._previous = None
-        prepared, kept, run = self._prepared, self._kept, self._prepared.run
-        agent, resume = prepared.agent, kept.meta.session_id
-        launch = agent.launch(run, prepared.place(kept.folder), self._prompt, resume)
-        self.notes = launch.notes
-        self._argv = tuple(self._eraser.clean_text(word) for word in launch.argv)
-        furnish(launch, prepared, kept)
-        if run.track_files:
-            self._before = await asyncio.to_thread(workspace.look, Path(prepared.cwd))
-        self._guard = Guard(
-            Init(
-                model=run.model,
-                cwd=prepared.cwd,
-                agent_version=prepared.program.version,
-                capabilities=agent.capabilities,
-                resumed=resume is not None,
-                run_id=f"{kept.meta.id}.{kept.meta.turns + 1}",
-                agent=agent.name,
-                session_id=resume,
-            ),
-            started=time.time(),
-            existed=self._before.has if self._before else _unknown,
-        )
-        self._process = await Process.start(
-            launch.argv,
-            cwd=prepared.cwd,
-            env={**prepared.environment.values, **launch.env},
-            stdin=launch.stdin,
-            stdout=agent.stdout,
-            scratch=kept.tmp,
-            ledger=Ledger(folders.ledger(), agent.name),
-            on_stderr=self._stderr.feed,
-        )
+        started = time.time()
+        try:
+            await self._backend.prepare()
+            if self._prepared.run.track_files:
+                self._before = await asyncio.to_thread(workspace.look, Path(self._prepared.cwd))
+            self._guard = self._new_guard(started)
+            await self._backend.begin(self._fail)
+        except RemoteError as error:
+            if not self._backend.started:
+                raise
+            self._guard = self._guard or self._new_guard(started)
+            self._failure = error
         self._state = "running"
-        self._deadlines = Deadlines(run, self._late)
+        self._deadlines = Deadlines(self._prepared.run, self._late)
         self._meet_others()
 
+    def _new_guard(self, started: float) -> Guard:
+        prepared, meta = self._prepared, self._kept.meta
+        init = Init(
+            model=prepared.run.model,
+            cwd=prepared.cwd,
+            agent_version=prepared.program.version,
+            capabilities=prepared.agent.capabilities,
+            resumed=meta.session_id is not None,
+            run_id=f"{meta.id}.{meta.turns + 1}",
+            agent=prepared.agent.name,
+            session_id=meta.session_id,
+        )
+        existed = self._before.has if self._before else _unknown
+        return Guard(init, started=started, existed=existed)
+
     async def _read(self) -> list[Event]:
-        process, guard, deadlines = self._process, self._guard, self._deadlines
-        if process is None or guard is None or deadlines is None:
+        guard, deadlines = self._guard, self._deadlines
+        if guard is None or deadlines is None:
             raise RuntimeError("the turn was not started")
         deadlines.listen()
-        chunk = await process.listen()
-        if chunk == b"":
-            return await self._finish(process, guard)
+        items = None if self._failure else await self._backend.receive()
+        if items is None:
+            return await self._finish(guard, deadlines)
         deadlines.hear()
-        items = self._stream.receive(chunk) if chunk else []
-        if self._beside:
-            items = [*self._beside, *items]
-            self._beside = []
         batch = guard.take(items, time.time())
         if guard.finish is not None:
             deadlines.finish()
         return batch
 
-    async def _finish(self, process: Process, guard: Guard) -> list[Event]:
-        run, kept = self._prepared.run, self._kept
-        batch = guard.take([*self._beside, *self._stream.end()], time.time())
-        ended = await process.end(run.grace)
-        if self._deadlines is not None:
-            self._deadlines.stop()
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
+    async def _finish(self, guard: Guard, deadlines: Deadlines) -> list[Event]:
+        batch = guard.take(await self._backend.finish(), time.time())
+        deadlines.stop()
         self._state = "over"
         _running.discard(self)
-        error = self._failure or self._explain(ended, process, guard)
+        error = self._failure or self._backend.explain(guard, lingered=self._lingered)
         if error is not None:
-            self._add_facts(error, ended, process)
+            self._backend.add_facts(error)
+            error.agent_version = self._prepared.program.version
+            if error.retry_after is not None:
+                error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(guard)
         resumable = guard.session_id is not None and guard.finish is not None
         resumable = self._remember(guard, error, resumable=resumable) and resumable
@@ -209,33 +178,9 @@ class Turn:
             error,
             files=files,
             files_complete=complete,
-            resume_token=kept.meta.id if resumable and run.keep else None,
+            resume_token=self._kept.meta.id if resumable and self._prepared.run.keep else None,
         )
         return batch
-
-    def _explain(self, ended: Exit, process: Process, guard: Guard) -> CorralError | None:
-        code, signal = (0, None) if self._lingered else (ended.code, ended.signal)
-        ending = Ending(
-            code=code,
-            signal=signal,
-            stderr=self._eraser.clean_text(process.stderr),
-            finish=guard.finish,
-            answered=guard.answered,
-            run=self._prepared.run,
-        )
-        return self._prepared.agent.explain(ending)
-
-    def _add_facts(self, error: CorralError, ended: Exit, process: Process) -> None:
-        noise = self._prepared.agent.noise
-        said = self._eraser.clean_text(process.stderr).splitlines()
-        error.stderr = "\n".join(line for line in said if not line.startswith(noise))[-4000:]
-        error.exit_code, error.signal = ended.code, ended.signal
-        error.argv = self._argv
-        error.agent_version = self._prepared.program.version
-        if isinstance(error, StreamBroken):
-            error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
-        if error.retry_after is not None:
-            error.resets_at = time.time() + error.retry_after
 
     async def _files(self, guard: Guard) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
@@ -264,8 +209,19 @@ class Turn:
             return False
         return True
 
+    def _record(self, batch: list[Event]) -> None:
+        """A disk that fills up costs the transcript, not the run."""
+        if not self._recording:
+            return
+        try:
+            self._kept.record(batch)
+        except OSError as error:
+            self._recording = False
+            text = f"the transcript ends here: {error.strerror}"
+            self._late_items.append(_warning("transcript_lost", text))
+
     def _afterthoughts(self, guard: Guard) -> list[Item]:
-        items = [*self._late_items]
+        items, self._late_items = self._late_items, []
         wanted = self._prepared.run.model
         used = guard.finish.model if guard.finish else None
         if wanted and used and wanted != used and wanted not in self._prepared.agent.model_aliases:
@@ -275,38 +231,17 @@ class Turn:
         return items
 
     def _late(self, error: CorralError | None) -> None:
+        """A deadline passed; without an error the agent only lingers after its last word."""
         self._lingered = error is None
         if error is not None:
             self._fail(error)
         else:
-            self._end_soon()
+            self._backend.end_soon()
 
     def _fail(self, error: CorralError) -> None:
-        if self._failure is None and self._state == "running":
+        if self._failure is None and self._state in ("starting", "running"):
             self._failure = error
-            self._end_soon()
-
-    def _end_soon(self) -> None:
-        if self._process is not None and self._ending is None:
-            grace = self._prepared.run.grace
-            self._ending = asyncio.get_running_loop().create_task(self._process.end(grace))
-
-    def _hear(self, line: str) -> None:
-        """A line of stderr."""
-        agent = self._prepared.agent
-        if any(sign in line for sign in agent.fatal_stderr):
-            self._fail(
-                PolicyNotLoaded(
-                    f"{agent.name} did not take the policy, and was ended at once:"
-                    f" {self._eraser.clean_text(line)}",
-                    hint="Report this with the policy you gave: corral wrote the file.",
-                )
-            )
-        item = agent.read_stderr(self._eraser.clean_text(line)) if agent.read_stderr else None
-        if item is not None:
-            self._beside.append(item)
-            if self._process is not None:
-                self._process.nudge()
+            self._backend.end_soon()
 
     def _meet_others(self) -> None:
         ours = self._prepared.cwd + os.sep

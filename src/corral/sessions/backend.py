@@ -1,0 +1,57 @@
+"""What a turn needs of an agent, however it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from corral.errors import CorralError
+from corral.sessions.guard import Guard
+from corral.wire.stream import Item
+
+Fail: TypeAlias = Callable[[CorralError], None]
+"""How a backend ends its turn from the outside of a call."""
+
+
+class Backend(Protocol):
+    """One turn's way to the agent: ``prepare``, ``begin``, ``receive`` until None, ``finish``."""
+
+    notes: tuple[str, ...]
+    """What was chosen on the caller's behalf, once prepared."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the agent runs: from then on a failure is an event, not an exception."""
+        ...
+
+    async def prepare(self) -> None:
+        """Everything up to the moment before the agent may touch the workspace."""
+        ...
+
+    async def begin(self, fail: Fail) -> None:
+        """Hand over the prompt. ``fail`` is held weakly or until the end."""
+        ...
+
+    async def receive(self) -> list[Item] | None:
+        """The next items, perhaps none; None when the agent will say no more."""
+        ...
+
+    def end_soon(self) -> None:
+        """Start to end the turn; ``receive`` then comes to its None."""
+        ...
+
+    async def finish(self) -> list[Item]:
+        """After None: end all that is to end, and give the last items."""
+        ...
+
+    async def close(self) -> None:
+        """End the turn wherever it stands; nothing of it is left."""
+        ...
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        """After ``finish``: None for a success."""
+        ...
+
+    def add_facts(self, error: CorralError) -> None:
+        """Write what is known into an error."""
+        ...
