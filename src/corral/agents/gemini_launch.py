@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 
 from corral.agents.gemini_policy import POLICY_FILE, compile_policy
-from corral.agents.profile import Launch, Place
+from corral.agents.profile import Compiled, Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
 from corral.options import Run
@@ -82,11 +82,32 @@ _TEMPLATE = ("{{args}}", "!{", "@{")
 
 def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
+    compiled = compile_policy(run.policy, run, place)
+    note, stdin, files = _prompt(run, prompt, place)
+    flags = ["--output-format", "stream-json"]
+    if resume is not None:
+        flags += ["--resume", resume]
+    return _launch(run, place, compiled, flags, stdin=stdin, files=files, note=note)
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
+    compiled = compile_policy(run.policy, run, place, asks=True)
+    return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
+
+
+def _launch(
+    run: Run,
+    place: Place,
+    compiled: Compiled,
+    flags: list[str],
+    *,
+    stdin: bytes,
+    files: dict[str, str],
+    note: str | None,
+) -> Launch:
     method, said = _auth(place)
     trusted = _trust(run, place)
-    compiled = compile_policy(run.policy, run, place)
-    text, stdin, files = _prompt(run, prompt, place)
-    secrets = _mcp_secrets(run)
     settings = _merged(place.user_settings, _settings(run, method))
     files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
     env = {
@@ -98,7 +119,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **secrets,
+        **_mcp_secrets(run),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -108,10 +129,11 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     notes = [said]
     if trusted:
         notes.append("the folder is trusted: GEMINI.md in it is read")
-    if text is not None:
-        notes.append(text)
+    if note is not None:
+        notes.append(note)
+    common = _flags(run, place, compiled)
     return Launch(
-        argv=(*place.program, *_flags(run, place, resume, compiled.flags, bool(compiled.files))),
+        argv=(*place.program, *flags, *common),
         env=env,
         stdin=stdin,
         files=files,
@@ -119,17 +141,13 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     )
 
 
-def _flags(
-    run: Run, place: Place, resume: str | None, approval: tuple[str, ...], has_policy: bool
-) -> list[str]:
-    flags = ["--output-format", "stream-json", *approval]
-    if has_policy:
+def _flags(run: Run, place: Place, compiled: Compiled) -> list[str]:
+    flags = [*compiled.flags]
+    if compiled.files:
         policy = os.path.join(place.home, POLICY_FILE)
         flags += ["--policy", policy, "--admin-policy", policy]
     if run.model is not None:
         flags += [f"--model={run.model}"]
-    if resume is not None:
-        flags += ["--resume", resume]
     if run.sandbox:
         flags.append("--sandbox")
     if run.inherit != "user":

@@ -56,6 +56,8 @@ def can_be_hidden(name: str) -> bool:
 
 
 POLICY_FILE = "policy.toml"
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
 
 _BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 950, 990
 _MOST_RULES = 150
@@ -80,10 +82,13 @@ _RELATIVE = _PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
+def compile_policy(
+    policy: Policy, run: Run, place: Place | None = None, *, asks: bool = False
+) -> Compiled:
     """Raises ``PolicyError`` for a tool name that is nearly one of the CLI's.
 
-    ``place`` is needed for the rules to be run, not for the report.
+    ``place`` is needed for the rules to be run, not for the report. ``asks``: somebody
+    answers the CLI's questions, so that *ask* need not become a denial.
     """
     if policy.mode == "native":
         rows = tuple(
@@ -95,9 +100,20 @@ def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Comp
     _deny_rules(policy, rules)
     _path_rules(run, place, rules)
     _grants(policy, run, place, rules)
+    if asks and policy.allow_tools is None:
+        _questions(policy, rules)
     rules.add("*", "deny", _BASE)
     flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
-    return Compiled(_report(policy), flags, {POLICY_FILE: rules.text()})
+    report = tuple(_row(policy, capability, asks=asks) for capability in CAPABILITIES)
+    return Compiled(report, flags, {POLICY_FILE: rules.text()})
+
+
+def _questions(policy: Policy, rules: _Rules) -> None:
+    for capability, tools in _TOOLS_OF.items():
+        if policy.verdict(capability) == "ask":
+            rules.add(tools, "ask_user", _GRANT)
+    if policy.verdict("mcp") == "ask":
+        rules.add("mcp_*", "ask_user", _GRANT - 1)
 
 
 class _Rules:
@@ -111,13 +127,10 @@ class _Rules:
         priority: int,
         *,
         pattern: str | None = None,
-        server: str | None = None,
         redirect: bool = False,
         message: str | None = None,
     ) -> None:
         lines = ["[[rule]]"]
-        if server is not None:
-            lines.append(f"mcpName = {_toml(server)}")
         name = _toml(tools) if isinstance(tools, str) else f"[{', '.join(map(_toml, tools))}]"
         lines += [f"toolName = {name}", f'decision = "{decision}"', f"priority = {priority}"]
         if pattern is not None:
@@ -198,6 +211,8 @@ def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> Non
         return
     if policy.verdict("mcp") == "allow":
         rules.add("mcp_*", "allow", _GRANT)
+    elif policy.verdict("mcp", own=True) == "allow":
+        rules.add(f"mcp_{OWN_SERVER}_*", "allow", _GRANT)
 
 
 _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
@@ -208,11 +223,7 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 
 
-def _report(policy: Policy) -> tuple[Row, ...]:
-    return tuple(_row(policy, capability) for capability in CAPABILITIES)
-
-
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
     verdict: Verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -223,6 +234,9 @@ def _row(policy: Policy, capability: Capability) -> Row:
             chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
         verdict = "allow" if chosen else "deny"
         notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+    elif verdict == "ask" and asks:
+        enforcement = "brokered"
+        notes.append("each request is put to whoever answers; with nobody there it is denied")
     elif verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
     if capability == "network" and policy.network == "deny" and _shell_is_free(policy):
