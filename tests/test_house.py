@@ -99,9 +99,7 @@ def test_of_the_agents_the_floors_above_know_only_the_record() -> None:
 
 
 ALLOWED_NAMES = {
-    ("corral.sessions.doors", "gemini-cli"),  # the default agent
-    ("corral.cli.run", "gemini-cli"),
-    ("corral.cli.agents", "gemini-cli"),
+    ("corral.agents", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
 }
 

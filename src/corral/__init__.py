@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from corral.keywords import Options
     from corral.policy import Policy, decide
     from corral.result import Result, fold
-    from corral.sessions.doors import available, run, run_sync, session
+    from corral.sessions.doors import available, pool, run, run_sync, session
+    from corral.sessions.pool import Pool
     from corral.sessions.session import Session
     from corral.sessions.turn import Turn
 
@@ -46,9 +47,11 @@ _HOME = {
     "Result": "corral.result",
     "fold": "corral.result",
     "available": "corral.sessions.doors",
+    "pool": "corral.sessions.doors",
     "run": "corral.sessions.doors",
     "run_sync": "corral.sessions.doors",
     "session": "corral.sessions.doors",
+    "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
     "Turn": "corral.sessions.turn",
 }
@@ -61,6 +64,7 @@ __all__ = [
     "McpServer",
     "Options",
     "Policy",
+    "Pool",
     "Refusal",
     "Result",
     "Session",
@@ -73,6 +77,7 @@ __all__ = [
     "events",
     "fold",
     "from_json",
+    "pool",
     "run",
     "run_sync",
     "session",

@@ -92,3 +92,9 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str | None = None
     env: dict[str, str] = {}
     headers: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        where = self.url or " ".join(self.command)
+        return (
+            f"McpServer({self.name!r}, {where!r}, secrets={sorted({**self.env, **self.headers})})"
+        )

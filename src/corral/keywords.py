@@ -44,6 +44,10 @@ class Options(TypedDict, total=False):
     program: str | os.PathLike[str] | None
     strict: bool
     track_files: bool
+    allow_file_reads: bool
+    allow_file_writes: bool
+    auth_method: str | None
+    thinking: bool
     record: bool
     keep: bool
     config: Mapping[str, Any]

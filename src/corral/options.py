@@ -59,6 +59,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     program: str | None = None
     strict: bool = True
     track_files: bool = True
+    allow_file_reads: bool = False
+    """Read files for the agent, where it asks its client to."""
+    allow_file_writes: bool = False
+    auth_method: str | None = None
+    """One of the ways an agent offers to sign in; none unless asked for."""
+    thinking: bool = True
+    """Pass the agent's thoughts on."""
     record: bool = False
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True

@@ -8,7 +8,7 @@ import pytest
 
 from corral import agents
 from corral.agents.profile import Agent
-from corral.errors import UnknownAgent
+from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
 from corral.options import KNOWN
 
@@ -19,9 +19,31 @@ def test_there_is_an_agent() -> None:
     assert "gemini-cli" in {agent.name for agent in EVERY}
 
 
-@pytest.mark.parametrize("name", ["gemini-cli", "gemini", "Gemini-CLI", "gemini_cli", " gemini "])
-def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str) -> None:
-    assert agents.find(name).name == "gemini-cli"
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gemini-cli", "gemini-cli"),
+        ("Gemini-CLI", "gemini-cli"),
+        ("gemini_cli", "gemini-cli"),
+        ("gemini", "gemini-acp"),
+        (" gemini ", "gemini-acp"),
+        ("gemini_acp", "gemini-acp"),
+    ],
+)
+def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str, meant: str) -> None:
+    assert agents.find(name).name == meant
+
+
+@pytest.mark.parametrize("command", ["some-agent --acp", "/opt/agent", "'a b' --x"])
+def test_a_command_line_is_an_agent(command: str) -> None:
+    agent = agents.find(command)
+    assert (agent.name, agent.transport) == (command, "acp")
+
+
+@pytest.mark.parametrize("command", ["'unclosed --acp", "  /  'x"])
+def test_what_is_no_command_line_is_told(command: str) -> None:
+    with pytest.raises(ConfigError, match="not a command line"):
+        agents.find(command)
 
 
 @pytest.mark.parametrize("name", ["gemni", "gemini-clii", "gemini.cli"])
@@ -31,11 +53,11 @@ def test_an_unknown_agent_is_refused_with_the_nearest(name: str) -> None:
     assert "Did you mean 'gemini" in (raised.value.hint or "")
 
 
-@pytest.mark.parametrize("name", ["", "profile", "__init__", "../x", "zzz", "gemini_policy", "os"])
+@pytest.mark.parametrize("name", ["", "profile", "__init__", "zzz", "gemini_policy", "os"])
 def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(UnknownAgent) as raised:
         agents.find(name)
-    assert "Known: gemini-cli" in (raised.value.hint or "")
+    assert "Known: gemini-acp, gemini-cli" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
@@ -47,7 +69,11 @@ def test_an_agents_record_is_whole(agent: Agent) -> None:
     assert set(agent.secret_env) <= set(agent.env_family)
     assert set(agent.tools.values()) <= set(get_args(ToolKind))
     assert agent.package.minimum <= agent.package.tested
-    assert agent.translator() is not agent.translator()
+    if agent.transport == "stream":
+        assert agent.translator is not None
+        assert agent.translator() is not agent.translator()
+    else:
+        assert agent.quirks is not None
 
 
 def test_no_two_agents_share_a_name() -> None:

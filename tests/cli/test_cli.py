@@ -38,7 +38,8 @@ def corral(
 
 
 def run(orders: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return corral("run", "--program", str(PROGRAM), *words, "-", cwd=cwd, stdin=orders)
+    agent = ("--agent", "gemini-cli", "--program", str(PROGRAM))
+    return corral("run", *agent, *words, "-", cwd=cwd, stdin=orders)
 
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) -> None:
@@ -66,7 +67,8 @@ def test_json_is_an_event_a_line(workspace: Path) -> None:
 
 def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
     done = run(GOOD, cwd=workspace)
-    assert "gemini-cli has no channel for questions: write, shell, network denied" in done.stderr
+    assert "gemini-cli has no channel for questions" in done.stderr
+    assert "write, shell, network denied" in done.stderr
     assert "no channel" not in run(GOOD, "--approve", "all", cwd=workspace).stderr
 
 
@@ -188,7 +190,7 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
 
 def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None:
     process = subprocess.Popen(
-        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
         cwd=workspace,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -209,7 +211,7 @@ def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None
 
 def test_a_closed_stdout_is_refused_before_anything_is_spent(workspace: Path) -> None:
     done = subprocess.run(
-        f"{CORRAL} run --program {PROGRAM} 'write evil.txt' >&-",
+        f"{CORRAL} run --agent gemini-cli --program {PROGRAM} 'write evil.txt' >&-",
         shell=True,
         cwd=workspace,
         capture_output=True,
@@ -226,7 +228,7 @@ def test_an_interruption_ends_the_agent_and_exits_130(
     number: signal.Signals, workspace: Path
 ) -> None:
     process = subprocess.Popen(
-        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
         cwd=workspace,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -286,7 +288,8 @@ def test_the_policy_table_is_data_too(workspace: Path) -> None:
     done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
     tables = json.loads(done.stdout)
     assert {row["enforcement"] for row in tables["all"]} == {"native"}
-    assert "ask→deny" in corral("agents", "policy", "gemini", cwd=workspace).stdout
+    assert {row["enforcement"] for row in tables["reads"]} == {"native", "brokered"}
+    assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 
 
 def test_yolo_is_loud(workspace: Path) -> None:
@@ -314,7 +317,7 @@ def test_a_script_is_served_and_stops_by_itself(workspace: Path) -> None:
 
 def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
     process = subprocess.Popen(
-        [CORRAL, "run", "--program", str(PROGRAM), "--json", "-"],
+        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
         cwd=workspace,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

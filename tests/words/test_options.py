@@ -46,7 +46,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(name: str, near: str) -> 
 
 
 def test_an_unknown_option_near_to_none_lists_all() -> None:
-    with pytest.raises(ConfigError, match="unknown option 'zzzz': known are: allowed_tools, "):
+    with pytest.raises(ConfigError, match="unknown option 'zzzz': known are: allow_file_reads, "):
         build(zzzz=1)
 
 

@@ -15,10 +15,17 @@ from corral.agents.profile import Agent
 from corral.errors import UnknownAgent
 
 ENTRY_POINTS = "corral.agents"
+DEFAULT_AGENT = "gemini-acp"
+"""It can ask, think aloud and stay warm."""
 
 
 def find(name: str) -> Agent:
-    """The agent of that name or alias. Raises ``UnknownAgent`` with the nearest names."""
+    """The agent of that name or alias; a command line is an agent too. Raises
+    ``UnknownAgent`` with the nearest names."""
+    if len(name.split()) > 1 or "/" in name:
+        from corral.agents.command import agent_for
+
+        return agent_for(name)
     wanted = name.strip().lower().replace("_", "-")
     stem = wanted.split("-")[0]
     for agent in _of_module(stem):

@@ -15,6 +15,7 @@ from corral.agents import gemini_failures, gemini_launch, gemini_policy
 from corral.agents.profile import Agent, Package, Probe
 from corral.content import Usage
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.wire.acp_quirks import Quirks
 from corral.wire.stream import Finish, Item, Translate
 
 TOOLS = gemini_policy.KINDS
@@ -214,15 +215,71 @@ def model_used(models: dict[str, Tokens]) -> str | None:
     return ranked[-1] if ranked else None
 
 
+QUIRKS = Quirks(
+    name_from_id="__",
+    mcp_prefixes=("mcp_",),
+    injected_text=("[MODE_UPDATE]",),
+    rejected_tools_stay_silent=True,
+    quiet_period=0.25,
+    model_list_complete=False,
+    set_model="session/set_model",
+    missing_file_is_empty=True,
+    command_marks=("/", "$"),
+    command_guard="\u2060",
+)
+"""``command_guard``: a word joiner, which no trimming takes away and no model sees."""
+
+_PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
+_PROBE = Probe(
+    write=("write_file", {"file_path": "probe.txt", "content": "written by the agent\n"}),
+    shell=("run_shell_command", {"command": "touch shell.txt"}),
+    url_env="GOOGLE_GEMINI_BASE_URL",
+    key_env="GEMINI_API_KEY",
+    model="gemini-2.5-flash",
+)
+
 AGENTS = (
+    Agent(
+        name="gemini-acp",
+        aliases=("gemini",),
+        title="Gemini CLI",
+        description="Google's Gemini CLI as a peer that stays: it can ask, think aloud, keep warm",
+        transport="acp",
+        programs=("gemini",),
+        package=_PACKAGE,
+        compile=gemini_policy.compile_asking,
+        launch=gemini_launch.launch_acp,
+        explain=gemini_failures.explain_acp,
+        read_stderr=gemini_failures.read_stderr,
+        quirks=QUIRKS,
+        model_at_start=True,
+        load_needs_new_minute=True,
+        sessions_a_process=25,
+        tools=TOOLS,
+        probe=_PROBE,
+        supports=gemini_launch.SUPPORTS_ACP,
+        capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+        asks=True,
+        resumes=True,
+        prompt_limit=gemini_launch.PROMPT_LIMIT,
+        model_aliases=gemini_launch.MODEL_ALIASES,
+        env_family=gemini_launch.ENV_FAMILY,
+        secret_env=gemini_launch.SECRET_ENV,
+        credential_files=gemini_launch.CREDENTIAL_FILES,
+        user_settings=gemini_launch.USER_SETTINGS,
+        user_files=gemini_launch.USER_FILES,
+        project_files=gemini_launch.PROJECT_FILES,
+        parent_files=gemini_launch.PARENT_FILES,
+        fatal_stderr=("Policy file error", "Policy file warning"),
+        noise=gemini_failures.NOISE,
+    ),
     Agent(
         name="gemini-cli",
         title="Gemini CLI",
         description="Google's Gemini CLI, headless: one process a prompt, JSON lines out",
         transport="stream",
-        aliases=("gemini",),
         programs=("gemini",),
-        package=Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0"),
+        package=_PACKAGE,
         frames=Frames,
         translator=translator,
         compile=gemini_policy.compile_policy,
@@ -230,13 +287,7 @@ AGENTS = (
         explain=gemini_failures.explain,
         read_stderr=gemini_failures.read_stderr,
         tools=TOOLS,
-        probe=Probe(
-            write=("write_file", {"file_path": "probe.txt", "content": "written by the agent\n"}),
-            shell=("run_shell_command", {"command": "touch shell.txt"}),
-            url_env="GOOGLE_GEMINI_BASE_URL",
-            key_env="GEMINI_API_KEY",
-            model="gemini-2.5-flash",
-        ),
+        probe=_PROBE,
         supports=gemini_launch.SUPPORTS,
         capabilities=("tools", "files", "resume", "mcp", "usage"),
         asks=False,

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any, cast
 
+import msgspec
+
 from corral import errors
 from corral.agents.profile import Ending
 from corral.errors import CorralError
@@ -76,6 +78,23 @@ def explain(ending: Ending) -> CorralError | None:
     if finish.kind == "FatalInputError" or ending.code == 42:
         return errors.InputRejected(_api_error(message)[0])
     return _of_answer(message) or _of_api(message, ending)
+
+
+def explain_acp(ending: Ending) -> CorralError | None:
+    """As a peer: an error's code is the HTTP status; without one the process has ended."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    message = finish.message or "the CLI reported an error without saying which"
+    kind = finish.kind or ""
+    code = int(kind) if kind.lstrip("-").isdecimal() else 0
+    if code == -32000 or "API key is missing" in message:
+        return errors.AuthenticationFailed(message, hint=_KEY_HINT)
+    known = _of_answer(message)
+    if known is not None:
+        return known
+    exit_code = code & 0xFF if code in HTTP else 0
+    return _of_api(message, msgspec.structs.replace(ending, code=exit_code))
 
 
 def _of_answer(message: str) -> CorralError | None:

@@ -40,6 +40,13 @@ SUPPORTS = frozenset(
     }
 )
 
+SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | {
+    "allow_file_reads",
+    "allow_file_writes",
+    "auth_method",
+    "thinking",
+}
+
 SECRET_ENV = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 ENV_FAMILY = (
     *SECRET_ENV,

@@ -108,11 +108,18 @@ def compile_policy(
     return Compiled(report, flags, {POLICY_FILE: rules.text()})
 
 
+def compile_asking(policy: Policy, run: Run) -> Compiled:
+    """For the CLI as a peer: its questions come to us."""
+    return compile_policy(policy, run, asks=True)
+
+
 def _questions(policy: Policy, rules: _Rules) -> None:
+    """As a peer the CLI says nothing of a tool that was hidden from the model, so what is
+    not allowed is asked about, and refused by us: then it is told."""
     for capability, tools in _TOOLS_OF.items():
-        if policy.verdict(capability) == "ask":
+        if policy.verdict(capability) != "allow":
             rules.add(tools, "ask_user", _GRANT)
-    if policy.verdict("mcp") == "ask":
+    if policy.verdict("mcp") != "allow":
         rules.add("mcp_*", "ask_user", _GRANT - 1)
 
 
@@ -234,9 +241,10 @@ def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
             chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
         verdict = "allow" if chosen else "deny"
         notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-    elif verdict == "ask" and asks:
+    elif asks and verdict != "allow":
         enforcement = "brokered"
-        notes.append("each request is put to whoever answers; with nobody there it is denied")
+        if verdict == "ask":
+            notes.append("put to whoever answers; with nobody there it is denied")
     elif verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
     if capability == "network" and policy.network == "deny" and _shell_is_free(policy):

@@ -19,9 +19,10 @@ from corral.errors import CorralError
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import Capability, Enforcement, Policy, Verdict
+from corral.wire.acp_quirks import Quirks
 from corral.wire.stream import Finish, Item, Translate
 
-Transport = Literal["stream"]
+Transport = Literal["stream", "acp"]
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -120,15 +121,23 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...]
     """Names to look for on PATH."""
     package: Package
-    frames: Any
-    """The type a line of its output decodes to."""
-    translator: Callable[[], Translate]
-    """A fresh one for each turn."""
     compile: Callable[[Policy, Run], Compiled]
     launch: Callable[[Run, Place, str, str | None], Launch]
     """(options, machine, prompt, vendor's session to resume) → what to start."""
     explain: Callable[[Ending], CorralError | None]
     tools: Mapping[str, ToolKind]
+    frames: Any = None
+    """Of a ``stream``: the type a line of its output decodes to."""
+    translator: Callable[[], Translate] | None = None
+    """Of a ``stream``: a fresh one for each turn."""
+    quirks: Quirks | None = None
+    """Of an ``acp`` agent: what it does in its own way."""
+    model_at_start: bool = False
+    """The model is an argument of the program, not a setting of a session."""
+    load_needs_new_minute: bool = False
+    """A session cannot be loaded in the clock minute of its creation."""
+    sessions_a_process: int = 1000
+    """After so many the process is replaced: some never free what a session took."""
     probe: Probe | None = None
     aliases: tuple[str, ...] = ()
     supports: frozenset[str] = frozenset()

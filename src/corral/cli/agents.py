@@ -77,7 +77,7 @@ def install_agent(name: str, quiet: bool) -> None:
 
 
 @command.command("policy")
-@click.argument("name", default="gemini-cli")
+@click.argument("name", default=agents.DEFAULT_AGENT)
 @click.option(
     "--approve", type=click.Choice(["reads", "edits", "all"]), help="One preset.  [default: all]"
 )
@@ -111,7 +111,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
     if reap:
         return examination.reap(as_json=as_json)
-    agent = agents.find(name or "gemini-cli")
+    agent = agents.find(name or agents.DEFAULT_AGENT)
     report = asyncio.run(examination.examine(agent))
     click.echo(json.dumps(report) if as_json else examination.told(report))
     return 0 if report["works"] else report["exit_code"]

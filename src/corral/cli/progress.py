@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from corral.agents import DEFAULT_AGENT
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
 from corral.sessions.prepare import Prepared
 
@@ -28,18 +29,19 @@ class Progress:
         self._tokens: int | None = None
         self._spinning = False
 
-    def begin(self, prepared: Prepared) -> None:
-        """Say once what was decided on the caller's behalf."""
+    def begin(self, prepared: Prepared, *, asks: bool) -> None:
+        """Say once what was decided on the caller's behalf. ``asks``: somebody answers."""
         asked = [
             row.capability
             for row in prepared.compiled.report
             if row.verdict == "ask" and (row.capability != "mcp" or prepared.run.mcp_servers)
         ]
-        if asked and not prepared.agent.asks and prepared.run.policy.mode != "native":
-            self._line(
-                f"{prepared.agent.name} has no channel for questions: {', '.join(asked)} denied."
-                " --approve edits or all allows more; an agent that speaks ACP can ask."
-            )
+        if asked and not asks and prepared.run.policy.mode != "native":
+            why = "nobody is here to be asked"
+            if not prepared.agent.asks:
+                why = f"{prepared.agent.name} has no channel for questions"
+                why += f" ({DEFAULT_AGENT} can ask)" if prepared.agent.name != DEFAULT_AGENT else ""
+            self._line(f"{why}: {', '.join(asked)} denied; --approve edits or all allows more.")
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -114,6 +116,10 @@ class Progress:
         self._say(" · ".join(parts))
         if done.error is not None:
             self._say(_told(done.error))
+
+    def pause(self) -> None:
+        """Nothing moves until the next tool."""
+        self._spin(on=False)
 
     def _text(self) -> str:
         elapsed = int(time.monotonic() - self._begun)

@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import click
 
+from corral.agents import DEFAULT_AGENT
 from corral.cli.dry_run import dry_run
 from corral.cli.progress import Progress
 from corral.cli.prompts import read_prompt
+from corral.cli.questions import Terminal, somebody_is_there
 from corral.errors import ConfigError, by_code
 from corral.events import Done, Event, Text, to_json
 from corral.io import config
@@ -25,7 +27,13 @@ from corral.sessions.session import Session
 
 @click.command("run")
 @click.argument("prompt", required=False)
-@click.option("-a", "--agent", default="gemini-cli", show_default=True, help="Which agent.")
+@click.option(
+    "-a",
+    "--agent",
+    default=DEFAULT_AGENT,
+    show_default=True,
+    help="Which agent, or any command that speaks ACP.",
+)
 @click.option("-f", "--file", "file", help="Read the prompt from this file; - is stdin.")
 @click.option("-C", "--cwd", help="Where the agent works.  [default: here]")
 @click.option("-m", "--model", help="The model, by the agent's own name for it.")
@@ -141,8 +149,10 @@ async def _run(
     answer: _Answer | _Json,
     progress: Progress,
 ) -> int:
-    async with Session(agent, {**options}) as session:
-        progress.begin(session.prepared)
+    asker = Terminal(progress.pause) if somebody_is_there() else None
+    async with Session(agent, {**options}, asker) as session:
+        can_ask = session.prepared.agent.asks and asker is not None
+        progress.begin(session.prepared, asks=can_ask)
         turn = session.prompt(text)
         last: Done | None = None
         with _signals(turn.cancel), progress:

@@ -49,6 +49,8 @@ def locate(agent: Agent, program: str | None) -> Found:
     or ``VersionTooOld``, each with the command that mends it."""
     path, source = _path(agent, program)
     argv = _start(path, agent)
+    if not agent.package.tested:
+        return Found(path, argv, None, source)  # any command: of its versions nothing is known
     version = _version(path, argv, agent)
     oldest = agent.package.minimum
     if version is not None and _parts(version) < _parts(oldest):

@@ -20,6 +20,11 @@ class Backend(Protocol):
     """What was chosen on the caller's behalf, once prepared."""
 
     @property
+    def session_id(self) -> str | None:
+        """The vendor's, where it is known before the agent says so itself."""
+        ...
+
+    @property
     def started(self) -> bool:
         """Whether the agent runs: from then on a failure is an event, not an exception."""
         ...

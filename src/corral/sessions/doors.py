@@ -1,18 +1,23 @@
-"""The ways in: ``session``, ``run``, ``run_sync``, ``available``."""
+"""The ways in: ``session``, ``pool``, ``run``, ``run_sync``, ``available``."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from msgspec.structs import replace
+
 from corral import agents
-from corral.errors import CorralError
+from corral.agents import DEFAULT_AGENT
+from corral.errors import CorralError, RemoteError
 from corral.events import Event
 from corral.io import config, programs
 from corral.options import Run
 from corral.result import Fold, Result
+from corral.sessions.broker import Asker
+from corral.sessions.pool import Pool
 from corral.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -21,9 +26,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def session(agent: str = "gemini-cli", **options: Unpack[Options]) -> Session:
-    """A conversation with an agent, as ``async with``; see ``Options`` for the names."""
-    return Session(agent, cast("dict[str, Any]", options))
+def session(
+    agent: str = DEFAULT_AGENT,
+    *,
+    ask: Asker | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    **options: Unpack[Options],
+) -> Session:
+    """A conversation with an agent, as ``async with``; see ``Options`` for the names.
+
+    ``ask`` answers the agent's permission questions, where it can ask: it is given the
+    ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
+    ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
+    functions, sync or async, that the agent may call.
+    """
+    return Session(agent, cast("dict[str, Any]", options), ask, tools)
+
+
+def pool(
+    agent: str = DEFAULT_AGENT,
+    *,
+    size: int = 1,
+    prompts_at_once: int = 4,
+    ask: Asker | None = None,
+    **options: Unpack[Options],
+) -> Pool:
+    """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``."""
+    return Pool(
+        agent,
+        cast("dict[str, Any]", options),
+        size=size,
+        prompts_at_once=prompts_at_once,
+        ask=ask,
+    )
 
 
 async def run(
@@ -32,6 +67,10 @@ async def run(
     *,
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
+    ask: Asker | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    output: Any = None,
+    repairs: int = 2,
     **options: Unpack[Options],
 ) -> Result:
     """One prompt to its end.
@@ -39,17 +78,29 @@ async def run(
     The result says how it went: look at ``result.ok``, or give ``check=True`` to
     have anything but a success raised as its own error. What is wrong with the
     call itself is raised in any case, before anything is spent or spawned.
+
+    With ``output``, a type or a JSON Schema, ``result.output`` is a value of it: what
+    does not fit is repaired in the same session at most ``repairs`` times, and then
+    the result is an error, never a success without a value.
     """
-    async with session(agent, **options) as opened:
-        turn = opened.prompt(prompt)
-        if on_event is None:
-            result = await turn.collect()
-        else:
+    if output is not None:
+        from corral.sessions.output import wanted
+
+        wanted(output)  # a schema that cannot be met is told before anything starts
+    async with session(agent, ask=ask, tools=tools, **options) as opened:
+
+        async def one(text: str | None) -> Result:
             folding = Fold()
-            async for event in turn:
+            async for event in opened.prompt(text):
                 folding.add(event)
-                on_event(event)
-            result = folding.result()
+                if on_event is not None:
+                    on_event(event)
+            return folding.result()
+
+        if output is None:
+            result = await one(prompt)
+        else:
+            result = await _typed(one, opened.whole_prompt(prompt), output, repairs)
     return result.raise_for_status() if check else result
 
 
@@ -59,10 +110,39 @@ def run_sync(
     *,
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
+    ask: Asker | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    output: Any = None,
+    repairs: int = 2,
     **options: Unpack[Options],
 ) -> Result:
     """``run`` for code that is not async; also inside a running loop, as in a notebook."""
-    return _blocking(run(agent, prompt, check=check, on_event=on_event, **options))
+    work = run(
+        agent,
+        prompt,
+        check=check,
+        on_event=on_event,
+        ask=ask,
+        tools=tools,
+        output=output,
+        repairs=repairs,
+        **options,
+    )
+    return _blocking(work)
+
+
+async def _typed(
+    one: Callable[[str], Awaitable[Result]], prompt: str, output: Any, repairs: int
+) -> Result:
+    from corral.sessions.output import typed
+
+    try:
+        return (await typed(one, prompt, output, repairs=repairs))[1]
+    except RemoteError as error:
+        failed: Result | None = error.result
+        if failed is None:
+            raise
+        return replace(failed, status=error.status, error=error.event(), output=None)
 
 
 def available(agent: str) -> bool:

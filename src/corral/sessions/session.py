@@ -12,25 +12,50 @@ mere garbage collection: the agent and all it started are gone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corral.errors import ConfigError, ResumeLost
+from msgspec.structs import replace
+
+from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.io.environment import Eraser
+from corral.policy import Policy
 from corral.result import Result
 from corral.sessions import store
+from corral.sessions.acp_backend import AcpBackend
+from corral.sessions.backend import Backend
+from corral.sessions.broker import Asker
+from corral.sessions.chat import Chat
+from corral.sessions.connection import Connection
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
 from corral.sessions.stream_backend import StreamBackend
 from corral.sessions.turn import Turn
 
+if TYPE_CHECKING:
+    from corral.sessions.tool_server import ToolServer
+    from corral.sessions.tools import Tool
+
 
 class Session:
     """One agent, one conversation. Not for several tasks at once."""
 
-    def __init__(self, agent: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        agent: str,
+        options: dict[str, Any],
+        ask: Asker | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+    ) -> None:
+        """``ask`` answers the agent's permission questions; without it they are denied.
+        ``tools`` are Python functions that the agent may call."""
         self._agent = agent
         self._options = options
+        self._ask = ask
+        self._tools = tools
+        self._server: ToolServer | None = None
+        self._line: OwnLine | None = None
         self._prepared: Prepared | None = None
         self._kept: Kept | None = None
         self._turn: Turn | None = None
@@ -49,10 +74,47 @@ class Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
         prepared = prepare(self._agent, self._options)
-        kept = _resumed(prepared) if prepared.run.resume is not None else None
+        if self._tools:  # what is wrong was told before a server is opened
+            prepared = await self._with_tools()
+        try:
+            kept = _resumed(prepared) if prepared.run.resume is not None else None
+        except BaseException:
+            await self._stop_serving()
+            raise
         self._prepared = prepared
         self._kept = kept or store.create(prepared.agent.name, prepared.cwd)
         return self
+
+    async def _with_tools(self) -> Prepared:
+        """The same, with the caller's own functions as one more tool server."""
+        from corral.sessions.tool_server import ToolServer
+
+        self._server = await ToolServer(self._tools).__aenter__()
+        servers = [*self._options.get("mcp_servers", ()), self._server.mcp_server]
+        options = {**self._options, "mcp_servers": servers}
+        policy = options.get("policy") or Policy()
+        if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
+            # Whoever hands over a function means it to be called.
+            options["policy"] = replace(policy, own_mcp="allow")
+        try:
+            return prepare(self._agent, options)
+        except BaseException:
+            await self._stop_serving()
+            raise
+
+    async def _stop_serving(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.__aexit__(None, None, None)
+
+    def _tools_missed(self) -> CorralError | None:
+        """A tool that never reached the agent is an error, never a silence."""
+        if self._server is None or self._server.connected.is_set():
+            return None
+        return ToolFailed(
+            f"{self._agent} never asked for the tools it was given",
+            hint="Its log may say why; a policy that denies MCP also hides them.",
+        )
 
     async def __aexit__(
         self,
@@ -64,7 +126,10 @@ class Session:
         try:
             if turn is not None:
                 await turn.close()
+            if self._line is not None:
+                await self._line.close()
         finally:
+            await self._stop_serving()
             if self._kept is not None and self._prepared is not None:
                 keep = self._prepared.run.keep and self._kept.meta.turns > 0
                 self._kept.close(keep=keep or self._prepared.run.resume is not None)
@@ -76,9 +141,27 @@ class Session:
         prepared, kept = self._open()
         whole = the_prompt(prepared, text)
         eraser = Eraser(prepared.environment.secrets)
-        backend = StreamBackend(prepared, kept, whole, eraser)
-        self._turn = Turn(prepared, kept, whole, backend, eraser=eraser, before=self._turn)
+        backend: Backend
+        if prepared.agent.transport == "acp":
+            if self._line is None:
+                self._line = OwnLine(prepared, kept, eraser)
+            backend = AcpBackend(prepared, kept, whole, self._line, self._ask)
+        else:
+            backend = StreamBackend(prepared, kept, whole, eraser)
+        self._turn = Turn(
+            prepared,
+            kept,
+            whole,
+            backend,
+            eraser=eraser,
+            before=self._turn,
+            check=self._tools_missed,
+        )
         return self._turn
+
+    def whole_prompt(self, text: str | None) -> str:
+        """The text a prompt would send: a prompt file's content where one is set."""
+        return the_prompt(self._open()[0], text)
 
     async def run(self, text: str | None = None) -> Result:
         """The next turn, to its end."""
@@ -88,6 +171,35 @@ class Session:
         if self._prepared is None or self._kept is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._kept
+
+
+class OwnLine:
+    """A connection of the session's own, opened when first needed and again after a crash."""
+
+    def __init__(self, prepared: Prepared, kept: Kept, eraser: Eraser) -> None:
+        self.chat: Chat | None = None
+        self._prepared = prepared
+        self._kept = kept
+        self._eraser = eraser
+        self._open: Connection | None = None
+
+    async def connection(self) -> Connection:
+        if self._open is not None and self._open.dead is not None:
+            await self.give_up(self._open)
+        if self._open is None:
+            self.chat = None
+            self._open = await Connection.open(self._prepared, self._kept, self._eraser)
+        return self._open
+
+    async def give_up(self, connection: Connection) -> None:
+        if self._open is connection:
+            self._open, self.chat = None, None
+        await connection.close(0.0)
+
+    async def close(self) -> None:
+        if self._open is not None:
+            connection, self._open = self._open, None
+            await connection.close(self._prepared.run.grace)
 
 
 def _resumed(prepared: Prepared) -> Kept:

@@ -28,9 +28,10 @@ class StreamBackend:
         self._kept = kept
         self._prompt = prompt
         self._eraser = eraser
-        self._stream = Stream(
-            prepared.agent.frames, prepared.agent.translator(), clean=eraser.clean
-        )
+        agent = prepared.agent
+        if agent.translator is None:
+            raise RuntimeError(f"{agent.name} is no stream agent")
+        self._stream = Stream(agent.frames, agent.translator(), clean=eraser.clean)
         self._ear = LineEar(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
         self._process: Process | None = None
@@ -39,6 +40,10 @@ class StreamBackend:
         self._fail: Fail | None = None
         self._beside: list[Item] = []
         self.notes: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str | None:
+        return self._kept.meta.session_id
 
     @property
     def started(self) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from corral.content import FileChanged
@@ -42,8 +42,11 @@ class Turn:
         *,
         eraser: Eraser,
         before: Turn | None = None,
+        check: Callable[[], CorralError | None] | None = None,
     ) -> None:
-        """``before`` is ended when this one starts, should it still be under way."""
+        """``before`` is ended when this one starts, should it still be under way. ``check``
+        has the last word on a turn that ended well."""
+        self._check = check
         self._prepared = prepared
         self._kept = kept
         self._prompt = prompt
@@ -139,7 +142,7 @@ class Turn:
             resumed=meta.session_id is not None,
             run_id=f"{meta.id}.{meta.turns + 1}",
             agent=prepared.agent.name,
-            session_id=meta.session_id,
+            session_id=self._backend.session_id,
         )
         existed = self._before.has if self._before else _unknown
         return Guard(init, started=started, existed=existed)
@@ -164,6 +167,8 @@ class Turn:
         self._state = "over"
         _running.discard(self)
         error = self._failure or self._backend.explain(guard, lingered=self._lingered)
+        if error is None and self._check is not None:
+            error = self._check()
         if error is not None:
             self._backend.add_facts(error)
             error.agent_version = self._prepared.program.version

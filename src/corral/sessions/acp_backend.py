@@ -1,0 +1,226 @@
+"""An agent that stays, reached by the Agent Client Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+from corral import errors
+from corral.agents.profile import Ending
+from corral.errors import CorralError
+from corral.events import Thinking
+from corral.sessions.backend import Fail
+from corral.sessions.broker import Asker
+from corral.sessions.chat import Chat
+from corral.sessions.connection import Connection
+from corral.sessions.guard import Guard
+from corral.sessions.prepare import Prepared
+from corral.sessions.store import Kept
+from corral.wire.acp_requests import Block, ImageBlock, TextBlock
+from corral.wire.stream import Item
+
+_STOPPED: dict[str, type[CorralError]] = {
+    "cancelled": errors.Interrupted,
+    "max_turn_requests": errors.TurnLimit,
+    "max_tokens": errors.ContextLengthExceeded,
+    "refusal": errors.ContentRefused,
+}
+
+
+class Line(Protocol):
+    """Where a backend gets its connection from: a session's own, or a pool's."""
+
+    chat: Chat | None
+    """The conversation to go on with."""
+
+    async def connection(self) -> Connection: ...
+
+    async def give_up(self, connection: Connection) -> None:
+        """It cannot be used any more: end it."""
+        ...
+
+
+class AcpBackend:
+    """One prompt. See ``Backend`` for what each method promises."""
+
+    def __init__(
+        self, prepared: Prepared, kept: Kept, prompt: str, line: Line, ask: Asker | None
+    ) -> None:
+        self._prepared = prepared
+        self._kept = kept
+        self._prompt = prompt
+        self._line = line
+        self._ask = ask
+        self._connection: Connection | None = None
+        self._chat: Chat | None = None
+        self._call: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving_up: asyncio.Task[None] | None = None
+        self._failed_to_open = False
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str | None:
+        return self._chat.session_id if self._chat else None
+
+    @property
+    def started(self) -> bool:
+        return self._connection is not None or self._failed_to_open
+
+    async def prepare(self) -> None:
+        run = self._prepared.run
+        try:
+            connection = await self._line.connection()
+        except errors.RemoteError as error:  # it ran, and failed to shake hands
+            self._failed_to_open = error.phase not in ("config", "spawn")
+            raise
+        self._connection, self.notes = connection, connection.notes
+        chat = self._line.chat
+        if chat is None:
+            chat = await self._open(connection)
+            self._line.chat = chat
+        self._chat = chat
+        if run.images and connection.agent and not connection.agent.images:
+            raise errors.ConfigError(f"{self._prepared.agent.name} takes no images")
+
+    async def _open(self, connection: Connection) -> Chat:
+        prepared, meta = self._prepared, self._kept.meta
+        run, agent = prepared.run, prepared.agent
+        if meta.session_id is not None:
+            if agent.load_needs_new_minute:
+                await _next_minute(meta.created)
+            chat, _ = await connection.load_chat(
+                meta.session_id, prepared.cwd, run.mcp_servers, self._ask
+            )
+            return chat
+        chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        wants = run.model is not None and not agent.model_at_start
+        if wants and run.model is not None and offered.model != run.model:
+            complete = connection.quirks.model_list_complete and offered.models
+            if complete and run.model not in offered.models:
+                raise errors.ModelNotFound(
+                    f"{agent.name} has no model {run.model!r}",
+                    hint=f"It has: {', '.join(offered.models)}.",
+                )
+            await connection.set_model(chat, run.model)
+        return chat
+
+    async def begin(self, fail: Fail) -> None:
+        connection, chat = self._connection, self._chat
+        if connection is None or chat is None:
+            raise RuntimeError("prepare first")
+        chat.is_given_up = False
+        self._call = connection.prompt(chat, self._blocks())
+
+    async def receive(self) -> list[Item] | None:
+        if self._connection is None or self._chat is None or self._call is None:
+            return None
+        items = await self._connection.items(self._chat, self._call)
+        if items is None or self._prepared.run.thinking:
+            return items
+        return [item for item in items if not isinstance(item, Thinking)]
+
+    def end_soon(self) -> None:
+        connection, chat, call = self._connection, self._chat, self._call
+        if connection is None:
+            return
+        if chat is not None and call is not None and not connection.is_settled(call):
+            connection.cancel(chat)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._prepared.run.grace, self._insist)
+
+    def _insist(self) -> None:
+        """It was asked to stop and did not: the process goes, with whatever else it does."""
+        if self._connection is not None and self._giving_up is None:
+            give_up = self._line.give_up(self._connection)
+            self._giving_up = asyncio.get_running_loop().create_task(give_up)
+
+    async def finish(self) -> list[Item]:
+        await self._end()
+        chat = self._chat
+        if chat is None:
+            return []
+        items, chat.inbox = chat.inbox, []
+        return items
+
+    async def close(self) -> None:
+        """What it said after it was left is nobody's, least of all the next prompt's."""
+        await self._end()
+        if self._chat is not None:
+            self._chat.inbox.clear()
+
+    async def _end(self) -> None:
+        connection, chat, call = self._connection, self._chat, self._call
+        if connection is not None and chat is not None:
+            is_over = call is None or chat.is_given_up or connection.is_settled(call)
+            if call is not None and not is_over:
+                connection.cancel(chat)
+                grace = self._prepared.run.grace
+                if not await connection.settle(call, grace):
+                    await self._line.give_up(connection)
+            await chat.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._giving_up is not None:
+            await asyncio.wait([self._giving_up])
+        if connection is not None and connection.dead is not None:
+            self._line.chat = None
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        connection, finish = self._connection, guard.finish
+        if finish is None:
+            dead = connection.dead if connection else None
+            return dead or errors.StreamBroken("the turn ended without a word")
+        if finish.ok and not guard.answered:
+            return errors.EmptyAnswer(
+                "the agent ended its turn without any answer",
+                hint="The model said nothing, or was stopped by its safety settings: try again,"
+                " rephrase, or take another model.",
+            )
+        if finish.ok:
+            return None
+        stopped = _STOPPED.get(finish.kind or "")
+        if stopped is not None:
+            return stopped(finish.message or "the turn was stopped")
+        ending = Ending(
+            code=0,
+            signal=None,
+            stderr=connection.stderr if connection else "",
+            finish=finish,
+            answered=guard.answered,
+            run=self._prepared.run,
+        )
+        found = self._prepared.agent.explain(ending)
+        return found or errors.ProcessFailed(finish.message or "the agent reported an error")
+
+    def add_facts(self, error: CorralError) -> None:
+        connection = self._connection
+        if connection is not None:
+            noise = self._prepared.agent.noise
+            lines = [line for line in connection.stderr.splitlines() if not line.startswith(noise)]
+            error.stderr = "\n".join(lines)[-4000:]
+            error.argv = connection.argv
+
+    def _blocks(self) -> list[Block]:
+        run, text = self._prepared.run, self._prompt
+        if run.system_prompt is not None:
+            text = f"{run.system_prompt}\n\n{text}"
+        blocks: list[Block] = [TextBlock(text)]
+        for image in run.images:
+            path = Path(os.path.join(self._prepared.cwd, image))
+            kind = mimetypes.guess_type(path.name)[0] or "image/png"
+            blocks.append(ImageBlock(base64.b64encode(path.read_bytes()).decode(), kind))
+        return blocks
+
+
+async def _next_minute(created: float) -> None:
+    """Loading a session in the minute of its creation would destroy it: the file that keeps
+    it is named by that minute."""
+    now = time.time()
+    if int(now // 60) == int(created // 60):
+        await asyncio.sleep(60 - now % 60 + 1)

@@ -1,0 +1,124 @@
+"""One session of an agent that speaks the protocol: what came for it, and its questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from corral.events import FileChange, Json, PermissionDecision, PermissionRequest
+from corral.policy import Action
+from corral.sessions.broker import Answer, Broker
+from corral.sessions.client_files import ClientFiles, Outside
+from corral.wire.acp import Acp
+from corral.wire.acp_commands import Ask, Command, Serve, Withdrawn
+from corral.wire.stream import Item
+
+CarryOut: TypeAlias = Callable[[list[Command]], None]
+
+
+class Chat:
+    """Its items wait in ``inbox``. ``carry_out`` is how what it decides reaches the agent."""
+
+    def __init__(self, acp: Acp, broker: Broker, files: ClientFiles, carry_out: CarryOut) -> None:
+        self.session_id = ""
+        self.inbox: list[Item] = []
+        self._acp = acp
+        self._broker = broker
+        self._files = files
+        self._carry_out = carry_out
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._leaving: list[asyncio.Task[None]] = []
+        """Questions nobody needs answered any more, which may still have to clean up."""
+        self.is_given_up = False
+        """Its turn does not end, and is waited for no longer."""
+
+    def ask(self, ask: Ask) -> None:
+        """The agent wants leave: by the policy at once, else by whoever answers."""
+        call = ask.call
+        request = PermissionRequest(
+            str(ask.request_id),
+            call_id=call.call_id,
+            kind=call.kind,
+            title=call.title,
+            input=call.input,
+        )
+        self.inbox.append(request)
+        action = Action(call.name, call.kind, ask.command, own=call.name.startswith("mcp_corral_"))
+        answer = self._broker.at_once(action)
+        if answer is not None:
+            self._decided(ask, answer)
+            return
+        task = asyncio.get_running_loop().create_task(self._put(ask, request))
+        self._questions[str(ask.request_id)] = task
+
+    def withdrawn(self, withdrawn: Withdrawn) -> None:
+        question = self._questions.pop(str(withdrawn.request_id), None)
+        if question is None:  # it is decided already
+            return
+        question.cancel()
+        self._leaving.append(question)
+        decision = PermissionDecision(str(withdrawn.request_id), "cancel", "agent")
+        self.inbox.append(decision)
+
+    def serve(self, serve: Serve) -> None:
+        """The agent wants a file read or written."""
+        params = serve.params if isinstance(serve.params, dict) else {}
+        path = params.get("path")
+        try:
+            if not isinstance(path, str):
+                raise Outside("no path was given")
+            self._carry_out(self._acp.answer(serve.request_id, self._served(serve, path, params)))
+        except FileNotFoundError:
+            self._carry_out(self._acp.answer_missing_file(serve.request_id, str(path)))
+        except (Outside, OSError) as error:
+            self._carry_out(self._acp.refuse(serve.request_id, str(error)))
+
+    async def close(self) -> None:
+        """No question outlives its session."""
+        questions = [*self._questions.values(), *self._leaving]
+        self._questions.clear()
+        self._leaving.clear()
+        for question in questions:
+            question.cancel()
+        if questions:
+            await asyncio.wait(questions)
+
+    def _served(self, serve: Serve, path: str, params: dict[str, Json]) -> Json:
+        if serve.method == "fs/read_text_file":
+            line, limit = params.get("line"), params.get("limit")
+            content = self._files.read(
+                path,
+                line if isinstance(line, int) else None,
+                limit if isinstance(limit, int) else None,
+            )
+            return {"content": content}
+        action = Action("fs/write_text_file", "edit")
+        answer = self._broker.at_once(action)
+        if answer is None or not answer.decision.startswith("allow"):
+            raise Outside("writing is not allowed")
+        content_given = params.get("content")
+        text = content_given if isinstance(content_given, str) else ""
+        written, is_new = self._files.write(path, text)
+        self.inbox.append(FileChange(str(written), "created" if is_new else "modified"))
+        return None
+
+    async def _put(self, ask: Ask, request: PermissionRequest) -> None:
+        answer = await self._broker.put(request)
+        if self._questions.pop(str(ask.request_id), None) is not None:
+            self._decided(ask, answer)
+
+    def _decided(self, ask: Ask, answer: Answer) -> None:
+        self.inbox.append(
+            PermissionDecision(
+                str(ask.request_id),
+                answer.decision,
+                answer.by,
+                call_id=ask.call.call_id,
+                rule=answer.rule,
+            )
+        )
+        if answer.decision == "cancel":
+            self._carry_out(self._acp.cancel(self.session_id))
+        option = ask.option(answer.decision)
+        self._carry_out(self._acp.answer_permission(ask.request_id, option))

@@ -1,0 +1,343 @@
+"""One agent process that speaks the Agent Client Protocol, with any number of sessions.
+
+There is no reading task: whoever waits for something reads for all, and hands the
+place on when it has what it waited for. So a session nobody listens to costs
+nothing, and leaving at any point leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from corral import __version__
+from corral.agents.profile import Ending
+from corral.content import McpServer
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    PolicyNotLoaded,
+    ProcessFailed,
+    StartupTimeout,
+    StreamBroken,
+)
+from corral.io import folders
+from corral.io.environment import Eraser
+from corral.io.ledger import Ledger
+from corral.io.process import Process
+from corral.sessions.broker import Asker, Broker
+from corral.sessions.chat import Chat
+from corral.sessions.client_files import ClientFiles
+from corral.sessions.furnish import furnish
+from corral.sessions.line_ear import LineEar
+from corral.sessions.prepare import Prepared
+from corral.sessions.store import Kept
+from corral.wire.acp import Acp
+from corral.wire.acp_commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
+from corral.wire.acp_quirks import PLAIN, Quirks
+from corral.wire.acp_replies import Initialized, Opened, initialized, opened
+from corral.wire.acp_requests import Block, Offer
+from corral.wire.stream import Finish, Item
+
+
+class Connection:
+    """Made by ``open``. Every method but ``kill`` belongs to the loop it was opened in."""
+
+    def __init__(self, prepared: Prepared, eraser: Eraser) -> None:
+        self._prepared = prepared
+        self._eraser = eraser
+        self._acp = Acp(prepared.agent.quirks or PLAIN, clean=eraser.clean)
+        self._ear = LineEar(weakref.WeakMethod(self._hear))
+        self._process: Process | None = None
+        self._calls: dict[int, Settled | None] = {}
+        self._chats: dict[str, Chat] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._reading = False
+        self._chunks = 0
+        self.dead: CorralError | None = None
+        """Why nothing can be asked of it any more."""
+        self.agent: Initialized | None = None
+        self.notes: tuple[str, ...] = ()
+        self.argv: tuple[str, ...] = ()
+        self.sessions = 0
+        """How many it has served so far."""
+
+    @classmethod
+    async def open(cls, prepared: Prepared, kept: Kept, eraser: Eraser) -> Connection:
+        """Start the agent and shake hands. Raises what went wrong; then nothing is left."""
+        self = cls(prepared, eraser)
+        launch = prepared.agent.launch(prepared.run, prepared.place(kept.folder), "", None)
+        furnish(launch, prepared, kept)
+        self.notes = launch.notes
+        self.argv = tuple(eraser.clean_text(word) for word in launch.argv)
+        self._process = await Process.start(
+            launch.argv,
+            cwd=prepared.cwd,
+            env={**prepared.environment.values, **launch.env},
+            keep_stdin_open=True,
+            stdout="pipe",
+            scratch=kept.tmp,
+            ledger=Ledger(folders.ledger(), prepared.agent.name),
+            on_stderr=self._ear.feed,
+        )
+        run = prepared.run
+        try:
+            offer = Offer(read_files=run.allow_file_reads, write_files=run.allow_file_writes)
+            settled = await self.call(
+                self._acp.initialize(offer, version=__version__), run.startup_timeout
+            )
+            self.agent = initialized(settled.result)
+            if run.auth_method is not None:
+                await self.call(self._acp.authenticate(run.auth_method), run.startup_timeout)
+        except BaseException as error:
+            await self.close(0.0)
+            if isinstance(error, CorralError):
+                error.stderr, error.argv = self.stderr[-4000:], self.argv
+            raise
+        return self
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._acp.quirks
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def stderr(self) -> str:
+        return self._eraser.clean_text(self._process.stderr) if self._process else ""
+
+    async def new_chat(
+        self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    ) -> tuple[Chat, Opened]:
+        sent = self._acp.new_session(cwd, self._reachable(servers))
+        settled = await self.call(sent, self._prepared.run.startup_timeout)
+        found = opened(settled.result)
+        return self._chat(found.session_id, cwd, ask), found
+
+    async def load_chat(
+        self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    ) -> tuple[Chat, Opened]:
+        """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
+        agent = self.agent
+        if agent is None or not (agent.loads or "resume" in agent.sessions):
+            raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
+        chat = self._chat(session_id, cwd, ask)
+        wanted = self._reachable(servers)
+        if agent.loads:
+            sent = self._acp.load_session(session_id, cwd, wanted)
+        else:
+            sent = self._acp.resume_session(session_id, cwd, wanted)
+        try:
+            settled = await self.call(sent, self._prepared.run.startup_timeout)
+        except BaseException:
+            self._chats.pop(session_id, None)
+            raise
+        await self._quiet(self.quirks.quiet_period)
+        chat.inbox.clear()
+        return chat, opened(settled.result, session_id)
+
+    def drop_chat(self, chat: Chat) -> None:
+        self._chats.pop(chat.session_id, None)
+
+    async def set_model(self, chat: Chat, model: str) -> None:
+        sent = self._acp.set_model(chat.session_id, model)
+        await self.call(sent, self._prepared.run.startup_timeout)
+
+    def prompt(self, chat: Chat, blocks: Sequence[Block]) -> int:
+        """The id of the call; its end comes as a ``Finish`` among the chat's items."""
+        id, data = self._acp.prompt(chat.session_id, blocks)
+        self._calls[id] = None
+        self._write(data)
+        return id
+
+    def cancel(self, chat: Chat) -> None:
+        self._carry_out(self._acp.cancel(chat.session_id))
+
+    def is_settled(self, id: int) -> bool:
+        return self._calls.get(id) is not None or self.dead is not None
+
+    async def items(self, chat: Chat, until: int) -> list[Item] | None:
+        """What came for the chat; None when the call ``until`` is settled and all is handed out."""
+        await self._pump(
+            lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until)
+        )
+        if chat.inbox:
+            items, chat.inbox = chat.inbox, []
+            return items
+        return None
+
+    async def settle(self, id: int, timeout: float) -> bool:
+        """Wait for a call of ours, at most so long; whether it is settled."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._pump(lambda: self.is_settled(id))
+        except TimeoutError:
+            return False
+        return True
+
+    async def call(self, sent: tuple[int, bytes], timeout: float) -> Settled:
+        """A call and its reply. Raises ``StartupTimeout``, why the agent died, or its error."""
+        id, data = sent
+        self._calls[id] = None
+        self._write(data)
+        if not await self.settle(id, timeout):
+            self._calls.pop(id, None)
+            raise StartupTimeout(
+                f"no answer {timeout:g}s after it was asked",
+                hint="Raise startup_timeout, or see what `corral agents doctor` says.",
+            )
+        settled = self._calls.pop(id)
+        if settled is None or settled.error is not None:
+            if self.dead is not None:
+                raise self.dead
+            failure = settled.error if settled else None
+            raise self._refused(failure.code if failure else 0, failure.message if failure else "")
+        return settled
+
+    def wake(self) -> None:
+        """Somebody may find what it waits for."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._process is not None and self._reading:
+            self._process.nudge()
+
+    async def close(self, grace: float) -> None:
+        """End the process and all it started, with every session."""
+        for chat in list(self._chats.values()):
+            await chat.close()
+        if self._process is not None:
+            self._process.close_stdin()
+            await self._process.end(grace)
+        self._die(ProcessFailed("the connection was closed"))
+
+    async def _pump(self, ready: Callable[[], bool]) -> None:
+        process = self._process
+        while not ready() and self.dead is None and process is not None:
+            if self._reading:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.add(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiting.discard(waiter)
+                continue
+            self._reading = True
+            try:
+                chunk = await process.listen()
+            finally:
+                self._reading = False
+                self.wake()  # another may read, or find what this one read
+            if chunk == b"":
+                await self._gone(process)
+            elif chunk:
+                self._chunks += 1
+                self._carry_out(self._acp.receive(chunk))
+
+    async def _quiet(self, seconds: float) -> None:
+        """Until nothing came for so long: history may follow the reply that announces it."""
+        while seconds > 0 and self.dead is None:
+            seen = self._chunks
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._pump(partial(self._heard_since, seen))
+            except TimeoutError:
+                return
+
+    def _heard_since(self, chunks: int) -> bool:
+        return self._chunks != chunks
+
+    async def _gone(self, process: Process) -> None:
+        """The agent ended by itself: every pending call fails, now."""
+        ended = await process.end(self._prepared.run.grace)
+        ending = Ending(
+            code=ended.code,
+            signal=ended.signal,
+            stderr=self.stderr,
+            finish=None,
+            answered=False,
+            run=self._prepared.run,
+        )
+        error = self._prepared.agent.explain(ending) or StreamBroken("the agent ended by itself")
+        error.exit_code, error.signal = ended.code, ended.signal
+        self._die(error)
+
+    def _die(self, error: CorralError) -> None:
+        if self.dead is None:
+            self.dead = error
+            self._carry_out(self._acp.end(error.message))
+        self.wake()
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send():
+                    self._write(command.data)
+                case Emit():
+                    self._deliver(command)
+                case Ask():
+                    if (chat := self._chats.get(command.session_id)) is not None:
+                        chat.ask(command)
+                case Withdrawn():
+                    if (chat := self._chats.get(command.session_id)) is not None:
+                        chat.withdrawn(command)
+                case Serve():
+                    self._serve(command)
+                case Settled():
+                    if command.id in self._calls:
+                        self._calls[command.id] = command
+        self.wake()
+
+    def _deliver(self, emit: Emit) -> None:
+        """What is of no session is told to every one that is open."""
+        for chat in self._chats.values():
+            if emit.session_id in (None, chat.session_id):
+                chat.inbox.extend(emit.items)
+
+    def _serve(self, serve: Serve) -> None:
+        chat = self._chats.get(serve.session_id or "")
+        if chat is None:
+            self._carry_out(self._acp.refuse(serve.request_id, "no such session"))
+        else:
+            chat.serve(serve)
+
+    def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
+        run = self._prepared.run
+        files = ClientFiles(cwd, run.include_directories, run.policy.writable)
+        chat = Chat(self._acp, Broker(run.policy, ask), files, self._carry_out)
+        chat.session_id = session_id
+        self._chats[session_id] = chat
+        self.sessions += 1
+        return chat
+
+    def _reachable(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
+        if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
+            raise ConfigError(f"{self._prepared.agent.name} reaches no tool server over HTTP")
+        return servers
+
+    def _refused(self, code: int, message: str) -> CorralError:
+        agent, run = self._prepared.agent, self._prepared.run
+        finish = Finish(ok=False, kind=str(code), message=message)
+        ending = Ending(
+            code=0, signal=None, stderr=self.stderr, finish=finish, answered=False, run=run
+        )
+        return agent.explain(ending) or ProcessFailed(message)
+
+    def _write(self, data: bytes) -> None:
+        if self._process is not None:
+            self._process.write(data)
+
+    def _hear(self, line: str) -> None:
+        """A line of stderr."""
+        agent, line = self._prepared.agent, self._eraser.clean_text(line)
+        if any(sign in line for sign in agent.fatal_stderr):
+            self._die(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
+            return
+        item = agent.read_stderr(line) if agent.read_stderr else None
+        if item is not None:
+            self._deliver(Emit(None, [item]))
+            self.wake()

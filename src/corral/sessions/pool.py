@@ -1,0 +1,250 @@
+"""Warm agents: one process serves many prompts, each in a session of its own.
+
+::
+
+    async with corral.pool(size=2) as pool:
+        result = await pool.run("…", cwd="…")
+
+No prompt ever sees another's history. What is fixed when a process starts (agent,
+policy, model, environment) is the pool's; a prompt chooses its folder, its
+deadlines and its images. A process that crashes fails its own prompts alone; the
+next one starts a fresh process. A process is replaced after as many sessions as
+its agent can bear, and ends when nobody has used it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from corral.agents import DEFAULT_AGENT
+from corral.errors import ConfigError
+from corral.io.environment import Eraser
+from corral.result import Result
+from corral.sessions import store
+from corral.sessions.acp_backend import AcpBackend
+from corral.sessions.broker import Asker
+from corral.sessions.chat import Chat
+from corral.sessions.connection import Connection
+from corral.sessions.prepare import Prepared, prepare, the_prompt
+from corral.sessions.store import Kept
+from corral.sessions.turn import Turn
+
+IDLE = 300.0
+"""Seconds after which a process that serves nobody is ended."""
+PROMPT_OPTIONS = frozenset(
+    {
+        "cwd",
+        "timeout",
+        "idle_timeout",
+        "grace",
+        "images",
+        "system_prompt",
+        "prompt_file",
+        "record",
+        "track_files",
+        "thinking",
+    }
+)
+"""What each prompt may choose for itself; all else is fixed when a process starts."""
+
+
+class Pool:
+    """Made by ``corral.pool``. Its prompts may run at once, from any task of one loop."""
+
+    def __init__(
+        self,
+        agent: str,
+        options: dict[str, Any],
+        *,
+        size: int,
+        prompts_at_once: int,
+        idle: float = IDLE,
+        ask: Asker | None = None,
+    ) -> None:
+        if size < 1 or prompts_at_once < 1:
+            raise ConfigError("a pool needs a size of at least 1")
+        self._agent = agent
+        self._options = {**options, "keep": False}
+        self._size = size
+        self._at_once = prompts_at_once
+        self._idle = idle
+        self._ask = ask
+        self._workers: list[_Worker] = []
+        self._places = asyncio.Semaphore(size * prompts_at_once)
+        self._open = False
+        self.started = 0
+        """Processes started so far."""
+
+    async def __aenter__(self) -> Pool:
+        prepared = prepare(self._agent, self._options)
+        if prepared.agent.transport != "acp":
+            raise ConfigError(
+                f"{prepared.agent.name} starts a process for each prompt and cannot be kept warm",
+                hint=f"Take one that speaks the Agent Client Protocol, such as {DEFAULT_AGENT}.",
+            )
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open = False
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(worker.end() for worker in workers))
+
+    async def run(
+        self, prompt: str | None = None, *, check: bool = False, **options: Any
+    ) -> Result:
+        """One prompt in a fresh session, to its end."""
+        if not self._open:
+            raise RuntimeError("open the pool first: async with corral.pool(...) as pool")
+        foreign = sorted(set(options) - PROMPT_OPTIONS)
+        if foreign:
+            raise ConfigError(
+                f"{foreign[0]} is fixed for the whole pool",
+                hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS))}.",
+            )
+        prepared = prepare(self._agent, {**self._options, **options})
+        text = the_prompt(prepared, prompt)
+        async with self._places:
+            worker = self._take(prepared)
+            try:
+                result = await self._prompt(worker, prepared, text)
+            finally:
+                await self._give_back(worker)
+        return result.raise_for_status() if check else result
+
+    async def _prompt(self, worker: _Worker, prepared: Prepared, text: str) -> Result:
+        kept = store.create(prepared.agent.name, prepared.cwd)
+        line = _PoolLine(worker)
+        backend = AcpBackend(prepared, kept, text, line, self._ask)
+        turn = Turn(prepared, kept, text, backend, eraser=worker.eraser)
+        try:
+            return await turn.collect()
+        finally:
+            await turn.close()
+            line.leave()
+            kept.close(keep=False)
+
+    def _take(self, prepared: Prepared) -> _Worker:
+        """The least busy process that may take one more, or a new one."""
+        free = [w for w in self._workers if w.busy < self._at_once and w.is_fit]
+        room = len([w for w in self._workers if w.is_fit]) < self._size
+        if room and all(worker.busy for worker in free):
+            worker = _Worker(prepared, prepared.agent.sessions_a_process)
+            self._workers.append(worker)
+            self.started += 1
+        else:
+            worker = min(free, key=lambda each: each.busy)
+        worker.take()
+        return worker
+
+    async def _give_back(self, worker: _Worker) -> None:
+        worker.give_back()
+        if not worker.busy and not worker.is_fit:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            await worker.end()
+        elif not worker.busy:
+            worker.end_after(self._idle, self._retire)
+
+    def _retire(self, worker: _Worker) -> None:
+        if worker in self._workers and not worker.busy:
+            self._workers.remove(worker)
+
+
+class _Worker:
+    """One process of a pool, started when first used."""
+
+    def __init__(self, prepared: Prepared, sessions: int) -> None:
+        self.eraser = Eraser(prepared.environment.secrets)
+        self.busy = 0
+        self._prepared = prepared
+        self._sessions = sessions
+        self._served = 0
+        self._kept: Kept = store.create(prepared.agent.name, prepared.cwd)
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._broken = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it may serve another session."""
+        dead = self._connection is not None and self._connection.dead is not None
+        return not self._broken and not dead and self._served < self._sessions
+
+    def take(self) -> None:
+        self.busy += 1
+        self._served += 1
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def give_back(self) -> None:
+        self.busy -= 1
+
+    def spoil(self) -> None:
+        self._broken = True
+
+    async def connection(self) -> Connection:
+        async with self._opening:
+            if self._connection is None:
+                try:
+                    opened = await Connection.open(self._prepared, self._kept, self.eraser)
+                except BaseException:
+                    self._broken = True
+                    raise
+                self._connection = opened
+            return self._connection
+
+    def end_after(self, seconds: float, gone: Callable[[_Worker], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def fire() -> None:
+            if not self.busy:
+                self._broken = True
+                gone(self)
+                self._ending = loop.create_task(self.end())
+
+        self._timer = loop.call_later(seconds, fire)
+
+    async def end(self) -> None:
+        self._broken = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connection is not None:
+            await self._connection.close(self._prepared.run.grace)
+        self._kept.close(keep=False)
+
+
+class _PoolLine:
+    """One prompt's share of a worker."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self.chat: Chat | None = None
+        self._worker = worker
+        self._connection: Connection | None = None
+
+    async def connection(self) -> Connection:
+        self._connection = await self._worker.connection()
+        return self._connection
+
+    async def give_up(self, connection: Connection) -> None:
+        """Others may still be served by it: then it goes when the last of them is done."""
+        self._worker.spoil()
+        if self._worker.busy <= 1:
+            await connection.close(0.0)
+        elif self.chat is not None:
+            self.chat.is_given_up = True
+            connection.wake()
+
+    def leave(self) -> None:
+        if self._connection is not None and self.chat is not None:
+            self._connection.drop_chat(self.chat)

@@ -1,0 +1,244 @@
+"""The frames of the Agent Client Protocol, version 1, as the agent writes them.
+
+All but what a frame means nothing without is optional and takes ``null``: agents
+leave out, add and null what they please, and a status or kind that nobody knows
+is no reason to lose a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Wire(msgspec.Struct, rename="camel"):
+    pass
+
+
+class Text(Wire, gc=False, tag_field="type", tag="text"):
+    text: str
+
+
+class Location(Wire):
+    path: str = ""
+
+
+class ToolContent(Wire):
+    """One of ``content`` (a block), ``diff`` and ``terminal``."""
+
+    type: str = ""
+    content: Any = None
+    path: str = ""
+    old_text: str | None = None
+    new_text: str | None = None
+
+
+class ToolFields(Wire):
+    tool_call_id: str = ""
+    name: str | None = None
+    title: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    content: list[ToolContent] | None = None
+    locations: list[Location] | None = None
+    raw_input: Any = None
+    raw_output: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+class MessageChunk(Wire, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
+    content: Text
+    message_id: str | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+class ThoughtChunk(Wire, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
+    content: Text
+    message_id: str | None = None
+
+
+class UserChunk(Wire, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
+    pass
+
+
+class ToolCall(ToolFields, tag_field="sessionUpdate", tag="tool_call"):
+    pass
+
+
+class ToolCallUpdate(ToolFields, tag_field="sessionUpdate", tag="tool_call_update"):
+    pass
+
+
+class Entry(Wire):
+    content: str
+    status: str | None = None
+    priority: str | None = None
+
+
+class PlanUpdate(Wire, tag_field="sessionUpdate", tag="plan"):
+    entries: list[Entry]
+
+
+class Money(Wire):
+    amount: float
+    currency: str = "USD"
+
+
+class UsageUpdate(Wire, tag_field="sessionUpdate", tag="usage_update"):
+    used: int | None = None
+    size: int | None = None
+    cost: Money | None = None
+
+
+Update = (
+    MessageChunk | ThoughtChunk | UserChunk | ToolCall | ToolCallUpdate | PlanUpdate | UsageUpdate
+)
+
+
+class UpdateParams(Wire, gc=False):
+    session_id: str
+    update: Update
+
+
+class SessionUpdate(Wire, gc=False, tag_field="method", tag="session/update"):
+    """The hot frame. With an id it would be a call, and is left to the general decoder."""
+
+    params: UpdateParams
+    id: UnsetType = UNSET
+
+
+ASIDES = frozenset(
+    {
+        "available_commands_update",
+        "config_option_update",
+        "current_mode_update",
+        "plan_removed",
+        "plan_update",
+        "session_info_update",
+    }
+)
+"""Updates that are understood and handed on as they are."""
+
+
+class Option(msgspec.Struct, frozen=True, rename="camel"):
+    """One answer to a permission request. What it does is said by ``kind`` alone."""
+
+    option_id: str
+    name: str = ""
+    kind: str = ""
+
+
+class PermissionParams(Wire):
+    session_id: str
+    tool_call: ToolFields = msgspec.field(default_factory=ToolFields)
+    options: list[Option] = []
+
+
+class Tokens(Wire):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    thought_tokens: int | None = None
+    cached_read_tokens: int | None = None
+    cached_write_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class QuotaTokens(msgspec.Struct):
+    """Not of the protocol: one agent writes it like this, two others in their own way."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    camel_output: int | None = msgspec.field(default=None, name="outputTokens")
+
+
+class ModelUsage(msgspec.Struct):
+    model: str
+    token_count: QuotaTokens | None = None
+
+
+class Quota(msgspec.Struct):
+    token_count: QuotaTokens | None = None
+    model_usage: list[ModelUsage] | None = None
+
+
+class PromptMeta(msgspec.Struct):
+    quota: Quota | None = None
+
+
+class PromptResult(Wire):
+    stop_reason: str = ""
+    usage: Tokens | None = None
+    meta: PromptMeta | None = msgspec.field(default=None, name="_meta")
+
+
+class AgentInfo(Wire):
+    name: str = ""
+    title: str | None = None
+    version: str | None = None
+
+
+class PromptCapabilities(Wire):
+    image: bool = False
+    audio: bool = False
+    embedded_context: bool = False
+
+
+class McpCapabilities(Wire):
+    http: bool = False
+    sse: bool = False
+
+
+class AgentCapabilities(Wire):
+    load_session: bool = False
+    prompt_capabilities: PromptCapabilities | None = None
+    mcp_capabilities: McpCapabilities | None = None
+    session_capabilities: dict[str, Any] | None = None
+
+
+class AuthMethod(Wire):
+    id: str
+    name: str = ""
+    description: str | None = None
+
+
+class InitializeResult(Wire):
+    protocol_version: int | str | None = None
+    agent_info: AgentInfo | None = None
+    agent_capabilities: AgentCapabilities | None = None
+    auth_methods: list[AuthMethod] | None = None
+
+
+class Model(Wire):
+    model_id: str
+    name: str = ""
+
+
+class Models(Wire):
+    available_models: list[Model] = []
+    current_model_id: str | None = None
+
+
+class Mode(Wire):
+    id: str
+    name: str = ""
+
+
+class Modes(Wire):
+    available_modes: list[Mode] = []
+    current_mode_id: str | None = None
+
+
+class ConfigOption(Wire):
+    id: str
+    category: str | None = None
+    current_value: Any = None
+    options: list[Any] | None = None
+
+
+class SessionResult(Wire):
+    session_id: str = ""
+    modes: Modes | None = None
+    models: Models | None = None
+    config_options: list[ConfigOption] | None = None

@@ -1,0 +1,50 @@
+"""What the agents that speak the protocol do each in their own way, as data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Quirks(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one agent. The defaults are the protocol's own words and change nobody."""
+
+    name_from_id: str = ""
+    """The tool's name is what stands before this in the id of its call."""
+    name_from_meta: tuple[str, ...] = ()
+    """Where in ``_meta`` the tool's name stands: a path of keys."""
+    name_from_title: bool = False
+    """The title a call begins with is the tool's name; later titles are titles."""
+    title_is_command: bool = False
+    """The title of a shell call is its command, whole; its input is not sent."""
+    mcp_prefixes: tuple[str, ...] = ()
+    """Tools whose name begins so are of a tool server; the protocol knows no such kind."""
+    injected_text: tuple[str, ...] = ()
+    """Pieces of the answer that begin so are no answer, but the agent's own remarks."""
+    usage: Literal["turn", "last_step", "chunks"] = "turn"
+    """Whether a prompt's reply counts its whole turn, or its last step alone; or the
+    counts come beside pieces of text (``_meta.usage``), one a model call."""
+    rejected_tools_stay_silent: bool = False
+    """A refused tool gets no update: its end is told at once. Else the agent's word is
+    waited for, until the turn ends."""
+    quiet_period: float = 0.0
+    """Seconds to wait after a session was loaded: history may still come after the reply."""
+    model_list_complete: bool = True
+    """A model that is not listed cannot be used."""
+    set_model: Literal["session/set_model", "session/set_config_option"] | None = (
+        "session/set_config_option"
+    )
+    """How a session's model is chosen; ``None``: not at all."""
+    missing_file_is_empty: bool = False
+    """A file that is not there is answered as an empty one: an error would make the
+    agent fail to create it."""
+    unoffered_fs: bool = False
+    """Calls ``fs/*`` without having been offered it; the floor above answers all the same."""
+    command_marks: tuple[str, ...] = ()
+    """A prompt that begins so is taken for a command of the agent's own …"""
+    command_guard: str = ""
+    """… unless this stands before it."""
+
+
+PLAIN = Quirks()
