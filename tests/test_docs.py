@@ -37,6 +37,12 @@ def answer(request: Request) -> Turn:
     """A model that is good for every example."""
     if "Write a.txt" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("write_file", {"file_path": "a.txt", "content": "hi"})])
+    if "Review this project" in request.last_text:
+        return Turn(text='```json\n{"summary": "small", "problems": ["a typo"]}\n```')
+    if "Which version" in request.last_text and not request.tool_results:
+        return Turn(calls=[Call("mcp_corral_deployed_version", {"service": "api"})])
+    if "What has changed" in request.last_text and not request.tool_results:
+        return Turn(calls=[Call("run_shell_command", {"command": "git status"})])
     return Turn(text="It is a small project.", usage={"input": 10, "output": 5})
 
 

@@ -110,6 +110,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     output = (FOLDER / f"{name}.ndjson").read_bytes()
     stderr_file = FOLDER / f"{name}.stderr"
     stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
+    assert agent.translator is not None
     stream = Stream(agent.frames, agent.translator())
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version="0.61.0")
     guard = Guard(init, started=0.0)
