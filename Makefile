@@ -36,7 +36,9 @@ bench: .venv/ready agents
 # Without Node the real agents cannot be installed: their tests skip, and say so.
 .PHONY: agents
 agents: .venv/ready
-	@if command -v npm >/dev/null; then $(BIN)/corral agents install gemini >/dev/null; \
+	@if command -v npm >/dev/null; then \
+		$(BIN)/corral agents install gemini >/dev/null && \
+		$(BIN)/corral agents install opencode >/dev/null; \
 	else echo "no npm here: the real agents are left out"; fi
 
 .venv/ready: requirements/dev.txt pyproject.toml

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import many, runs, startup, stream
+    from benchmarks import acp, many, runs, startup, stream
     from benchmarks.measure import Row, table, tell
     from benchmarks.world import World
 
@@ -23,6 +23,7 @@ def main() -> None:
         "real": runs.real,
         "crowd": many.crowd,
         "trees": many.trees,
+        "acp": acp.acp,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")

@@ -26,6 +26,7 @@ MANAGED = Path(os.environ.get("CORRAL_HOME") or HERE.parent / ".cache" / "corral
 
 LAUNCHER = "import sys\nfrom corral.cli.main import main\nif __name__ == '__main__':\n    main()\n"
 
+ACP_SDK = "agent-client-protocol"
 ACPX = "acpx"
 CLAUDE_SDK = "claude-agent-sdk"
 LITELLM = "litellm"
@@ -110,6 +111,15 @@ class World:
         fifth pair of them is a tool call and its result."""
         name = f"{count}{'-tools' if tools else ''}.ndjson"
         return _made(name, lambda: _lines(count, tools=tools))
+
+    def updates(self, count: int) -> Path:
+        """A file of ``count`` updates of an ACP session, pieces of text of 225 bytes each."""
+        head = (
+            '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":'
+            '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"piece '
+        )
+        lines = (_padded(f"{head}{number} of it, ", '"}}}}') for number in range(count))
+        return _made(f"acp-{count}.ndjson", lambda: "".join(f"{line}\n" for line in lines))
 
     def long_line(self, size: int) -> Path:
         """One line of ``size`` bytes between the first and the last."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import corral
 from corral import agents
@@ -17,6 +18,10 @@ from corral.io import folders, programs
 from corral.keywords import Options
 from corral.result import Result, fold
 from corral.testing import Lane, ModelServer, Request, Turn
+
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
+"""The machines are noisy: slow is no failure."""
 
 MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
 """Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""

@@ -37,6 +37,10 @@ def answer(request: Request) -> Turn:
     """A model that is good for every example."""
     if "Write a.txt" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("write_file", {"file_path": "a.txt", "content": "hi"})])
+    if "Write NOTES.md" in request.last_text and not request.tool_results:
+        return Turn(calls=[Call("write_file", {"file_path": "NOTES.md", "content": "a start"})])
+    if "NOTES.md` exited with 1" in request.last_text and len(request.tool_results) < 2:
+        return Turn(calls=[Call("write_file", {"file_path": "NOTES.md", "content": "today"})])
     if "Review this project" in request.last_text:
         return Turn(text='```json\n{"summary": "small", "problems": ["a typo"]}\n```')
     if "Which version" in request.last_text and not request.tool_results:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from corral.events import Event, from_json, to_json
     from corral.keywords import Options
     from corral.policy import Policy, decide
+    from corral.prompt import Prompt, Section
     from corral.result import Result, fold
     from corral.sessions.doors import available, pool, run, run_sync, session
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
     from corral.sessions.turn import Turn
+    from corral.sessions.until import command_succeeds, files_exist
 
 _HOME = {
     "errors": "corral",
@@ -44,6 +46,8 @@ _HOME = {
     "Options": "corral.keywords",
     "Policy": "corral.policy",
     "decide": "corral.policy",
+    "Prompt": "corral.prompt",
+    "Section": "corral.prompt",
     "Result": "corral.result",
     "fold": "corral.result",
     "available": "corral.sessions.doors",
@@ -54,6 +58,8 @@ _HOME = {
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
     "Turn": "corral.sessions.turn",
+    "command_succeeds": "corral.sessions.until",
+    "files_exist": "corral.sessions.until",
 }
 
 __all__ = [
@@ -65,16 +71,20 @@ __all__ = [
     "Options",
     "Policy",
     "Pool",
+    "Prompt",
     "Refusal",
     "Result",
+    "Section",
     "Session",
     "Turn",
     "Usage",
     "__version__",
     "available",
+    "command_succeeds",
     "decide",
     "errors",
     "events",
+    "files_exist",
     "fold",
     "from_json",
     "pool",

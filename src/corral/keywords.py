@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from corral.content import McpServer
-from corral.options import ApprovalMode, Inherit
+from corral.options import ApprovalMode, Inherit, PermissionMode
 from corral.policy import Policy, Preset
 
 
@@ -48,6 +48,10 @@ class Options(TypedDict, total=False):
     allow_file_writes: bool
     auth_method: str | None
     thinking: bool
+    permission_mode: PermissionMode
+    quiet_period: float | None
+    audio: Sequence[str | os.PathLike[str]]
+    attachments: Sequence[str | os.PathLike[str]]
     record: bool
     keep: bool
     config: Mapping[str, Any]

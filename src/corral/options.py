@@ -21,6 +21,7 @@ from corral.policy import PRESETS, Policy
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
+PermissionMode = Literal["auto", "deny", "prompt"]
 
 APPROVAL_MODES: dict[str, Policy] = {
     "default": Policy.read_only(),
@@ -66,6 +67,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of the ways an agent offers to sign in; none unless asked for."""
     thinking: bool = True
     """Pass the agent's thoughts on."""
+    permission_mode: PermissionMode = "prompt"
+    """How a question that the policy leaves open is answered: put to whoever answers, or
+    allowed, or denied, without asking anybody."""
+    quiet_period: float | None = None
+    """Seconds of silence that end a session's loading; unset, what the agent is known to need."""
+    audio: tuple[str, ...] = ()
+    attachments: tuple[str, ...] = ()
+    """Files whose content goes along with the prompt, or whose address where an agent takes
+    no content."""
     record: bool = False
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True
@@ -215,7 +225,15 @@ def _convert(values: dict[str, Any]) -> Run:
         ) from error
 
 
-_NUMBERS = ("timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries")
+_NUMBERS = (
+    "timeout",
+    "idle_timeout",
+    "startup_timeout",
+    "grace",
+    "quiet_period",
+    "max_turns",
+    "retries",
+)
 
 
 def _check(run: Run) -> None:
@@ -224,6 +242,8 @@ def _check(run: Run) -> None:
             raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
     if not 0 <= run.grace <= 60:
         raise ConfigError(f"grace must be between 0 and 60 seconds, got: {run.grace:g}")
+    if run.quiet_period is not None and not 0 <= run.quiet_period <= 60:
+        raise ConfigError(f"quiet_period must be between 0 and 60 seconds: {run.quiet_period:g}")
     if run.max_turns is not None and run.max_turns < 1:
         raise ConfigError(f"max_turns must be at least 1, got: {run.max_turns}")
     if not 1 <= run.retries <= 10:
@@ -233,6 +253,8 @@ def _check(run: Run) -> None:
             "system_prompt and replace_system_prompt both given",
             hint="The first is added to the agent's own system prompt, the second replaces it.",
         )
+    if run.record and not run.keep:
+        raise ConfigError("record and keep=False: a transcript is kept with its session")
     names: set[str] = set()
     for server in run.mcp_servers:
         if bool(server.command) == bool(server.url):
@@ -242,6 +264,10 @@ def _check(run: Run) -> None:
         if server.name in names:
             raise ConfigError(f"two MCP servers are called {server.name!r}")
         names.add(server.name)
+    for name in ("system_prompt", "replace_system_prompt", "resume", "model"):
+        text: str | None = getattr(run, name)
+        if text is not None and ("\0" in text or _unsendable(text)):
+            raise ConfigError(f"{name} holds a character that cannot be sent")
     for name, value in {"model": run.model, "resume": run.resume, "program": run.program}.items():
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
@@ -251,6 +277,14 @@ def _check(run: Run) -> None:
     for name in (*run.pass_env, *run.env):
         if not name or "=" in name or "\0" in name:
             raise ConfigError(f"not the name of an environment variable: {name!r}")
+
+
+def _unsendable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def check_prompt(prompt: str, limit: int) -> str:

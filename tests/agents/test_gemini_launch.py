@@ -165,7 +165,7 @@ def test_a_system_prompt_that_replaces_is_a_file_of_our_own() -> None:
 
 def test_images_are_named_to_the_cli_by_their_copies() -> None:
     started = launch("what is this? @b", images=["/pictures/a.png"])
-    assert text_sent(started) == "what is this? @b\n@{/state/sessions/s-1/images/a.png}"
+    assert text_sent(started) == "what is this? @b\n@{/state/sessions/s-1/images/0-a.png}"
     assert "/state/sessions/s-1/images" in started.argv
 
 

@@ -167,8 +167,14 @@ def test_a_tool_name_that_is_nearly_one_is_refused() -> None:
             compiled(policy_from({where: ["write_files"]}, "a file"))
 
 
-def test_another_agents_tool_name_is_left_out() -> None:
-    assert rules_of(Policy(deny_tools=("Bash",))) == rules_of(Policy())
+def test_denying_what_the_agent_has_not_is_refused_rather_than_dropped() -> None:
+    with pytest.raises(PolicyError, match="denying it would do nothing"):
+        compiled(Policy(deny_tools=("Bash",)))
+    with pytest.raises(PolicyError, match="names, not patterns"):
+        compiled(Policy(deny_tools=("*",)))
+
+
+def test_another_agents_tool_name_grants_nothing() -> None:
     assert not any(
         engine(rules_of(Policy(allow_tools=("Bash",))), name, {}) == "allow" for name in KINDS
     )

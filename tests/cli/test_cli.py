@@ -15,6 +15,7 @@ from scripted import GOOD, PROGRAM
 from corral import from_json
 from corral.events import Done
 
+_JSON = ("--program", str(PROGRAM), "--json")
 CORRAL = str(Path(sys.executable).with_name("corral"))
 
 
@@ -114,7 +115,7 @@ def test_each_end_has_its_exit_code(
         (["run", "x", "--policy", "odd.toml"], 2, "Did you mean 'write'?"),
         (["run", "x", "--policy", "walled.toml"], 2, "cannot enforce network=deny"),
         (["run", "x", "--program", "nowhere"], 12, "was not found"),
-        (["run", "x", "--image", "nowhere.png"], 2, "image does not exist"),
+        (["run", "x", "--image", "nowhere.png"], 2, "a file for the prompt does not exist"),
         (["run", "x", "--resume", "nothing"], 4, "no session is called"),
         (["run", "x", "--json", "--quiet"], 2, "both given"),
         (["run", "x", "--allow-tool", "read_fil"], 2, "did you mean 'read_file'?"),
@@ -338,3 +339,54 @@ def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
     assert done.returncode == 0
     assert "1 left behind, 0 running" in done.stdout
     assert list(ledger.iterdir()) == []
+
+
+def test_a_reader_that_only_stalls_does_not_stop_the_deadlines(workspace: Path) -> None:
+    process = subprocess.Popen(
+        [CORRAL, "run", "--agent", "gemini-cli", *_JSON, "--timeout", "1", "-"],
+        cwd=workspace,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"init\nmany 20000\nresult")
+    process.stdin.close()
+    assert process.wait(30) == 3
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "redirection", ["2>&-", "2>/dev/full", "</dev/null", "PYTHONIOENCODING=ascii"]
+)
+def test_odd_streams_cost_no_answer(redirection: str, workspace: Path) -> None:
+    before, after = ("", redirection) if "=" not in redirection else (redirection, "")
+    (workspace / "orders").write_text("init\ntext héllo\nresult")
+    done = subprocess.run(
+        f"{before} {CORRAL} run --agent gemini-cli --program {PROGRAM} --file orders {after}",
+        shell=True,
+        cwd=workspace,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"h")
+
+
+def test_the_folder_of_a_killed_run_is_cleaned_away(workspace: Path) -> None:
+    process = subprocess.Popen(
+        [CORRAL, "run", "--agent", "gemini-cli", *_JSON, "--no-keep", "init\ntext x\nhang"],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    sessions = Path(os.environ["CORRAL_HOME"]) / "sessions"
+    assert len(list(sessions.iterdir())) == 1
+    assert corral("agents", "doctor", "--reap", cwd=workspace).returncode == 0
+    assert list(sessions.iterdir()) == []

@@ -7,6 +7,9 @@ import gc
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Unpack
@@ -337,3 +340,102 @@ async def test_a_hundred_runs_half_of_them_cancelled_leave_nothing(workspace: Pa
     home = Path(os.environ["CORRAL_HOME"])
     assert list((home / "ledger").iterdir()) == []
     assert len(list((home / "sessions").iterdir())) == 1
+
+
+async def test_a_turn_cancelled_before_it_began_starts_nothing(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        turn = session.prompt(f"write ran.txt\n{GOOD}")
+        turn.cancel()
+        events = [event async for event in turn]
+    lawful(events)
+    assert corral.fold(events).status == "interrupted"
+    assert not (workspace / "ran.txt").exists()
+
+
+async def test_a_turn_that_was_never_read_keeps_no_earlier_one_alive(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        async for event in session.prompt("init\ntext x\nhang"):
+            if isinstance(event, Text):
+                break
+        session.prompt(GOOD)
+    assert children() == []
+
+
+async def test_two_runs_never_share_a_session(workspace: Path) -> None:
+    first = await result_of(workspace, GOOD)
+    async with corral.session(
+        "gemini-cli", **scripted(workspace, resume=first.resume_token)
+    ) as session:
+        async for event in session.prompt("init\ntext x\nhang"):
+            if isinstance(event, Text):
+                break
+        with pytest.raises(errors.ConfigError, match="in use by another run"):
+            await result_of(workspace, GOOD, resume=first.resume_token)
+
+
+async def test_a_transcript_cut_in_the_middle_of_a_line_is_still_read(workspace: Path) -> None:
+    first = await result_of(workspace, GOOD, record=True)
+    kept = store.find("last")
+    with (kept.folder / "events.ndjson").open("ab") as file:
+        file.write(b'{"type":"te')
+    await result_of(workspace, GOOD, record=True, resume=first.resume_token)
+    assert [type(event) for event in kept.events()].count(Done) == 2
+
+
+async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace, record=True)) as session:
+        async for event in session.prompt("init\ntext x\nhang"):
+            if isinstance(event, Text):
+                break
+    assert store.find("last").meta.status == "interrupted"
+    assert [type(event) for event in store.find("last").events()] == [Init, Text]
+
+
+async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:
+    result = await result_of(workspace, "init\nresult error\nexit 1")
+    assert result.resume_token is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cwd": ""}, "cwd is empty"),
+        ({"cwd": "bad\udcff"}, "not UTF-8"),
+        ({"system_prompt": "\ud800"}, "cannot be sent"),
+        ({"resume": "a\0b"}, "cannot be sent"),
+        ({"record": True, "keep": False}, "kept with its session"),
+    ],
+)
+async def test_what_cannot_be_is_told_as_such(options: Options, says: str, workspace: Path) -> None:
+    with pytest.raises(errors.ConfigError, match=says):
+        await result_of(workspace, GOOD, **options)
+
+
+def test_an_interruption_of_run_sync_inside_a_loop_ends_the_agent(workspace: Path) -> None:
+    program = (
+        "import asyncio, corral, sys\n"
+        "from scripted import scripted\n"
+        "from pathlib import Path\n"
+        "async def main():\n"
+        "    corral.run_sync('gemini-cli', 'init\\ntext x\\nhang',\n"
+        "        on_event=lambda e: print(e.seq),\n"
+        f"        **scripted(Path({str(workspace)!r}), keep=False))\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    process.stdout.close()
+    home = Path(os.environ["CORRAL_HOME"])
+    assert list((home / "ledger").iterdir()) == []
+    assert list((home / "sessions").iterdir()) == []

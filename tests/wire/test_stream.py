@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import unhurried
 
+from corral.agents.gemini import InitFrame
 from corral.events import Error, Log, Text, Unknown
 from corral.wire.stream import LOG_LIMIT, Finish, Item, Stream
 
@@ -259,3 +260,14 @@ def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -
 @given(texts=st.lists(st.text()))
 def test_no_frame_is_lost(texts: list[str]) -> None:
     assert items("".join(say(text) + "\n" for text in texts)) == texts
+
+
+def test_a_secret_in_a_line_that_is_too_long_is_struck_out() -> None:
+    stream = Stream(
+        InitFrame, lambda frames: [], clean=lambda data: data.replace(b"secret", b"-"), limit=50
+    )
+    (item,) = stream.receive(b"secret " + b"x" * 100 + b"\n")
+    assert isinstance(item, Error)
+    assert item.code == "oversized_line"
+    assert "secret" not in item.message
+    assert "secret" not in str(item.facts)

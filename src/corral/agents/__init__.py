@@ -22,6 +22,8 @@ DEFAULT_AGENT = "gemini-acp"
 def find(name: str) -> Agent:
     """The agent of that name or alias; a command line is an agent too. Raises
     ``UnknownAgent`` with the nearest names."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UnknownAgent(f"an agent is named by text, got: {name!r}")
     if len(name.split()) > 1 or "/" in name:
         from corral.agents.command import agent_for
 

@@ -24,7 +24,11 @@ SUPPORTS = frozenset(
         "resume",
         "allow_file_reads",
         "allow_file_writes",
+        "attachments",
+        "audio",
         "auth_method",
+        "permission_mode",
+        "quiet_period",
         "thinking",
     }
 )

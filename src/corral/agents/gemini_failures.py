@@ -60,6 +60,10 @@ def explain(ending: Ending) -> CorralError | None:
         return _without_result(ending)
     if finish.ok and ending.code == 0:
         return None
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(
+            f"the CLI reported success and was then killed by signal {ending.signal}"
+        )
     if finish.ok:
         return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
     message = finish.message or "the CLI reported an error without saying which"

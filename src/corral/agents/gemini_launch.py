@@ -13,8 +13,10 @@ import os
 import re
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from corral.agents.gemini_policy import POLICY_FILE, compile_policy
-from corral.agents.profile import Compiled, Launch, Place
+from corral.agents.profile import Compiled, Launch, Place, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
 from corral.options import Run
@@ -43,7 +45,11 @@ SUPPORTS = frozenset(
 SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | {
     "allow_file_reads",
     "allow_file_writes",
+    "attachments",
+    "audio",
     "auth_method",
+    "permission_mode",
+    "quiet_period",
     "thinking",
 }
 
@@ -100,6 +106,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
 def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
     compiled = compile_policy(run.policy, run, place, asks=True)
+    run = replace(run, images=())  # they travel in the prompt
     return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
 
 
@@ -319,7 +326,10 @@ def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dic
         escaped = _LIVE.sub(lambda found: "\\" + found[0], prompt)
         note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
         return note, (f"\n{escaped}" if escaped.startswith("/") else escaped).encode(), {}
-    names = [f"@{{{os.path.join(place.images, os.path.basename(path))}}}" for path in run.images]
+    names = [
+        f"@{{{os.path.join(place.images, image_name(number, path))}}}"
+        for number, path in enumerate(run.images)
+    ]
     text = json.dumps("\n".join([prompt, *names]), ensure_ascii=False).replace("\x7f", "\\u007f")
     command = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
     return None, f"/{command}".encode(), {f".gemini/commands/{command}.toml": f"prompt = {text}\n"}

@@ -97,7 +97,7 @@ def compile_policy(
         )
         return Compiled(rows, ("--approval-mode", "default"))
     rules = _Rules()
-    _deny_rules(policy, rules)
+    _deny_rules(policy, rules, strict=run.strict)
     _path_rules(run, place, rules)
     _grants(policy, run, place, rules)
     if asks and policy.allow_tools is None:
@@ -152,8 +152,8 @@ class _Rules:
         return "\n\n".join(self._blocks) + "\n"
 
 
-def _deny_rules(policy: Policy, rules: _Rules) -> None:
-    denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools"))
+def _deny_rules(policy: Policy, rules: _Rules, *, strict: bool) -> None:
+    denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools", strict=strict))
     if denied:
         rules.add(denied, "deny", _DENY)
     for number, fence in enumerate(_FENCES):
@@ -287,9 +287,11 @@ def _escaped(text: str, verb: str) -> str:
     return escaped.replace(" ", r"( |\\t)+") if verb == "deny" else escaped
 
 
-def _known(name: str, where: str) -> bool:
-    """Whether the CLI has such a tool. A name that is nearly one is an error, another agent's
-    name is left out."""
+def _known(name: str, where: str, *, strict: bool = False) -> bool:
+    """Whether the CLI has such a tool. A name that is nearly one is an error; another agent's
+    name is left out where that takes a right away, and refused where it would leave one."""
+    if "*" in name:
+        raise PolicyError(f"{where}: names, not patterns: {name!r}")
     if name in KINDS or name.startswith("mcp_"):
         return True
     from difflib import get_close_matches
@@ -298,6 +300,11 @@ def _known(name: str, where: str) -> bool:
     if near:
         raise PolicyError(
             f"{where}: the Gemini CLI has no tool {name!r}; did you mean {near[0]!r}?"
+        )
+    if strict:
+        raise PolicyError(
+            f"{where}: the Gemini CLI has no tool {name!r}, so denying it would do nothing",
+            hint=f"It has: {', '.join(sorted(KINDS))}. strict=False leaves the name out.",
         )
     return False
 

@@ -10,6 +10,7 @@ the same from their own package through the entry point group
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -32,6 +33,9 @@ class Package(msgspec.Struct, frozen=True):
     tested: str
     """The version every fact was checked with; ``corral agents install`` pins it."""
     minimum: str
+    binaries: Mapping[str, str] = {}
+    """Where npm makes no link to the program: its place below ``node_modules``, for each machine
+    (``linux-x86_64``, ``linux-aarch64``) that it is made for."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,6 +93,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What was chosen on the caller's behalf, in a sentence each."""
 
 
+def image_name(number: int, path: str) -> str:
+    """What a prompt's image is called in the folder that the agent reads it from."""
+    return f"{number}-{os.path.basename(path)}"
+
+
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended, for the agent's file to explain."""
 
@@ -134,10 +143,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ``acp`` agent: what it does in its own way."""
     model_at_start: bool = False
     """The model is an argument of the program, not a setting of a session."""
+    drops_media_beside_files: bool = False
+    """Images and audio get lost in a prompt that has attachments too."""
     load_needs_new_minute: bool = False
     """A session cannot be loaded in the clock minute of its creation."""
     sessions_a_process: int = 1000
     """After so many the process is replaced: some never free what a session took."""
+    memory_a_process: int = 2 * 1024**3
+    """And when it holds so many bytes."""
     probe: Probe | None = None
     aliases: tuple[str, ...] = ()
     supports: frozenset[str] = frozenset()

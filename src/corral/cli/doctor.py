@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from corral.io import folders
 from corral.io.environment import gather
 from corral.io.ledger import Ledger
 from corral.policy import Policy
+from corral.sessions import store
 from corral.sessions.doors import run
 from corral.sessions.prepare import prepare
 from corral.testing import Call, ModelServer, Turn
@@ -120,6 +122,8 @@ def reap(*, as_json: bool) -> int:
     """End what belongs to runs whose own process is gone."""
     ledger = Ledger(folders.ledger())
     ended = ledger.reap()
+    for folder in store.abandoned():
+        shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         click.echo(msgspec.json.encode(ended).decode())
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import cast
 
@@ -53,6 +55,7 @@ def main() -> None:
     # A short-lived program: collecting garbage while loading, and once more at the end,
     # would cost more than all the work in between.
     gc.disable()
+    _mend_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         # Started with stdout closed: the answer would be lost after it was paid for.
         sys.stderr.write("corral: stdout is closed\n")
@@ -81,6 +84,22 @@ def main() -> None:
         code = _explained(error)
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _mend_streams() -> None:
+    """A stream that is closed or cannot hold a character must not cost a run that was paid for."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    warnings.showwarning = _warned
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"corral: {message}", err=True)
 
 
 def _explained(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -143,8 +144,9 @@ class Progress:
         if self._status is not None:
             self._console.print(text, markup=False)
         else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # a full disk behind stderr is no reason to stop
+                sys.stderr.write(text + "\n")
+                sys.stderr.flush()
 
 
 class _Now:

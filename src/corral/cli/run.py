@@ -15,6 +15,7 @@ import click
 
 from corral.agents import DEFAULT_AGENT
 from corral.cli.dry_run import dry_run
+from corral.cli.out import Out
 from corral.cli.progress import Progress
 from corral.cli.prompts import read_prompt
 from corral.cli.questions import Terminal, somebody_is_there
@@ -155,13 +156,13 @@ async def _run(
         progress.begin(session.prepared, asks=can_ask)
         turn = session.prompt(text)
         last: Done | None = None
-        with _signals(turn.cancel), progress:
+        with _signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
             async for event in turn:
-                answer.show(event)
+                await out.write(answer.text(event))
                 progress.show(event, turn.notes)
                 if isinstance(event, Done):
                     last = event
-            answer.end()
+            await out.write(answer.end())
     if last is None:
         return 1
     progress.summary(last)
@@ -187,36 +188,39 @@ class _Answer:
         """What must be written before the next message."""
         self._ends_line = True
 
-    def show(self, event: Event) -> None:
-        if isinstance(event, Text):
-            if not self._open:
-                sys.stdout.write(self._owed)
+    def text(self, event: Event) -> str:
+        """What to write for the event."""
+        if isinstance(event, Text) and event.delta:
+            owed = "" if self._open else self._owed
             self._open = True
-            sys.stdout.write(event.delta)
-            sys.stdout.flush()
-            if event.delta:
-                self._ends_line = event.delta.endswith("\n")
-        elif self._open and getattr(event, "call_id", None) is not None:
+            self._ends_line = event.delta.endswith("\n")
+            return owed + event.delta
+        if self._open and getattr(event, "call_id", None) is not None:
             self._open = False
             self._owed = "\n" if self._ends_line else "\n\n"
             if sys.stdout.isatty():  # progress follows on the same screen
-                self.end()
                 self._owed = "\n"
+                return self.end()
+        return ""
 
-    def end(self) -> None:
-        if not self._ends_line:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-            self._ends_line = True
+    def end(self) -> str:
+        ended, self._ends_line = self._ends_line, True
+        return "" if ended else "\n"
 
 
 class _Json:
-    def show(self, event: Event) -> None:
-        sys.stdout.buffer.write(to_json(event) + b"\n")
-        sys.stdout.buffer.flush()
+    def text(self, event: Event) -> bytes:
+        return to_json(event) + b"\n"
 
-    def end(self) -> None:
-        pass
+    def end(self) -> bytes:
+        return b""
+
+
+_ENDING = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+]
 
 
 @contextlib.contextmanager
@@ -224,7 +228,7 @@ def _signals(cancel: Callable[[], None]) -> Generator[None]:
     """Ctrl-C and TERM end the agent; the stream then ends by itself."""
     loop = asyncio.get_running_loop()
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.add_signal_handler(number, cancel)
     except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
         yield
@@ -232,5 +236,5 @@ def _signals(cancel: Callable[[], None]) -> Generator[None]:
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.remove_signal_handler(number)

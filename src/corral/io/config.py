@@ -89,7 +89,7 @@ def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, An
         try:
             known = agents.find(name).name
         except UnknownAgent as error:
-            warnings.warn(f"{path}: [agents.{name}], ignored: {error.hint}", stacklevel=2)
+            warnings.warn(f"{path}: [agents.{name!r}], ignored: {error.hint}", stacklevel=2)
             continue
         if known == agent:
             found |= _table(path, _table(path, tables, "agents"), name)

@@ -6,6 +6,18 @@ import os
 import sys
 from pathlib import Path
 
+from corral.errors import ConfigError
+
+
+def user_home() -> Path:
+    """The person's own. Raises ``ConfigError`` where nobody knows of one."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise ConfigError(
+            "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
+        ) from error
+
 
 def home() -> Path:
     """``CORRAL_HOME``, or the platform's folder for state."""
@@ -14,11 +26,11 @@ def home() -> Path:
         return Path(given).expanduser().absolute()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA")
-        return (Path(base) if base else Path.home() / "AppData" / "Local") / "corral"
+        return (Path(base) if base else user_home() / "AppData" / "Local") / "corral"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "corral"
+        return user_home() / "Library" / "Application Support" / "corral"
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "corral"
+    return (Path(base) if base else user_home() / ".local" / "state") / "corral"
 
 
 def managed() -> Path:
@@ -42,9 +54,9 @@ def user_config() -> Path:
     """The user's ``corral.toml``."""
     if sys.platform == "win32":
         base = os.environ.get("APPDATA")
-        return (Path(base) if base else Path.home()) / "corral" / "corral.toml"
+        return (Path(base) if base else user_home()) / "corral" / "corral.toml"
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "corral" / "corral.toml"
+    return (Path(base) if base else user_home() / ".config") / "corral" / "corral.toml"
 
 
 def write_private(path: Path, data: bytes) -> None:

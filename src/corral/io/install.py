@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import subprocess
+import time
 from importlib import resources
 
 from corral.agents.profile import Agent
@@ -27,6 +28,9 @@ def install(agent: Agent) -> programs.Found:
     if not program.exists():
         npm = _npm()
         draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
+        for stale in target.parent.glob(f".{target.name}.*"):
+            if time.time() - stale.stat().st_mtime > 2 * SECONDS:  # its installer was killed
+                shutil.rmtree(stale, ignore_errors=True)
         try:
             draft.mkdir(parents=True)
             locks = resources.files("corral.agents").joinpath("locks", agent.programs[0])

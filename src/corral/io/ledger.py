@@ -54,15 +54,24 @@ class Ledger:
     agent: str = ""
     """Written into each entry, for the person who reads it."""
 
+    def announce(self, mark: str, number: int | None, program: str) -> None:
+        """Write down what is about to be started: if we die before its pid is known, its
+        mark is enough to find it. Raises OSError when that fails."""
+        self._write(0, "", mark, number, program)
+
     def add(self, tree: Tree, program: str) -> None:
         """Write down a process just started. Raises OSError when that fails."""
-        root, us = platform.look(tree.root), platform.look(os.getpid())
+        root = platform.look(tree.root)
+        self._write(tree.root, root.born if root else "", tree.mark, tree.number, program)
+
+    def _write(self, pid: int, born: str, mark: str, number: int | None, program: str) -> None:
+        us = platform.look(os.getpid())
         entry = Entry(
-            pid=tree.root,
-            born=root.born if root else "",
-            pgid=tree.root,
-            mark=tree.mark,
-            number=tree.number,
+            pid=pid,
+            born=born,
+            pgid=pid,
+            mark=mark,
+            number=number,
             owner=os.getpid(),
             owner_born=us.born if us else "",
             boot=platform.boot(),
@@ -72,7 +81,7 @@ class Ledger:
         )
         # Whole or not at all for a reader; not synced, as a crash of the machine ends
         # the process too.
-        draft = self.folder / f".{tree.mark}"
+        draft = self.folder / f".{mark}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             fd = os.open(draft, flags, 0o600)
@@ -83,7 +92,7 @@ class Ledger:
             os.write(fd, msgspec.json.encode(entry))
         finally:
             os.close(fd)
-        os.replace(draft, self._file(tree.mark))
+        os.replace(draft, self._file(mark))
 
     def remove(self, mark: str) -> None:
         """Strike out a process that is gone."""

@@ -85,6 +85,14 @@ def _session(pid: int) -> int | None:
     return None
 
 
+def resident(pid: int) -> int | None:
+    """Bytes of memory that a process holds; None where that cannot be told."""
+    if not LINUX:
+        return None
+    words = _read(f"/proc/{pid}/statm").split()
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 else None
+
+
 def pids() -> list[int]:
     """Every process on the machine that can be seen."""
     if LINUX:

@@ -89,6 +89,12 @@ class Process:
             platform.adopt_orphans(mark)
             undo.callback(platform.release_orphans, mark)
             number = platform.new_stamp()
+            try:
+                if ledger is not None:
+                    undo.callback(ledger.remove, mark)
+                    ledger.announce(mark, number, argv[0])
+            except OSError as error:
+                raise spawn.unwritable(error, ledger.folder if ledger else files) from error
             popen = spawn.spawn(
                 argv,
                 cwd=cwd,
@@ -103,7 +109,6 @@ class Process:
             undo.callback(tree.kill)
             try:
                 if ledger is not None:
-                    undo.callback(ledger.remove, mark)
                     ledger.add(tree, argv[0])
                 heard = Stderr(loop, err, stderr_tail, on_stderr)
                 child = Child(

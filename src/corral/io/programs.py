@@ -8,9 +8,11 @@ before anything runs, and npm's ``.cmd`` shims on Windows are stepped over.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -71,8 +73,12 @@ def managed_folder(agent: Agent) -> Path:
 
 
 def managed_program(agent: Agent) -> Path:
+    folder = managed_folder(agent) / "node_modules"
+    machine = f"{sys.platform}-{platform.machine()}"
+    if agent.package.binaries:
+        return folder / agent.package.binaries.get(machine, f"none-for-{machine}")
     name = agent.programs[0] + (".cmd" if os.name == "nt" else "")
-    return managed_folder(agent) / "node_modules" / ".bin" / name
+    return folder / ".bin" / name
 
 
 def _path(agent: Agent, program: str | None) -> tuple[str, Source]:
@@ -127,12 +133,13 @@ def _version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
 
 def _packaged_version(script: str, agent: Agent) -> str | None:
     """From the package beside the program: the CLI's own answer costs two CPU seconds."""
+    names = {agent.package.npm, *(Path(path).parts[0] for path in agent.package.binaries.values())}
     for folder in Path(os.path.realpath(script)).parents:
         try:
             package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        if package.name == agent.package.npm:
+        if package.name in names:
             return package.version
     return None
 

@@ -21,7 +21,15 @@ from corral.sessions.connection import Connection
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
-from corral.wire.acp_requests import Block, ImageBlock, TextBlock
+from corral.wire.acp_requests import (
+    AudioBlock,
+    Block,
+    ImageBlock,
+    LinkBlock,
+    Resource,
+    ResourceBlock,
+    TextBlock,
+)
 from corral.wire.stream import Item
 
 _STOPPED: dict[str, type[CorralError]] = {
@@ -61,7 +69,9 @@ class AcpBackend:
         self._call: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._giving_up: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._failed_to_open = False
+        self._is_greeted = False
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -73,6 +83,20 @@ class AcpBackend:
         return self._connection is not None or self._failed_to_open
 
     async def prepare(self) -> None:
+        """A handshake, or the wait for a session's file, may be long: ``end_soon`` ends it."""
+        opening = self._opening = asyncio.get_running_loop().create_task(self._reach())
+        try:
+            await asyncio.wait([opening])
+        finally:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+        if opening.cancelled():
+            self._failed_to_open = True
+            raise errors.Interrupted("the run was cancelled")
+        opening.result()
+
+    async def _reach(self) -> None:
         run = self._prepared.run
         try:
             connection = await self._line.connection()
@@ -85,13 +109,23 @@ class AcpBackend:
             chat = await self._open(connection)
             self._line.chat = chat
         self._chat = chat
-        if run.images and connection.agent and not connection.agent.images:
-            raise errors.ConfigError(f"{self._prepared.agent.name} takes no images")
+        agent = connection.agent
+        for given, taken, what in (
+            (run.images, agent is not None and agent.images, "images"),
+            (run.audio, agent is not None and agent.audio, "audio"),
+        ):
+            if given and not taken:
+                raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
 
     async def _open(self, connection: Connection) -> Chat:
         prepared, meta = self._prepared, self._kept.meta
         run, agent = prepared.run, prepared.agent
         if meta.session_id is not None:
+            if run.resume is None and not connection.can_load:
+                raise errors.ResumeLost(
+                    "the agent's process ended, and it cannot load a conversation again",
+                    hint="Start a new session.",
+                )
             if agent.load_needs_new_minute:
                 await _next_minute(meta.created)
             chat, _ = await connection.load_chat(
@@ -120,13 +154,28 @@ class AcpBackend:
     async def receive(self) -> list[Item] | None:
         if self._connection is None or self._chat is None or self._call is None:
             return None
-        items = await self._connection.items(self._chat, self._call)
+        if not self._is_greeted:  # it shook hands: a sign of life, though nothing to tell
+            self._is_greeted = True
+            return []
+        items = await self._items(self._connection, self._chat, self._call)
         if items is None or self._prepared.run.thinking:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
 
+    async def _items(self, connection: Connection, chat: Chat, call: int) -> list[Item] | None:
+        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
+        if not chat.is_asking:
+            return await connection.items(chat, call)
+        try:
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
+                return await connection.items(chat, call)
+        except TimeoutError:
+            return []
+
     def end_soon(self) -> None:
         connection, chat, call = self._connection, self._chat, self._call
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
         if connection is None:
             return
         if chat is not None and call is not None and not connection.is_settled(call):
@@ -211,11 +260,32 @@ class AcpBackend:
         if run.system_prompt is not None:
             text = f"{run.system_prompt}\n\n{text}"
         blocks: list[Block] = [TextBlock(text)]
-        for image in run.images:
-            path = Path(os.path.join(self._prepared.cwd, image))
-            kind = mimetypes.guess_type(path.name)[0] or "image/png"
-            blocks.append(ImageBlock(base64.b64encode(path.read_bytes()).decode(), kind))
+        for name in run.images:
+            blocks.append(ImageBlock(*self._encoded(name, "image/png")))
+        for name in run.audio:
+            blocks.append(AudioBlock(*self._encoded(name, "audio/wav")))
+        for name in run.attachments:
+            blocks.append(self._attachment(name))
         return blocks
+
+    def _encoded(self, name: str, otherwise: str) -> tuple[str, str]:
+        path = Path(os.path.join(self._prepared.cwd, name))
+        kind = mimetypes.guess_type(path.name)[0] or otherwise
+        return base64.b64encode(path.read_bytes()).decode(), kind
+
+    def _attachment(self, name: str) -> Block:
+        """The file with its content, or by its address where the agent takes no content."""
+        path = Path(os.path.join(self._prepared.cwd, name)).resolve()
+        kind = mimetypes.guess_type(path.name)[0]
+        agent = self._connection.agent if self._connection else None
+        if agent is None or not agent.embeds:
+            return LinkBlock(path.as_uri(), path.name, kind, path.stat().st_size)
+        data = path.read_bytes()
+        try:
+            return ResourceBlock(Resource(path.as_uri(), text=data.decode(), mime_type=kind))
+        except UnicodeDecodeError:
+            blob = base64.b64encode(data).decode()
+            return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
 
 
 async def _next_minute(created: float) -> None:

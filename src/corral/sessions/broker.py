@@ -14,12 +14,13 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from corral.events import Decider, Decision, PermissionRequest
+from corral.options import PermissionMode
 from corral.policy import Action, Policy, decide
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 """Whoever answers questions: a person at a terminal, a page, a callback."""
 
-_DECISIONS = frozenset(get_args(Decision))
+_DECISIONS: tuple[str, ...] = get_args(Decision)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -29,8 +30,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Broker:
-    def __init__(self, policy: Policy, ask: Asker | None = None, timeout: float = 300.0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        ask: Asker | None = None,
+        timeout: float = 300.0,
+        mode: PermissionMode = "prompt",
+    ) -> None:
         """``timeout``: seconds a question may stay unanswered before it is denied."""
+        self._mode = mode
         self._policy = policy
         self._ask = ask
         self._timeout = timeout
@@ -41,6 +49,9 @@ class Broker:
         ruling = decide(self._policy, action)
         if ruling.verdict == "allow":
             return Answer("allow_once", "policy", ruling.rule)
+        if ruling.verdict == "ask" and self._mode != "prompt":
+            told: Decision = "allow_once" if self._mode == "auto" else "deny"
+            return Answer(told, "policy", f"{ruling.rule}, permission_mode={self._mode}")
         if ruling.verdict == "deny" or self._ask is None:
             nobody = "" if ruling.verdict == "deny" else ", and nobody to ask"
             return Answer("deny", "policy", ruling.rule + nobody)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -26,10 +27,14 @@ class Chat:
         self._acp = acp
         self._broker = broker
         self._files = files
-        self._carry_out = carry_out
+        # A question that waits for a person must not keep a dropped session's process alive.
+        self._connection = weakref.WeakMethod(carry_out)
         self._questions: dict[str, asyncio.Task[None]] = {}
         self._leaving: list[asyncio.Task[None]] = []
         """Questions nobody needs answered any more, which may still have to clean up."""
+        self._granted: set[str] = set()
+        """Paths that a person let the agent write once; the writing itself is then asked of us."""
+        self._granted_all = False
         self.is_given_up = False
         """Its turn does not end, and is waited for no longer."""
 
@@ -74,13 +79,18 @@ class Chat:
         except (Outside, OSError) as error:
             self._carry_out(self._acp.refuse(serve.request_id, str(error)))
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for a person's answer."""
+        return bool(self._questions)
+
     async def close(self) -> None:
         """No question outlives its session."""
+        for question in self._questions.values():
+            question.cancel()
         questions = [*self._questions.values(), *self._leaving]
         self._questions.clear()
         self._leaving.clear()
-        for question in questions:
-            question.cancel()
         if questions:
             await asyncio.wait(questions)
 
@@ -95,8 +105,10 @@ class Chat:
             return {"content": content}
         action = Action("fs/write_text_file", "edit")
         answer = self._broker.at_once(action)
-        if answer is None or not answer.decision.startswith("allow"):
+        is_granted = answer is None and (self._granted_all or path in self._granted)
+        if not is_granted and (answer is None or not answer.decision.startswith("allow")):
             raise Outside("writing is not allowed")
+        self._granted.discard(path)
         content_given = params.get("content")
         text = content_given if isinstance(content_given, str) else ""
         written, is_new = self._files.write(path, text)
@@ -108,6 +120,11 @@ class Chat:
         if self._questions.pop(str(ask.request_id), None) is not None:
             self._decided(ask, answer)
 
+    def _carry_out(self, commands: list[Command]) -> None:
+        carry_out = self._connection()
+        if carry_out is not None:
+            carry_out(commands)
+
     def _decided(self, ask: Ask, answer: Answer) -> None:
         self.inbox.append(
             PermissionDecision(
@@ -118,6 +135,10 @@ class Chat:
                 rule=answer.rule,
             )
         )
+        if answer.by == "person" and ask.call.kind == "edit":
+            self._granted_all = self._granted_all or answer.decision == "allow_session"
+            if answer.decision == "allow_once":
+                self._granted.update(ask.call.paths)
         if answer.decision == "cancel":
             self._carry_out(self._acp.cancel(self.session_id))
         option = ask.option(answer.decision)

@@ -103,6 +103,11 @@ class Connection:
         return self._acp.quirks
 
     @property
+    def can_load(self) -> bool:
+        """Whether a session of an earlier process can be gone on with."""
+        return self.agent is not None and (self.agent.loads or "resume" in self.agent.sessions)
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
@@ -123,7 +128,7 @@ class Connection:
     ) -> tuple[Chat, Opened]:
         """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
         agent = self.agent
-        if agent is None or not (agent.loads or "resume" in agent.sessions):
+        if agent is None or not self.can_load:
             raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
         chat = self._chat(session_id, cwd, ask)
         wanted = self._reachable(servers)
@@ -136,12 +141,14 @@ class Connection:
         except BaseException:
             self._chats.pop(session_id, None)
             raise
-        await self._quiet(self.quirks.quiet_period)
+        quiet = self._prepared.run.quiet_period
+        await self._quiet(self.quirks.quiet_period if quiet is None else quiet)
         chat.inbox.clear()
         return chat, opened(settled.result, session_id)
 
     def drop_chat(self, chat: Chat) -> None:
         self._chats.pop(chat.session_id, None)
+        self._acp.forget(chat.session_id)
 
     async def set_model(self, chat: Chat, model: str) -> None:
         sent = self._acp.set_model(chat.session_id, model)
@@ -158,16 +165,15 @@ class Connection:
         self._carry_out(self._acp.cancel(chat.session_id))
 
     def is_settled(self, id: int) -> bool:
-        return self._calls.get(id) is not None or self.dead is not None
+        return self._calls.get(id, True) is not None or self.dead is not None
 
     async def items(self, chat: Chat, until: int) -> list[Item] | None:
         """What came for the chat; None when the call ``until`` is settled and all is handed out."""
-        await self._pump(
-            lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until)
-        )
+        await self._pump(lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until))
         if chat.inbox:
             items, chat.inbox = chat.inbox, []
             return items
+        self._calls.pop(until, None)
         return None
 
     async def settle(self, id: int, timeout: float) -> bool:
@@ -308,7 +314,9 @@ class Connection:
     def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
         run = self._prepared.run
         files = ClientFiles(cwd, run.include_directories, run.policy.writable)
-        chat = Chat(self._acp, Broker(run.policy, ask), files, self._carry_out)
+        chat = Chat(
+            self._acp, Broker(run.policy, ask, mode=run.permission_mode), files, self._carry_out
+        )
         chat.session_id = session_id
         self._chats[session_id] = chat
         self.sessions += 1

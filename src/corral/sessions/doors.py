@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-
-from msgspec.structs import replace
 
 from corral import agents
 from corral.agents import DEFAULT_AGENT
-from corral.errors import CorralError, RemoteError
+from corral.errors import CorralError
 from corral.events import Event
 from corral.io import config, programs
 from corral.options import Run
+from corral.prompt import Prompt
 from corral.result import Fold, Result
 from corral.sessions.broker import Asker
 from corral.sessions.pool import Pool
+from corral.sessions.prepare import prepare, the_prompt
 from corral.sessions.session import Session
+from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
     from corral.keywords import Options
+    from corral.sessions.until import Until
 
 T = TypeVar("T")
 
@@ -63,14 +67,17 @@ def pool(
 
 async def run(
     agent: str,
-    prompt: str | None = None,
+    prompt: str | Prompt | None = None,
     *,
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., Any]] | None = None,
     output: Any = None,
     repairs: int = 2,
+    until: Until | None = None,
+    rounds: int = 10,
+    max_tokens: int | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """One prompt to its end.
@@ -81,39 +88,47 @@ async def run(
 
     With ``output``, a type or a JSON Schema, ``result.output`` is a value of it: what
     does not fit is repaired in the same session at most ``repairs`` times, and then
-    the result is an error, never a success without a value.
+    the result is an error, never a success without a value. A ``Prompt`` brings its own
+    ``tools`` and ``output``, where they are not given here.
+
+    With ``until``, a check such as ``corral.command_succeeds("pytest -q")`` or a function
+    of the result, what is still wrong goes back to the same session at most ``rounds``
+    times, and only while less than ``max_tokens`` are spent; ``timeout`` is for all of it.
     """
-    if output is not None:
-        from corral.sessions.output import wanted
+    if isinstance(prompt, Prompt):
+        tools = prompt.tools if tools is None else tools
+        output = prompt.output if output is None else output
+        prompt = prompt.render()
+    if output is None and until is None and max_tokens is None:
+        async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+            result = await _one_turn(opened.prompt(prompt), on_event)
+        return result.raise_for_status() if check else result
 
-        wanted(output)  # a schema that cannot be met is told before anything starts
-    async with session(agent, ask=ask, tools=tools, **options) as opened:
+    from corral.sessions.compose import Goal, reach
 
-        async def one(text: str | None) -> Result:
-            folding = Fold()
-            async for event in opened.prompt(text):
-                folding.add(event)
-                if on_event is not None:
-                    on_event(event)
-            return folding.result()
-
-        if output is None:
-            result = await one(prompt)
-        else:
-            result = await _typed(one, opened.whole_prompt(prompt), output, repairs)
+    goal = Goal(output=output, repairs=repairs, until=until, rounds=rounds, max_tokens=max_tokens)
+    goal.check()
+    # Read here and not by the session: its further turns say something else than the file.
+    text = the_prompt(prepare(agent, cast("dict[str, object]", options)), prompt)
+    options = {**options, "prompt_file": None}
+    async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+        result = await reach(goal, opened, text, lambda turn: _one_turn(turn, on_event))
     return result.raise_for_status() if check else result
 
 
 def run_sync(
     agent: str,
-    prompt: str | None = None,
+    prompt: str | Prompt | None = None,
     *,
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Callable[..., Any]] | None = None,
     output: Any = None,
     repairs: int = 2,
+    until: Until | None = None,
+    rounds: int = 10,
+    max_tokens: int | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """``run`` for code that is not async; also inside a running loop, as in a notebook."""
@@ -126,23 +141,21 @@ def run_sync(
         tools=tools,
         output=output,
         repairs=repairs,
+        until=until,
+        rounds=rounds,
+        max_tokens=max_tokens,
         **options,
     )
     return _blocking(work)
 
 
-async def _typed(
-    one: Callable[[str], Awaitable[Result]], prompt: str, output: Any, repairs: int
-) -> Result:
-    from corral.sessions.output import typed
-
-    try:
-        return (await typed(one, prompt, output, repairs=repairs))[1]
-    except RemoteError as error:
-        failed: Result | None = error.result
-        if failed is None:
-            raise
-        return replace(failed, status=error.status, error=error.event(), output=None)
+async def _one_turn(turn: Turn, on_event: Callable[[Event], None] | None) -> Result:
+    folding = Fold()
+    async for event in turn:
+        folding.add(event)
+        if on_event is not None:
+            on_event(event)
+    return folding.result()
 
 
 def available(agent: str) -> bool:
@@ -181,16 +194,36 @@ def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
             asyncio.run(main())
         except BaseException as error:
             failure.append(error)
+        finally:
+            over.set()
 
+    # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
+    over = threading.Event()
     thread = threading.Thread(target=body, name="corral-run-sync", daemon=True)
     thread.start()
     try:
-        thread.join()
+        with _interruptible():
+            over.wait()
     except BaseException:
         for loop, task in started:
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        over.wait()
         raise
+    thread.join()
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Ctrl-C reaches us: a running loop has taken it over, and would only cancel a task that
+    waits for us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

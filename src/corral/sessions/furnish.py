@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
-from corral.agents.profile import Launch
+from corral.agents.profile import Launch, image_name
 from corral.errors import StorageFailed
 from corral.io import folders
 from corral.sessions.prepare import Prepared
@@ -24,10 +23,11 @@ def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
                 link.unlink(missing_ok=True)
-                link.symlink_to(Path.home() / name)
-        for image in prepared.run.images:
+                link.symlink_to(folders.user_home() / name)
+        for number, image in enumerate(prepared.run.images):
             kept.images.mkdir(mode=0o700, exist_ok=True)
-            shutil.copy(os.path.join(prepared.cwd, image), kept.images)
+            copy = kept.images / image_name(number, image)
+            shutil.copy(os.path.join(prepared.cwd, image), copy)
     except OSError as error:
         raise StorageFailed(
             f"cannot write the session's folder {kept.folder}: {error.strerror}",

@@ -15,6 +15,11 @@ class LineEar:
         self._hear = hear
         self._half = b""
 
+    def end(self) -> None:
+        """The last line had no newline."""
+        if self._half:
+            self.feed(b"\n")
+
     def feed(self, chunk: bytes) -> None:
         *lines, self._half = (self._half + chunk).split(b"\n")
         self._half = self._half[-LONGEST:]

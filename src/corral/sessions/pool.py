@@ -21,7 +21,9 @@ from typing import Any
 
 from corral.agents import DEFAULT_AGENT
 from corral.errors import ConfigError
+from corral.io import platform
 from corral.io.environment import Eraser
+from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.acp_backend import AcpBackend
@@ -43,7 +45,6 @@ PROMPT_OPTIONS = frozenset(
         "images",
         "system_prompt",
         "prompt_file",
-        "record",
         "track_files",
         "thinking",
     }
@@ -67,7 +68,7 @@ class Pool:
         if size < 1 or prompts_at_once < 1:
             raise ConfigError("a pool needs a size of at least 1")
         self._agent = agent
-        self._options = {**options, "keep": False}
+        self._options: dict[str, Any] = {**options, "keep": False}
         self._size = size
         self._at_once = prompts_at_once
         self._idle = idle
@@ -75,6 +76,8 @@ class Pool:
         self._workers: list[_Worker] = []
         self._places = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
+        self._ending: set[asyncio.Task[None]] = set()
+        """Idle processes that are on their way out."""
         self.started = 0
         """Processes started so far."""
 
@@ -96,10 +99,10 @@ class Pool:
     ) -> None:
         self._open = False
         workers, self._workers = self._workers, []
-        await asyncio.gather(*(worker.end() for worker in workers))
+        await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
     async def run(
-        self, prompt: str | None = None, *, check: bool = False, **options: Any
+        self, prompt: str | Prompt | None = None, *, check: bool = False, **options: Any
     ) -> Result:
         """One prompt in a fresh session, to its end."""
         if not self._open:
@@ -157,6 +160,9 @@ class Pool:
     def _retire(self, worker: _Worker) -> None:
         if worker in self._workers and not worker.busy:
             self._workers.remove(worker)
+            ending = asyncio.get_running_loop().create_task(worker.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
 
 class _Worker:
@@ -173,7 +179,6 @@ class _Worker:
         self._opening = asyncio.Lock()
         self._broken = False
         self._timer: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
 
     @property
     def is_fit(self) -> bool:
@@ -189,6 +194,10 @@ class _Worker:
 
     def give_back(self) -> None:
         self.busy -= 1
+        pid = self._connection.pid if self._connection else None
+        held = platform.resident(pid) if pid else None
+        if held is not None and held > self._prepared.agent.memory_a_process:
+            self.spoil()  # some agents never free what a session took
 
     def spoil(self) -> None:
         self._broken = True
@@ -205,15 +214,11 @@ class _Worker:
             return self._connection
 
     def end_after(self, seconds: float, gone: Callable[[_Worker], None]) -> None:
-        loop = asyncio.get_running_loop()
-
         def fire() -> None:
             if not self.busy:
-                self._broken = True
                 gone(self)
-                self._ending = loop.create_task(self.end())
 
-        self._timer = loop.call_later(seconds, fire)
+        self._timer = asyncio.get_running_loop().call_later(seconds, fire)
 
     async def end(self) -> None:
         self._broken = True

@@ -15,9 +15,10 @@ from corral import agents
 from corral.agents.profile import Agent, Compiled, Place, Row
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
 from corral.events import Json
-from corral.io import config, environment, programs
+from corral.io import config, environment, folders, programs
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
+from corral.prompt import Prompt
 
 COMMON = frozenset(
     {
@@ -40,7 +41,7 @@ COMMON = frozenset(
 )
 """Options that every agent has; any other it must name in ``supports``."""
 
-LARGEST_IMAGE = 20 * 1024 * 1024
+LARGEST_FILE = 20 * 1024 * 1024
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +80,11 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
     _supported(agent, run)
     compiled = agent.compile(run.policy, run)
     _enforced(agent, run, compiled.report)
-    cwd = _folder(run.cwd or os.getcwd(), "cwd")
+    cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")
     for folder in (*run.include_directories, *run.policy.writable):
         _folder(os.path.join(cwd, folder), "include_directories")
-    for image in run.images:
-        _image(os.path.join(cwd, image))
+    for path in (*run.images, *run.audio, *run.attachments):
+        _attached(os.path.join(cwd, path))
     inherits = run.inherit == "user"
     credentials = _in_home(agent.credential_files)
     return Prepared(
@@ -100,8 +101,10 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
     )
 
 
-def the_prompt(prepared: Prepared, prompt: str | None) -> str:
+def the_prompt(prepared: Prepared, prompt: str | Prompt | None) -> str:
     """The text to send: ``prompt_file`` beats ``prompt``."""
+    if isinstance(prompt, Prompt):
+        prompt = prompt.render()
     limit = prepared.agent.prompt_limit
     path = prepared.run.prompt_file
     if path is None:
@@ -132,6 +135,11 @@ def _supported(agent: Agent, run: Run) -> None:
                 f"{agent.name} has no option {name!r}",
                 hint=f"It has: {', '.join(sorted(agent.supports))}.",
             )
+    if agent.drops_media_beside_files and run.attachments and (run.images or run.audio):
+        raise ConfigError(
+            f"{agent.name} loses images and audio beside attachments",
+            hint="Give one or the other; put a text file's content into the prompt.",
+        )
     if run.resume is not None and not agent.resumes:
         raise ConfigError(f"{agent.name} cannot resume a session")
 
@@ -154,7 +162,20 @@ def _nearest(policy: Policy, row: Row) -> str:
     return f"Leave {row.capability} to another agent, or say strict=False to run it as it is."
 
 
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the current directory is gone: {error.strerror}") from error
+
+
 def _folder(path: str, what: str) -> str:
+    if not path.strip():
+        raise ConfigError(f"{what} is empty")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} is not UTF-8: {path!r}") from error
     whole = os.path.abspath(os.path.expanduser(path))
     if not os.path.exists(whole):
         raise ConfigError(f"{what} does not exist: {whole}")
@@ -165,20 +186,20 @@ def _folder(path: str, what: str) -> str:
     return os.path.realpath(whole)
 
 
-def _image(path: str) -> None:
+def _attached(path: str) -> None:
     if not os.path.isfile(path):
-        raise ConfigError(f"the image does not exist: {path}")
-    if os.path.getsize(path) > LARGEST_IMAGE:
-        raise ConfigError(f"the image is over {LARGEST_IMAGE:,} bytes: {path}")
+        raise ConfigError(f"a file for the prompt does not exist: {path}")
+    if os.path.getsize(path) > LARGEST_FILE:
+        raise ConfigError(f"a file for the prompt is over {LARGEST_FILE:,} bytes: {path}")
 
 
 def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
-    home = Path.home()
+    home = folders.user_home()
     return tuple(name for name in names if (home / name).exists())
 
 
 def _user_settings(agent: Agent) -> dict[str, Json]:
-    path = Path.home() / (agent.user_settings or "")
+    path = folders.user_home() / (agent.user_settings or "")
     if agent.user_settings is None or not path.is_file():
         return {}
     try:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.io.environment import Eraser
 from corral.policy import Policy
+from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.acp_backend import AcpBackend
@@ -132,10 +133,14 @@ class Session:
             await self._stop_serving()
             if self._kept is not None and self._prepared is not None:
                 keep = self._prepared.run.keep and self._kept.meta.turns > 0
+                if self._prepared.run.record and not keep and self._kept.folder.exists():
+                    self._kept.meta.status = "interrupted"
+                    self._kept.save()  # what was recorded so far is worth keeping
+                    keep = True
                 self._kept.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._kept = None
 
-    def prompt(self, text: str | None = None) -> Turn:
+    def prompt(self, text: str | Prompt | None = None) -> Turn:
         """The next turn. It starts when its events are first asked for; one that was
         not read to its end is ended then."""
         prepared, kept = self._open()
@@ -163,7 +168,7 @@ class Session:
         """The text a prompt would send: a prompt file's content where one is set."""
         return the_prompt(self._open()[0], text)
 
-    async def run(self, text: str | None = None) -> Result:
+    async def run(self, text: str | Prompt | None = None) -> Result:
         """The next turn, to its end."""
         return await self.prompt(text).collect()
 

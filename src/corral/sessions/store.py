@@ -10,6 +10,7 @@ A folder a session, readable by its owner alone::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -21,8 +22,11 @@ import msgspec
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.io import folders
+from corral.io.descriptors import lock_file
 
 META = "meta.json"
+LOCK = "lock"
+"""Held while a session is in use: two runs at once would share a home, and so a policy."""
 EVENTS = "events.ndjson"
 
 
@@ -48,6 +52,7 @@ class Kept:
         self.folder = folder
         self.meta = meta
         self._transcript: int | None = None
+        self._lock: int | None = None
 
     @property
     def home(self) -> Path:
@@ -65,8 +70,15 @@ class Kept:
         """The folders of a turn. Raises ``StorageFailed``."""
         try:
             self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if self._lock is None:
+                self._lock = lock_file(self.folder / LOCK)
             self.home.mkdir(mode=0o700, exist_ok=True)
             self.tmp.mkdir(mode=0o700, exist_ok=True)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"session {self.meta.id} is in use by another run",
+                hint="Wait for it to end, or start a session of your own.",
+            ) from error
         except OSError as error:
             raise StorageFailed(
                 f"cannot make a session folder: {self.folder}: {error.strerror}",
@@ -81,6 +93,8 @@ class Kept:
         if self._transcript is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
             self._transcript = os.open(self.folder / EVENTS, flags, 0o600)
+            if _torn(self.folder / EVENTS):
+                os.write(self._transcript, b"\n")
         data = memoryview(msgspec.json.Encoder().encode_lines(events))
         while data:
             data = data[os.write(self._transcript, data) :]
@@ -90,7 +104,8 @@ class Kept:
         try:
             with (self.folder / EVENTS).open("rb") as file:
                 for line in file:
-                    if line.endswith(b"\n"):
+                    # A line that was cut when its writer was killed is no event.
+                    with contextlib.suppress(msgspec.MsgspecError):
                         yield from_json(line)
         except FileNotFoundError:
             return
@@ -102,6 +117,9 @@ class Kept:
             self._transcript = None
         for folder in (self.tmp, self.images) if keep else (self.folder,):
             shutil.rmtree(folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def create(agent: str, cwd: str) -> Kept:
@@ -137,6 +155,27 @@ def every() -> list[Kept]:
         return []
     found = (_open(folders.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
+
+
+def abandoned() -> list[Path]:
+    """Folders of sessions that were killed before they had anything to keep."""
+    found: list[Path] = []
+    for folder in folders.sessions().glob("*"):
+        if (folder / META).exists() or not folder.is_dir():
+            continue
+        with contextlib.suppress(OSError):
+            os.close(lock_file(folder / LOCK))  # nobody holds it
+            found.append(folder)
+    return found
+
+
+def _torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _open(folder: Path) -> Kept | None:

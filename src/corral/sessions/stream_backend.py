@@ -95,6 +95,7 @@ class StreamBackend:
     async def close(self) -> None:
         if self._process is not None:
             self._exit = await self._process.end(self._prepared.run.grace)
+            self._ear.end()
         if self._ending is not None:
             await asyncio.wait([self._ending])
 

@@ -90,6 +90,8 @@ class Turn:
 
     async def next_batch(self) -> list[Event]:
         """The next events that came together; empty once ``done`` was handed out."""
+        if self._state == "closed":
+            raise RuntimeError("the session of this turn was closed")
         if self._state == "new":
             await self._start()
         while self._state == "running":
@@ -99,12 +101,19 @@ class Turn:
                 return batch
         return []
 
+    @property
+    def failed(self) -> bool:
+        """Whether a deadline passed, or it was cancelled: what still comes is its end."""
+        return self._failure is not None
+
     def cancel(self) -> None:
         """End the agent; the stream then ends with ``done`` as interrupted."""
         self._fail(Interrupted("the run was cancelled"))
 
     async def close(self) -> None:
         """End the agent wherever it stands. Nothing of it is left when this returns."""
+        if self._previous is not None:
+            await self._previous.close()
         self._state = "closed"
         _running.discard(self)
         if self._deadlines is not None:
@@ -122,7 +131,8 @@ class Turn:
             if self._prepared.run.track_files:
                 self._before = await asyncio.to_thread(workspace.look, Path(self._prepared.cwd))
             self._guard = self._new_guard(started)
-            await self._backend.begin(self._fail)
+            if self._failure is None:  # it may have been cancelled while the folder was looked at
+                await self._backend.begin(self._fail)
         except RemoteError as error:
             if not self._backend.started:
                 raise
@@ -175,7 +185,9 @@ class Turn:
             if error.retry_after is not None:
                 error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(guard)
-        resumable = guard.session_id is not None and guard.finish is not None
+        finish = guard.finish
+        said_something = finish is not None and (finish.ok or guard.answered or guard.worked)
+        resumable = guard.session_id is not None and said_something
         resumable = self._remember(guard, error, resumable=resumable) and resumable
         batch += guard.take(self._afterthoughts(guard), time.time())
         batch += guard.close(
@@ -244,7 +256,7 @@ class Turn:
             self._backend.end_soon()
 
     def _fail(self, error: CorralError) -> None:
-        if self._failure is None and self._state in ("starting", "running"):
+        if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
             self._backend.end_soon()
 

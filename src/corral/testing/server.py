@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from corral.errors import ConfigError
-from corral.testing import gemini
+from corral.testing import chat, gemini
 from corral.testing.http import BACKLOG, Answer, Incoming, serve
 from corral.testing.request import Request
 from corral.testing.script import Cursor, Script, Source, Turn
@@ -36,8 +36,8 @@ class Wire(Protocol):
     def refuse_key(self, key: str | None) -> Answer: ...
 
 
-WIRES: Sequence[Wire] = (gemini,)
-"""The first also answers for paths that nobody knows."""
+WIRES: Sequence[Wire] = (chat, gemini)
+"""The last also answers for paths that nobody knows."""
 
 
 class Lane:
@@ -222,7 +222,7 @@ class ModelServer:
             if received is not None:
                 break
         else:
-            return WIRES[0].refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
+            return WIRES[-1].refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
         key = wire.credential(incoming)
         refused = key is None or (self._key is not None and key != self._key)
         if isinstance(received, Answer):

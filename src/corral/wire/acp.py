@@ -186,6 +186,10 @@ class Acp:
             return self.answer(request_id, {"content": ""})
         return self.refuse(request_id, f"Resource not found: {path}", RESOURCE_NOT_FOUND)
 
+    def forget(self, session_id: str) -> None:
+        """Nobody listens to that session any more."""
+        self._conversations.pop(session_id, None)
+
     def receive(self, chunk: bytes) -> list[Command]:
         return self._take(self._peer.receive(chunk))
 

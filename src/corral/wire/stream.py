@@ -69,7 +69,8 @@ class Stream:
         items: list[Item] = []
         for block in blocks:
             if isinstance(block, Oversized):
-                items.append(oversized(block))
+                sample = block.sample if self._clean is None else self._clean(block.sample)
+                items.append(oversized(block._replace(sample=sample)))
                 continue
             self._translate_block(block if self._clean is None else self._clean(block), items)
         return items

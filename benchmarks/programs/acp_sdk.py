@@ -1,0 +1,58 @@
+"""Read a flood through the official SDK: ``acp_sdk.py FILE``.
+
+The cost is this process's own, from the start of the agent to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+acp = import_module("acp")
+
+FLOOD = Path(__file__).with_name("flood.py")
+
+
+class Client:
+    """Counts the pieces of text; the SDK calls it for each."""
+
+    def __init__(self, expected: int) -> None:
+        self.count = 0
+        self.all = asyncio.Event()
+        self._expected = expected
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.count += bool(update.content.text)
+        if self.count == self._expected:
+            self.all.set()
+
+    def on_connect(self, connection: Any) -> None:
+        pass
+
+
+def spent() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+async def main() -> None:
+    file = sys.argv[1]
+    client = Client(Path(file).read_bytes().count(b"\n"))
+    argv = [sys.executable, "-S", "-E", str(FLOOD), "--acp", file]
+    before = spent()
+    async with acp.spawn_agent_process(client, *argv) as (connection, _):
+        await connection.initialize(protocol_version=1)
+        session = await connection.new_session(cwd=os.getcwd(), mcp_servers=[])
+        text = [acp.text_block("go")]
+        await connection.prompt(session_id=session.session_id, prompt=text)
+        await asyncio.wait_for(client.all.wait(), 60)
+    print(json.dumps({"cpu": spent() - before, "count": client.count}))
+
+
+asyncio.run(main())

@@ -1,0 +1,114 @@
+"""Read a flood in one way, and say what that cost: ``acp_updates.py WAY FILE``.
+
+``corral`` and ``wire``: all of the file in one turn. ``session`` and ``pool``, with the
+number of prompts: as many turns, in one session or each in its own. The cost is this
+process's own, from the start of the agent to its end; memory is what is resident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import corral
+from corral.events import Done, Text
+from corral.wire.acp import Acp
+
+FLOOD = Path(__file__).with_name("flood.py")
+CHUNK = 1 << 16
+"""What a pipe holds."""
+
+
+def agent(file: str) -> str:
+    return shlex.join([sys.executable, "-S", "-E", str(FLOOD), "--acp", file])
+
+
+def through_corral(file: str) -> tuple[int, list[int]]:
+    """Resident memory too, after each tenth of the updates."""
+    tenth = Path(file).read_bytes().count(b"\n") // 10
+
+    async def main() -> tuple[int, list[int]]:
+        count, last, sizes = 0, None, list[int]()
+        async with corral.session(agent(file), track_files=False, keep=False) as opened:
+            async for event in opened.prompt("go"):
+                if isinstance(event, Text):
+                    count += 1
+                    if count % tenth == 0:
+                        sizes.append(resident())
+                last = event
+        if not isinstance(last, Done) or last.status != "success":
+            raise RuntimeError(f"the run failed: {last}")
+        return count, sizes
+
+    return asyncio.run(main())
+
+
+def through_wire(file: str) -> tuple[int, list[int]]:
+    data = Path(file).read_bytes()
+    acp, count = Acp(), 0
+    before = spent()
+    for start in range(0, len(data), CHUNK):
+        for command in acp.receive(data[start : start + CHUNK]):
+            count += len(getattr(command, "items", ()))
+    print(json.dumps({"cpu": spent() - before, "count": count}))
+    raise SystemExit
+
+
+def many_in_a_session(file: str) -> tuple[int, list[int]]:
+    async def main() -> tuple[int, list[int]]:
+        prompts, sizes = int(sys.argv[3]), list[int]()
+        async with corral.session(agent(file), keep=False) as opened:
+            for number in range(1, prompts + 1):
+                (await opened.run("go")).raise_for_status()
+                if number % (prompts // 10) == 0:
+                    sizes.append(resident())
+        return prompts, sizes
+
+    return asyncio.run(main())
+
+
+def many_in_a_pool(file: str) -> tuple[int, list[int]]:
+    async def main() -> tuple[int, list[int]]:
+        prompts, sizes = int(sys.argv[3]), list[int]()
+        async with corral.pool(agent(file)) as pool:
+            for number in range(1, prompts + 1):
+                await pool.run("go", check=True)
+                if number % (prompts // 10) == 0:
+                    sizes.append(resident())
+        return prompts, sizes
+
+    return asyncio.run(main())
+
+
+WAYS: dict[str, Callable[[str], tuple[int, list[int]]]] = {
+    "corral": through_corral,
+    "wire": through_wire,
+    "session": many_in_a_session,
+    "pool": many_in_a_pool,
+}
+
+
+def spent() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident() -> int:
+    """Bytes."""
+    pages = Path("/proc/self/statm").read_bytes().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    before = spent()
+    count, sizes = WAYS[sys.argv[1]](sys.argv[2])
+    print(json.dumps({"cpu": spent() - before, "count": count, "resident": sizes}))
+
+
+main()

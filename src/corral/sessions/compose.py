@@ -1,0 +1,92 @@
+"""A run of several turns: repaired to a type, repeated until it is done, or both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from corral.errors import ConfigError, RemoteError
+from corral.result import Result
+from corral.sessions.output import Run, typed, wanted
+from corral.sessions.session import Session
+from corral.sessions.turn import Turn
+from corral.sessions.until import ROUNDS, Until, check_limits, until_done
+
+PATIENCE = 10.0
+"""Seconds beyond its grace that a turn which is over its time may take to end in order."""
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to come to, beyond the end of one turn."""
+
+    output: Any = None
+    repairs: int = 2
+    until: Until | None = None
+    rounds: int = ROUNDS
+    max_tokens: int | None = None
+
+    def check(self) -> None:
+        """``CallerError`` for what cannot be, before anything starts."""
+        if self.output is not None:
+            wanted(self.output)
+        if self.until is not None:
+            check_limits(self.until, self.rounds, self.max_tokens)
+        elif self.max_tokens is not None:
+            raise ConfigError(
+                "max_tokens is given without until",
+                hint="Tokens are counted between the rounds of until; one turn has a timeout.",
+            )
+
+
+async def reach(
+    goal: Goal, session: Session, prompt: str, collect: Callable[[Turn], Awaitable[Result]]
+) -> Result:
+    """The result of all turns together, each read to its end by ``collect``.
+
+    With ``until``, the run's ``timeout`` is for the whole: a turn that goes over it ends in
+    order, with its last events and what it did.
+    """
+    loop = asyncio.get_running_loop()
+    options = session.prepared.run
+    ends = loop.time() + options.timeout
+
+    async def turn(text: str) -> Result:
+        started = session.prompt(text)
+        timer = None if goal.until is None else loop.call_at(ends, started.cancel)
+        try:
+            return await collect(started)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def typed_turn(text: str) -> Result:
+        return await _typed(turn, text, goal)
+
+    run = turn if goal.output is None else typed_turn
+    if goal.until is None:
+        return await run(prompt)
+    return await until_done(
+        run,
+        prompt,
+        goal.until,
+        rounds=goal.rounds,
+        max_tokens=goal.max_tokens,
+        timeout=options.timeout,
+        ending=options.grace + PATIENCE,
+        cwd=session.prepared.cwd,
+    )
+
+
+async def _typed(run: Run, prompt: str, goal: Goal) -> Result:
+    try:
+        return (await typed(run, prompt, goal.output, repairs=goal.repairs))[1]
+    except RemoteError as error:
+        failed: Result | None = error.result
+        if failed is None:
+            raise
+        return msgspec.structs.replace(
+            failed, status=error.status, error=error.event(), output=None
+        )

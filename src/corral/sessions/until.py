@@ -1,0 +1,285 @@
+"""Until it is done: a check after each turn, and its complaint as the next prompt.
+
+::
+
+    result = await corral.run("…", "Make the tests pass", until=command_succeeds("pytest -q"))
+
+A check is ``files_exist``, ``command_succeeds``, or any function, sync or async, of the
+``Result``: None or True is done, a text is what is still wrong, False that something
+is. It always ends: by the check, by a turn that is no success, by the rounds, the
+tokens or the time. Then the result says which, and holds what all turns did and spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.errors import (
+    BudgetSpent,
+    ConfigError,
+    CorralError,
+    RemoteError,
+    TotalTimeout,
+    TurnLimit,
+)
+from corral.io.environment import BASE
+from corral.io.platform import WINDOWS
+from corral.io.process import Exit, Process
+from corral.result import Result
+from corral.sessions.output import Run, together
+from corral.sessions.tools import in_thread
+
+Verdict = str | bool | None
+"""None or True: done. A text: what is wrong. False: something is."""
+
+ROUNDS = 10
+TAIL = 4_000
+"""Characters of a command's output that the agent is told: the end is where the sum stands."""
+GRACE = 1.0
+"""Seconds for what a command has left running to end by itself."""
+
+_NO_REASON = "the check of your work did not pass"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A check that needs to know the session's folder."""
+
+    holds: Callable[[Path], Awaitable[Verdict]]
+    about: str = ""
+
+    def __repr__(self) -> str:
+        return self.about
+
+
+Until = Check | Callable[[Result], Verdict | Awaitable[Verdict]]
+
+
+def files_exist(*paths: str | os.PathLike[str]) -> Check:
+    """Done when each of these is a file; in the session's folder, where not absolute."""
+    names = [os.fspath(path) for path in paths]
+    if not names or not all(names):
+        raise ConfigError("files_exist needs the name of a file")
+
+    def look(cwd: Path) -> Verdict:
+        missing = [name for name in names if not (cwd / name).is_file()]
+        return f"these files do not exist: {', '.join(missing)}" if missing else None
+
+    async def holds(cwd: Path) -> Verdict:
+        return look(cwd)
+
+    return Check(holds, f"files_exist({', '.join(map(repr, names))})")
+
+
+def command_succeeds(
+    command: str | Sequence[str], *, timeout: float = 300.0, env: Mapping[str, str] | None = None
+) -> Check:
+    """Done when the command exits with 0; else the end of its output is the complaint.
+
+    A text is for the shell, a list is started as it stands; in the session's folder. Like
+    the agent, it sees only the variables that programs need, and those of ``env``: what
+    it runs may be what the agent wrote. It and all it started are gone afterwards. One
+    that takes over ``timeout`` seconds has not succeeded; one that cannot be started
+    raises, as ``NotInstalled``.
+    """
+    shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
+    argv = [*shell, command] if isinstance(command, str) else [*command]
+    said = command if isinstance(command, str) else " ".join(argv)
+    if not said.strip():
+        raise ConfigError("command_succeeds needs a command")
+    if not timeout > 0:
+        raise ConfigError(f"the timeout of {said!r} must be > 0, got: {timeout:g}")
+
+    async def holds(cwd: Path) -> Verdict:
+        exit_, tail = await _ran(argv, cwd, {**_base(), **(env or {})}, timeout)
+        match exit_:
+            case Exit(code=0):
+                return None
+            case None:
+                how = f"did not end within {timeout:g}s"
+            case Exit(code=None, signal=number):
+                how = f"was killed by signal {number}"
+            case Exit(code=code):
+                how = f"exited with {code}"
+        return f"`{said}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without a word")
+
+    return Check(holds, f"command_succeeds({said!r})")
+
+
+async def _ran(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+) -> tuple[Exit | None, str]:
+    """How it exited, None where it did not in time, and the end of what it said."""
+    process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)
+    out = b""
+    exited: Exit | None = None
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            while chunk := await process.read():
+                out = (out + chunk)[-4 * TAIL :]  # a character has at most four bytes
+            exited = await process.wait()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    finally:
+        await process.end(GRACE)
+    streams = (out.decode(errors="replace").strip(), process.stderr.strip())
+    return exited, "\n".join(filter(None, streams))[-TAIL:]
+
+
+def _base() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatchcase(name, known) for known in BASE)
+    }
+
+
+def check_limits(until: object, rounds: int, max_tokens: int | None) -> None:
+    """``ConfigError`` for what cannot be, before anything is spent."""
+    if not isinstance(until, Check) and not callable(until):
+        raise ConfigError(
+            f"until must be a check, got: {type(until).__name__}",
+            hint="Give files_exist(…), command_succeeds(…), or a function of the result.",
+        )
+    if rounds < 0:
+        raise ConfigError(f"rounds cannot be negative: {rounds}")
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigError(f"max_tokens must be at least 1, got: {max_tokens}")
+
+
+async def until_done(
+    run: Run,
+    prompt: str,
+    check: Until,
+    *,
+    rounds: int = ROUNDS,
+    max_tokens: int | None = None,
+    timeout: float | None = None,
+    ending: float = 0.0,
+    cwd: str | os.PathLike[str] = ".",
+) -> Result:
+    """The result of all turns together: the first, and at most ``rounds`` further ones.
+
+    ``run`` is one turn of a session that stays the same, such as ``session.run``. What is
+    done is a success, whatever it cost: ``max_tokens`` and ``rounds`` decide whether
+    there is another turn, and ``timeout`` ends also one under way. A ``run`` that ends its
+    turn as interrupted by itself when the time is over has ``ending`` seconds for it.
+    What the check raises is passed on.
+    """
+    check_limits(check, rounds, max_tokens)
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    said = prompt
+    whole: Result | None = None
+    limit = asyncio.timeout_at(deadline)
+    try:
+        async with limit:
+            for left in range(rounds, -1, -1):
+                limit.reschedule(None if deadline is None else deadline + ending)
+                result = await _after(whole, run(said))
+                whole = result if whole is None else together(whole, result)
+                late = deadline is not None and loop.time() >= deadline
+                if late and whole.status == "interrupted":
+                    return _ended(whole, _too_late(timeout))
+                if not whole.ok:
+                    return whole
+                limit.reschedule(deadline)
+                complaint = await _complaint(check, whole, Path(cwd))
+                if complaint is None:
+                    return whole
+                if not left:
+                    return _ended(whole, _too_often(rounds, complaint))
+                if error := _over(whole, result, max_tokens, complaint):
+                    return _ended(whole, error)
+                said = f"It is not done yet: {complaint}\n\nGo on until it is."
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return _ended(whole or Result(status="timeout"), _too_late(timeout))
+    raise AssertionError("the last round returns")
+
+
+async def _after(earlier: Result | None, turn: Awaitable[Result]) -> Result:
+    """The turn; where it cannot even start, its error carries what the earlier ones did."""
+    try:
+        return await turn
+    except RemoteError as error:
+        error.result = error.result or earlier
+        raise
+
+
+async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
+    verdict: Any
+    if isinstance(check, Check):
+        verdict = await check.holds(cwd)
+    elif inspect.iscoroutinefunction(check):
+        verdict = await check(result)
+    else:
+        # A check that blocks must not stop the loop: the agent's tools are served there.
+        verdict = await in_thread(partial(check, result))
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+    match verdict:
+        case None | True:
+            return None
+        case str():
+            return _sendable(verdict) or _NO_REASON
+        case False:
+            return _NO_REASON
+        case _:
+            raise ConfigError(
+                f"the check given as until returned a {type(verdict).__name__}",
+                hint="None or True is done; a text says what is wrong; False that something is.",
+            )
+
+
+def _sendable(text: str) -> str:
+    """Without what no prompt may hold: a command's output can hold anything."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode().strip()
+
+
+def _over(
+    whole: Result, last: Result, max_tokens: int | None, complaint: str
+) -> BudgetSpent | None:
+    if max_tokens is None:
+        return None
+    if last.usage.total is None or whole.usage.total is None:
+        return BudgetSpent(
+            f"the tokens of a turn cannot be counted: {last.agent or 'the agent'} did not say",
+            hint="Leave max_tokens out, and bound the work with rounds and timeout.",
+        )
+    if whole.usage.total < max_tokens:
+        return None
+    return BudgetSpent(
+        f"{whole.usage.total:,} of {max_tokens:,} tokens are spent, and it is not done:"
+        f" {complaint}",
+        hint="Raise max_tokens, or resume the session.",
+    )
+
+
+def _too_often(rounds: int, complaint: str) -> TurnLimit:
+    return TurnLimit(
+        f"not done after {rounds} further rounds: {complaint}",
+        hint="Raise rounds, or resume the session.",
+    )
+
+
+def _too_late(timeout: float | None) -> TotalTimeout:
+    return TotalTimeout(
+        f"timed out after {timeout or 0:g}s over all rounds",
+        hint="Raise timeout if the task needs longer.",
+    )
+
+
+def _ended(whole: Result, error: CorralError) -> Result:
+    return msgspec.structs.replace(whole, status=error.status, error=error.event())

@@ -1,0 +1,141 @@
+"""Who answers a permission question, and what becomes of one that nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from corral import Policy
+from corral.events import Decision, PermissionRequest
+from corral.policy import Action
+from corral.sessions.broker import Answer, Asker, Broker
+
+RUN = Action("run_shell_command", "execute", "make")
+
+
+def request(number: int = 1) -> PermissionRequest:
+    return PermissionRequest(str(number), call_id=f"call-{number}", title=f"question {number}")
+
+
+def never(_request: PermissionRequest) -> Decision:
+    raise AssertionError("nobody was to be asked")
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        (Policy(shell="allow"), Answer("allow_once", "policy", "shell=allow")),
+        (Policy(shell="deny"), Answer("deny", "policy", "shell=deny")),
+        (
+            Policy(shell="deny", shell_rules=("allow make",)),
+            Answer("allow_once", "policy", "shell_rules: allow make"),
+        ),
+        (
+            Policy(shell="allow", deny_tools=("run_shell_command",)),
+            Answer("deny", "policy", "deny_tools: run_shell_command"),
+        ),
+    ],
+)
+def test_the_policy_answers_at_once_and_names_its_rule(policy: Policy, answer: Answer) -> None:
+    assert Broker(policy, never).at_once(RUN) == answer
+
+
+def test_leave_is_never_given_for_longer_than_once_by_a_policy() -> None:
+    answer = Broker(Policy.full()).at_once(RUN)
+    assert answer is not None
+    assert answer.decision == "allow_once"
+
+
+def test_what_is_open_waits_for_a_person_and_without_one_is_denied() -> None:
+    assert Broker(Policy(), never).at_once(RUN) is None
+    assert Broker(Policy()).at_once(RUN) == Answer("deny", "policy", "shell=ask, and nobody to ask")
+
+
+def test_a_mode_answers_what_the_policy_leaves_open_and_nothing_else() -> None:
+    auto = Broker(Policy(network="deny"), never, mode="auto")
+    deny = Broker(Policy(network="allow"), never, mode="deny")
+    for broker, open_question, decided in (
+        (auto, "allow_once", "deny"),
+        (deny, "deny", "allow_once"),
+    ):
+        run, fetch = broker.at_once(RUN), broker.at_once(Action("web_fetch", "fetch"))
+        assert run is not None
+        assert fetch is not None
+        assert (run.decision, fetch.decision) == (open_question, decided)
+
+
+def test_a_tool_of_the_callers_own_follows_its_own_rule() -> None:
+    broker = Broker(Policy.edits(), never)
+    own = broker.at_once(Action("mcp_corral_add", "mcp", own=True))
+    assert own is not None
+    assert own.decision == "allow_once"
+    assert broker.at_once(Action("mcp_other_add", "mcp")) is None
+
+
+@pytest.mark.parametrize("decision", ["allow_once", "allow_session", "deny", "cancel"])
+async def test_a_persons_word_is_passed_on(decision: Decision) -> None:
+    async def later(_request: PermissionRequest) -> Decision:
+        return decision
+
+    def at_once(_request: PermissionRequest) -> Decision:
+        return decision
+
+    askers: list[Asker] = [later, at_once]
+    for ask in askers:
+        assert await Broker(Policy(), ask).put(request()) == Answer(decision, "person", "asked")
+
+
+async def test_a_question_that_is_put_to_nobody_is_denied() -> None:
+    assert (await Broker(Policy()).put(request())).decision == "deny"
+
+
+async def test_silence_is_denied_when_the_time_is_up() -> None:
+    async def ask(_request: PermissionRequest) -> Decision:
+        await asyncio.Event().wait()
+        return "allow_once"
+
+    answer = await Broker(Policy(), ask, timeout=0.01).put(request())
+    assert answer == Answer("deny", "timeout", "no answer in 0.01 s")
+
+
+async def test_an_asker_that_fails_denies() -> None:
+    def ask(_request: PermissionRequest) -> Decision:
+        raise OSError("no terminal")
+
+    answer = await Broker(Policy(), ask).put(request())
+    assert answer == Answer("deny", "person", "the question failed: no terminal")
+
+
+async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put() -> None:
+    asked: list[str | None] = []
+    first = asyncio.Event()
+
+    async def ask(question: PermissionRequest) -> Decision:
+        asked.append(question.title)
+        if question.title == "question 1":
+            first.set()
+            await asyncio.Event().wait()
+        return "allow_once"
+
+    broker = Broker(Policy(), ask)
+    one = asyncio.create_task(broker.put(request(1)))
+    await first.wait()
+    two = asyncio.create_task(broker.put(request(2)))
+    await asyncio.to_thread(str)
+    assert asked == ["question 1"]
+    one.cancel()
+    async with asyncio.timeout(5):
+        assert (await two).decision == "allow_once"
+    assert one.cancelled()
+    assert asked == ["question 1", "question 2"]
+
+
+async def test_the_time_of_a_question_begins_when_it_is_put() -> None:
+    async def ask(_request: PermissionRequest) -> Decision:
+        await asyncio.sleep(0.2)
+        return "allow_once"
+
+    broker = Broker(Policy(), ask, timeout=0.5)
+    answers = await asyncio.gather(*(broker.put(request(n)) for n in range(4)))
+    assert [answer.decision for answer in answers] == ["allow_once"] * 4

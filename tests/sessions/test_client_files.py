@@ -1,0 +1,180 @@
+"""Files that an agent asks us for: read and written whole, and never outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.sessions import client_files
+from corral.sessions.client_files import ClientFiles, Outside
+
+
+@pytest.fixture
+def files(workspace: Path) -> ClientFiles:
+    return ClientFiles(str(workspace), (), ())
+
+
+def test_a_file_is_read_whole_byte_for_byte(files: ClientFiles, workspace: Path) -> None:
+    text = "one\r\ntwo\n\u2028three\x0bfour\rfive ü 漢"
+    (workspace / "a.txt").write_bytes(text.encode())
+    assert files.read(f"{workspace}/a.txt") == text
+
+
+def test_a_file_is_written_byte_for_byte_with_its_folders(
+    files: ClientFiles, workspace: Path
+) -> None:
+    text = "one\r\ntwo\nü"
+    path, is_new = files.write(f"{workspace}/deep/er/a.txt", text)
+    assert path == workspace / "deep" / "er" / "a.txt"
+    assert is_new
+    assert path.read_bytes() == text.encode()
+    assert files.write(str(path), "again") == (path, False)
+    assert path.read_bytes() == b"again"
+
+
+@pytest.mark.parametrize(
+    ("line", "limit", "wanted"),
+    [
+        (None, None, "a\nb\u2028b\nc\n"),
+        (1, None, "a\nb\u2028b\nc\n"),
+        (2, None, "b\u2028b\nc\n"),
+        (2, 1, "b\u2028b\n"),
+        (None, 1, "a\n"),
+        (3, 9, "c\n"),
+        (9, 1, ""),
+        (0, 1, "a\n"),
+        (-5, 1, "a\n"),
+        (1, 0, ""),
+        (1, -1, ""),
+    ],
+)
+def test_some_lines_of_a_file_are_counted_from_one(
+    files: ClientFiles, workspace: Path, line: int | None, limit: int | None, wanted: str
+) -> None:
+    (workspace / "a.txt").write_text("a\nb\u2028b\nc\n")
+    assert files.read(f"{workspace}/a.txt", line, limit) == wanted
+
+
+def test_bytes_that_are_no_text_are_read_all_the_same(files: ClientFiles, workspace: Path) -> None:
+    (workspace / "a.bin").write_bytes(b"\xff\x00ok")
+    assert files.read(f"{workspace}/a.bin") == "\ufffd\x00ok"
+
+
+def test_what_is_not_there_is_told_apart_from_what_is_outside(
+    files: ClientFiles, workspace: Path
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.read(f"{workspace}/none")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{ws}-evil/secret",
+        "{ws}/../workspace-evil/secret",
+        "{ws}/deep/../../workspace-evil/secret",
+        "{ws}/door/secret",
+        "{ws}/link",
+        "{ws}/chain",
+        "{ws}/dangling",
+        "{ws}/loop",
+        "{ws}/loop/x",
+        "{ws}/nul\0byte",
+        "/etc/passwd",
+        "/",
+        "relative",
+        "../workspace-evil/secret",
+        "~/secret",
+        "",
+    ],
+)
+def test_no_path_leads_out(files: ClientFiles, workspace: Path, tmp_path: Path, path: str) -> None:
+    beside = tmp_path / "workspace-evil"
+    beside.mkdir()
+    (beside / "secret").write_text("SECRET")
+    (workspace / "deep").mkdir()
+    (workspace / "door").symlink_to(beside)
+    (workspace / "link").symlink_to("../workspace-evil/secret")
+    (workspace / "chain").symlink_to(workspace / "link")
+    (workspace / "dangling").symlink_to(beside / "fresh")
+    (workspace / "loop").symlink_to(workspace / "loop")
+    whole = path.format(ws=workspace)
+    with pytest.raises(Outside):
+        files.read(whole)
+    with pytest.raises(Outside):
+        files.write(whole, "overwritten")
+    assert os.listdir(beside) == ["secret"]
+    assert (beside / "secret").read_text() == "SECRET"
+
+
+def test_links_that_stay_inside_are_followed(files: ClientFiles, workspace: Path) -> None:
+    (workspace / "real.txt").write_text("words")
+    (workspace / "link.txt").symlink_to("real.txt")
+    assert files.read(f"{workspace}/link.txt") == "words"
+    assert files.write(f"{workspace}/link.txt", "new")[0] == workspace / "real.txt"
+    assert (workspace / "link.txt").is_symlink()
+
+
+def test_a_workspace_reached_by_a_link_is_the_same_workspace(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "a.txt").write_text("words")
+    (tmp_path / "alias").symlink_to(workspace)
+    files = ClientFiles(str(tmp_path / "alias"), (), ())
+    assert files.read(f"{tmp_path}/alias/a.txt") == "words"
+    assert files.read(f"{workspace}/a.txt") == "words"
+
+
+def test_further_folders_are_readable_and_only_the_writable_ones_written(
+    workspace: Path, tmp_path: Path
+) -> None:
+    for name in ("read", "write"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    files = ClientFiles(str(workspace), ["../read"], [str(tmp_path / "write")])
+    assert files.read(f"{tmp_path}/read/a.txt") == "read"
+    assert files.read(f"{tmp_path}/write/a.txt") == "write"
+    files.write(f"{tmp_path}/write/a.txt", "new")
+    assert (tmp_path / "write" / "a.txt").read_text() == "new"
+    with pytest.raises(Outside):
+        files.write(f"{tmp_path}/read/a.txt", "new")
+    assert (tmp_path / "read" / "a.txt").read_text() == "read"
+
+
+def test_folders_are_relative_to_the_workspace_and_not_to_where_we_run(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "more").mkdir(parents=True)
+    (elsewhere / "more" / "a.txt").write_text("not yours")
+    monkeypatch.chdir(elsewhere)
+    files = ClientFiles(str(workspace), ["more"], ["more"])
+    with pytest.raises(Outside):
+        files.read(f"{elsewhere}/more/a.txt")
+    with pytest.raises(Outside):
+        files.write(f"{elsewhere}/more/a.txt", "new")
+
+
+def test_what_is_no_file_is_refused_and_nobody_waits_for_it(
+    files: ClientFiles, workspace: Path
+) -> None:
+    os.mkfifo(workspace / "pipe")
+    (workspace / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match="not a regular file"):
+            files.read(f"{workspace}/{name}")
+        with pytest.raises(OSError, match="not a regular file"):
+            files.write(f"{workspace}/{name}", "x")
+
+
+def test_a_file_too_large_is_refused_before_it_is_read(
+    files: ClientFiles, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_files, "LARGEST", 10)
+    (workspace / "big").write_bytes(b"x" * 11)
+    (workspace / "fits").write_bytes(b"x" * 10)
+    with pytest.raises(OSError, match="over 10 bytes"):
+        files.read(f"{workspace}/big")
+    assert files.read(f"{workspace}/fits") == "x" * 10

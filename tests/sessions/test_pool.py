@@ -1,0 +1,340 @@
+"""Pools of warm agents: a real program that speaks the protocol as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+import pytest
+from scripted import PROGRAM as STREAM_PROGRAM
+from scripted import children, descriptors
+
+import corral
+from corral import agents, errors
+from corral.agents import command
+from corral.agents.profile import Agent
+from corral.events import Decision, PermissionRequest
+from corral.io import folders
+from corral.keywords import Options
+from corral.sessions.chat import Chat
+from corral.sessions.pool import Pool
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+
+
+def agent(*arguments: str) -> str:
+    return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
+
+
+def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
+    whole: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return whole
+
+
+async def gone(seconds: float = 5.0) -> None:
+    """Until this process has no children."""
+    async with asyncio.timeout(seconds):
+        while children():
+            await asyncio.to_thread(str)
+
+
+async def there(path: Path) -> None:
+    async with asyncio.timeout(10):
+        while not path.exists():
+            await asyncio.to_thread(str)
+
+
+async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) -> None:
+    before = descriptors()
+    async with corral.pool(agent(), size=2, prompts_at_once=4, **scripted(workspace)) as pool:
+        prompts = (pool.run(f"pid\nhistory\ntext {n}", track_files=False) for n in range(40))
+        results = await asyncio.gather(*prompts)
+        assert pool.started == 2
+        assert len(children()) == 2
+    assert all(result.ok for result in results)
+    assert [r.text.rpartition("[]")[2] for r in results] == [str(n) for n in range(40)]
+    assert len({r.text.partition("[]")[0] for r in results}) == 2
+    assert len({r.session_id for r in results}) == 40
+    assert children() == []
+    assert descriptors() - before == set()
+    assert list(folders.ledger().iterdir()) == []
+    assert list(folders.sessions().iterdir()) == []
+
+
+async def test_no_more_prompts_run_at_once_than_there_are_places(workspace: Path) -> None:
+    release = workspace / "release"
+    async with corral.pool(agent(), size=1, prompts_at_once=2, **scripted(workspace)) as pool:
+        orders = [f"touch began-{n}\nuntil {release}\ntext {n}" for n in range(4)]
+        running = [asyncio.create_task(pool.run(each, track_files=False)) for each in orders]
+        await there(workspace / "began-0")
+        await there(workspace / "began-1")
+        assert sorted(os.listdir(workspace)) == ["began-0", "began-1"]
+        release.touch()
+        results = await asyncio.gather(*running)
+    assert [result.text for result in results] == ["0", "1", "2", "3"]
+
+
+async def test_a_warm_process_is_taken_before_another_is_started(workspace: Path) -> None:
+    async with corral.pool(agent(), size=3, **scripted(workspace)) as pool:
+        pids = {(await pool.run("pid")).text for _ in range(5)}
+        assert pool.started == 1
+    assert len(pids) == 1
+
+
+async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: Path) -> None:
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        for _ in range(5):
+            assert (await pool.run("raw a banner\ntext x")).ok
+        gc.collect()
+        assert [o for o in gc.get_objects() if isinstance(o, Chat)] == []
+
+
+async def test_each_prompt_has_a_folder_of_its_own(workspace: Path) -> None:
+    places = [workspace / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        prompts = (pool.run("cwd\ntouch mine.txt", cwd=place) for place in places)
+        results = await asyncio.gather(*prompts)
+        assert pool.started == 1
+    assert [result.text for result in results] == [str(place) for place in places]
+    for result, place in zip(results, places, strict=True):
+        assert [file.path for file in result.files] == [str(place / "mine.txt")]
+        assert result.files_complete
+
+
+async def test_files_are_served_within_the_prompts_own_folder_alone(workspace: Path) -> None:
+    for name in ("one", "two"):
+        (workspace / name).mkdir()
+        (workspace / name / "words").write_text(name)
+    options = scripted(workspace / "one", allow_file_reads=True)
+    async with corral.pool(agent(), **options) as pool:
+        orders = f"read {workspace}/one/words\nread {workspace}/two/words"
+        one = await pool.run(orders)
+        two = await pool.run(orders, cwd=workspace / "two")
+    assert one.text.startswith("[one][outside")
+    assert two.text.startswith("[outside")
+    assert two.text.endswith("[two]")
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "all"}, {"model": "m"}, {"env": {"A": "b"}}, {"resume": "last"}]
+)
+async def test_what_a_process_is_started_with_is_the_pools_and_no_prompts(
+    workspace: Path, options: dict[str, Any]
+) -> None:
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        with pytest.raises(errors.ConfigError, match="fixed for the whole pool"):
+            await pool.run("text x", **options)
+        assert pool.started == 0
+
+
+async def test_a_crash_fails_its_own_prompts_and_the_next_starts_afresh(workspace: Path) -> None:
+    options = scripted(workspace, track_files=False)
+    async with corral.pool(agent(), size=2, prompts_at_once=1, **options) as pool:
+        orders = f"touch began\nuntil {workspace}/release\ntext fine"
+        other = asyncio.create_task(pool.run(orders))
+        await there(workspace / "began")
+        crashed = await pool.run("text half\nexit 3")
+        (workspace / "release").touch()
+        assert (await other).text == "fine"
+        after = await asyncio.gather(*(pool.run("text back") for _ in range(2)))
+        assert pool.started == 3
+    assert crashed.status == "incomplete"
+    assert crashed.text == "half"
+    assert [result.text for result in after] == ["back", "back"]
+    assert children() == []
+
+
+async def test_prompts_of_one_crashed_process_all_fail_and_none_hangs(workspace: Path) -> None:
+    async with corral.pool(agent(), prompts_at_once=3, **scripted(workspace)) as pool:
+        waiting = [
+            asyncio.create_task(pool.run(f"touch began-{n}\nhang", track_files=False))
+            for n in range(2)
+        ]
+        for number in range(2):
+            await there(workspace / f"began-{number}")
+        await pool.run("die 9", track_files=False)
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*waiting)
+        assert (await pool.run("text back")).text == "back"
+        assert pool.started == 2
+    assert {r.error.code for r in results if r.error} == {"killed_by_signal"}
+
+
+async def test_a_process_that_cannot_shake_hands_fails_its_prompt_and_leaves_nothing(
+    workspace: Path,
+) -> None:
+    command_line = agent("--fails", "initialize", "exit")
+    async with corral.pool(command_line, **scripted(workspace)) as pool:
+        for _ in range(2):
+            result = await pool.run("text x")
+            assert result.error is not None
+            assert result.error.code == "stream_broken"
+            assert children() == []
+        assert pool.started == 2
+
+
+async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = command.agent_for
+
+    def tiring(name: str) -> Agent:
+        return msgspec.structs.replace(make(name), sessions_a_process=3)
+
+    monkeypatch.setattr(command, "agent_for", tiring)
+    assert agents.find(agent()).sessions_a_process == 3
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        pids = [(await pool.run("pid")).text for _ in range(7)]
+        assert pool.started == 3
+        assert len(children()) == 1
+        more = await asyncio.gather(*(pool.run("pid", track_files=False) for _ in range(9)))
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+    assert all(result.ok for result in more)
+    assert children() == []
+
+
+async def test_an_idle_process_ends_and_the_next_prompt_starts_another(workspace: Path) -> None:
+    options = dict(scripted(workspace))
+    async with Pool(agent(), options, size=1, prompts_at_once=1, idle=0.05) as pool:
+        assert (await pool.run("text one")).ok
+        await gone()
+        assert (await pool.run("text two")).text == "two"
+        assert pool.started == 2
+
+
+async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) -> None:
+    options = dict(scripted(workspace))
+    command_line = agent("--ignore-term")
+    async with Pool(command_line, options, size=1, prompts_at_once=1, idle=0.0) as pool:
+        assert (await pool.run("text one")).ok
+        for _ in range(5):
+            await asyncio.to_thread(str)
+    assert children() == []
+
+
+async def test_cancelling_one_prompt_leaves_the_others_alone(workspace: Path) -> None:
+    async with corral.pool(agent(), prompts_at_once=2, **scripted(workspace)) as pool:
+        doomed = asyncio.create_task(pool.run("touch began\nhang", track_files=False))
+        await there(workspace / "began")
+        orders = f"touch too\nuntil {workspace}/release\ntext fine"
+        other = asyncio.create_task(pool.run(orders, track_files=False))
+        await there(workspace / "too")
+        doomed.cancel()
+        await asyncio.wait([doomed])
+        assert doomed.cancelled()
+        (workspace / "release").touch()
+        assert (await other).text == "fine"
+        assert (await pool.run("text more")).text == "more"
+        assert pool.started == 1
+
+
+async def test_a_prompt_deaf_to_its_deadline_ends_though_others_go_on(workspace: Path) -> None:
+    options = scripted(workspace, grace=0.2, track_files=False)
+    async with corral.pool(agent(), prompts_at_once=2, **options) as pool:
+        orders = f"touch began\nuntil {workspace}/release\ntext fine"
+        other = asyncio.create_task(pool.run(orders))
+        await there(workspace / "began")
+        async with asyncio.timeout(10):
+            deaf = await pool.run("ignore-cancel\ntext x\nhang", timeout=0.5)
+        assert deaf.status == "timeout"
+        assert deaf.text == "x"
+        (workspace / "release").touch()
+        assert (await other).text == "fine"
+        await gone()
+        assert (await pool.run("text fresh")).text == "fresh"
+        assert pool.started == 2
+    assert children() == []
+
+
+async def test_leaving_by_an_exception_ends_every_process(workspace: Path) -> None:
+    before = descriptors()
+    with pytest.raises(ZeroDivisionError):
+        async with corral.pool(agent(), size=2, **scripted(workspace)) as pool:
+            prompts = (pool.run("child\ndaemon\ntext x", track_files=False) for _ in range(2))
+            await asyncio.gather(*prompts)
+            assert len(children()) >= 2
+            _ = 1 / 0
+    assert children() == []
+    assert descriptors() - before == set()
+
+
+async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: Path) -> None:
+    async def whole() -> None:
+        pool = corral.pool(agent(), size=2, **scripted(workspace))
+        async with pool, asyncio.TaskGroup() as group:
+            for number in range(6):
+                orders = f"touch began-{number}\ndaemon\nhang"
+                group.create_task(pool.run(orders, track_files=False))
+
+    task = asyncio.create_task(whole())
+    for number in range(6):
+        await there(workspace / f"began-{number}")
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert children() == []
+    assert list(folders.sessions().iterdir()) == []
+
+
+async def test_a_pool_asks_whoever_answers(workspace: Path) -> None:
+    def ask(request: PermissionRequest) -> Decision:
+        return "allow_once" if request.title == "make" else "deny"
+
+    async with corral.pool(agent(), ask=ask, **scripted(workspace)) as pool:
+        yes, no = await asyncio.gather(
+            pool.run("ask execute make", track_files=False),
+            pool.run("ask execute rm", track_files=False),
+        )
+    assert yes.text == "[b-once]"
+    assert no.text == "[c-no]"
+    assert len(no.denied) == 1
+
+
+async def test_a_prompt_may_choose_its_images_and_its_system_prompt(workspace: Path) -> None:
+    (workspace / "dot.png").write_bytes(b"dot")
+    async with corral.pool(agent("--images"), **scripted(workspace)) as pool:
+        result = await pool.run(
+            "told session/prompt", images=["dot.png"], system_prompt="be brief", thinking=False
+        )
+    blocks = json.loads(result.text)["prompt"]
+    assert blocks[0]["text"].startswith("be brief\n\n")
+    assert blocks[1]["type"] == "image"
+
+
+async def test_check_raises_what_went_wrong_and_the_pool_goes_on(workspace: Path) -> None:
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        with pytest.raises(errors.ContentRefused):
+            await pool.run("text x\nstop refusal", check=True)
+        assert (await pool.run("text fine", check=True)).text == "fine"
+
+
+async def test_an_agent_of_one_process_a_prompt_is_refused_with_a_hint(workspace: Path) -> None:
+    pool = corral.pool(
+        "gemini-cli", cwd=workspace, env={"GEMINI_API_KEY": "k"}, program=STREAM_PROGRAM
+    )
+    with pytest.raises(errors.ConfigError, match="cannot be kept warm") as caught:
+        async with pool:
+            pass
+    assert caught.value.hint is not None
+    assert "gemini-acp" in caught.value.hint
+
+
+async def test_a_pool_that_is_not_open_takes_no_prompt(workspace: Path) -> None:
+    pool = corral.pool(agent(), **scripted(workspace))
+    with pytest.raises(RuntimeError, match="open the pool first"):
+        await pool.run("text x")
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(0, 1), (1, 0)])
+def test_a_pool_without_places_is_refused(size: int, at_once: int) -> None:
+    with pytest.raises(errors.ConfigError, match="at least 1"):
+        corral.pool(agent(), size=size, prompts_at_once=at_once)

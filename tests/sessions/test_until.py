@@ -1,0 +1,465 @@
+"""Until it is done: through ``corral.run``, with a program that does what complaints tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import GOOD, children, scripted
+
+import corral
+from corral import errors
+from corral.content import FileChanged, Usage
+from corral.events import Done
+from corral.prompt import Prompt, Section
+from corral.result import Result
+from corral.sessions.until import Until, Verdict, command_succeeds, files_exist, until_done
+
+AGENT = "gemini-cli"
+MEND = "init\nwrite done\ntext mended\nresult"
+"""Orders, as a complaint gives them to the scripted program."""
+
+
+def error_of(result: Result) -> errors.CorralError:
+    assert result.error is not None
+    return errors.from_event(result.error, result)
+
+
+async def test_what_is_done_at_once_needs_one_turn(workspace: Path) -> None:
+    orders = "init\nwrite a.txt\ntext x\nresult"
+    seen: list[corral.Event] = []
+    result = await corral.run(
+        AGENT, orders, until=files_exist("a.txt"), on_event=seen.append, **scripted(workspace)
+    )
+    assert result.ok
+    assert result == corral.fold(seen)
+
+
+async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> None:
+    def check(result: Result) -> str | None:
+        if (workspace / "done").exists():
+            return None
+        return f"after {result.final_text}:\n{MEND}\nargv second.json"
+
+    seen: list[corral.Event] = []
+    result = await corral.run(
+        AGENT,
+        "init abc\nwrite first\ntext one\nresult",
+        until=check,
+        on_event=seen.append,
+        **scripted(workspace),
+    )
+    assert result.ok
+    assert result.text == "mended"
+    assert {Path(file.path).name for file in result.files} == {"first", "done", "second.json"}
+    assert result.usage.total == 60
+    assert [type(event) for event in seen].count(Done) == 2
+    argv = json.loads((workspace / "second.json").read_text())["argv"]
+    assert argv[argv.index("--resume") + 1] == "abc"
+
+
+async def test_the_end_of_a_commands_output_is_what_the_agent_is_told(workspace: Path) -> None:
+    told = " ".join(f"echo '{line}';" for line in MEND.splitlines())
+    check = command_succeeds(f"test -f done || {{ {told} exit 1; }}")
+    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
+    assert result.ok
+    assert result.text == "mended"
+
+
+async def test_rounds_that_are_spent_are_an_error_with_the_last_complaint(workspace: Path) -> None:
+    count = iter(range(100))
+
+    def check(_result: Result) -> str:
+        return f"number {next(count)}:\n{GOOD}"
+
+    result = await corral.run(AGENT, GOOD, until=check, rounds=2, **scripted(workspace))
+    assert result.status == "max_turns"
+    assert result.usage.total == 90
+    error = error_of(result)
+    assert isinstance(error, errors.TurnLimit)
+    assert "number 2" in error.message
+    with pytest.raises(errors.TurnLimit, match=r"do not exist: a\.txt"):
+        await corral.run(
+            AGENT, GOOD, until=files_exist("a.txt"), rounds=0, check=True, **scripted(workspace)
+        )
+
+
+async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
+    turns: list[Result] = []
+
+    def check(result: Result) -> str:
+        turns.append(result)
+        return f"no:\n{GOOD}"
+
+    result = await corral.run(AGENT, GOOD, until=check, max_tokens=60, **scripted(workspace))
+    assert result.status == "max_budget"
+    assert len(turns) == 2
+    assert isinstance(error_of(result), errors.BudgetSpent)
+    assert "60 of 60 tokens" in error_of(result).message
+
+
+async def test_the_timeout_is_for_all_rounds_and_a_turn_over_it_ends_in_order(
+    workspace: Path,
+) -> None:
+    def check(_result: Result) -> str:
+        return "no:\ninit\nwrite half\nchild\ntext half\nhang"
+
+    seen: list[corral.Event] = []
+    begin = time.monotonic()
+    result = await corral.run(
+        AGENT,
+        GOOD,
+        until=check,
+        on_event=seen.append,
+        **scripted(workspace, timeout=3),
+    )
+    assert time.monotonic() - begin < 20
+    assert result.status == "timeout"
+    assert isinstance(error_of(result), errors.TotalTimeout)
+    assert "over all rounds" in error_of(result).message
+    assert result.text == "half"
+    assert "half" in {Path(file.path).name for file in result.files}
+    assert isinstance(seen[-1], Done)
+    assert children() == []
+
+
+async def test_the_timeout_also_ends_a_check(workspace: Path) -> None:
+    check = command_succeeds([sys.executable, "-c", "import time; time.sleep(300)"])
+    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace, timeout=3))
+    assert isinstance(error_of(result), errors.TotalTimeout)
+    assert result.text == "hello"
+    assert children() == []
+
+
+async def test_a_turn_that_is_no_success_ends_it(workspace: Path) -> None:
+    def check(_result: Result) -> str:
+        return "no:\ninit\ntext half"
+
+    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
+    assert result.status == "incomplete"
+    assert result.usage.total == 30
+
+
+async def test_what_a_check_raises_is_raised_and_leaves_nothing(workspace: Path) -> None:
+    def check(_result: Result) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
+    assert children() == []
+
+
+async def test_a_typed_answer_is_asked_for_in_every_round(workspace: Path) -> None:
+    outputs: list[Any] = []
+
+    def check(result: Result) -> str | None:
+        outputs.append(result.output)
+        return None if result.output == [2] else "no:\ninit\ntext [2]\nresult"
+
+    orders = "init\ntext [1]\nresult"
+    result = await corral.run(AGENT, orders, output=list[int], until=check, **scripted(workspace))
+    assert result.ok
+    assert result.output == [2]
+    assert outputs == [[1], [2]]
+
+
+async def test_a_prompt_file_is_said_once(workspace: Path) -> None:
+    (workspace / "prompt.md").write_text(GOOD)
+
+    def check(_result: Result) -> str | None:
+        return None if (workspace / "done").exists() else f"no:\n{MEND}"
+
+    result = await corral.run(
+        AGENT, until=check, rounds=1, **scripted(workspace, prompt_file="prompt.md")
+    )
+    assert result.ok
+    assert result.text == "mended"
+
+
+async def test_a_prompt_in_parts_brings_its_output(workspace: Path) -> None:
+    prompt = Prompt(
+        "init\ntext {number}\nresult",
+        sections=[Section("Off", "exit 3", enabled=False)],
+        parameters={"number": int},
+        output=int,
+    )
+    result = await corral.run(AGENT, prompt.with_(number=7), **scripted(workspace))
+    assert result.output == 7
+    other = await corral.run(
+        AGENT, prompt.with_(number=7), output=list[int], repairs=0, **scripted(workspace)
+    )
+    assert isinstance(error_of(other), errors.SchemaNotMet)
+    with pytest.raises(errors.PromptError, match="'number'"):
+        await corral.run(AGENT, prompt, **scripted(workspace))
+
+
+async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
+    pytest.importorskip("mcp")
+
+    def look() -> str:
+        """Looks."""
+        return ""
+
+    prompt = Prompt(GOOD, sections=[Section("Look", tools=[look])])
+    missed = await corral.run(AGENT, prompt, **scripted(workspace))
+    assert isinstance(error_of(missed), errors.ToolFailed)  # the program never asks for them
+    assert (await corral.run(AGENT, prompt.without("Look"), **scripted(workspace))).ok
+    assert (await corral.run(AGENT, prompt, tools=[], **scripted(workspace))).ok
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"until": "pytest"}, "until must be a check, got: str"),
+        ({"until": files_exist("a"), "rounds": -1}, "rounds cannot be negative"),
+        ({"until": files_exist("a"), "max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"max_tokens": 100}, "max_tokens is given without until"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_starts_nothing(
+    workspace: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=said):
+        await corral.run(AGENT, "write a", **given, **scripted(workspace))
+    assert not (workspace / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        files_exist,
+        lambda: files_exist(""),
+        lambda: command_succeeds(" "),
+        lambda: command_succeeds([]),
+        lambda: command_succeeds("true", timeout=0),
+    ],
+)
+def test_a_check_of_nothing_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(errors.ConfigError):
+        make()
+
+
+COUNTED = Usage(input=1, output=2)
+
+
+class Agent:
+    """A session of successes that keeps what it was told."""
+
+    def __init__(self, usage: Usage = COUNTED) -> None:
+        self.prompts: list[str] = []
+        self.usage = usage
+
+    async def run(self, prompt: str) -> Result:
+        self.prompts.append(prompt)
+        name = str(len(self.prompts))
+        return Result(
+            status="success", text=name, usage=self.usage, files=(FileChanged(name, "created"),)
+        )
+
+
+async def complaint_of(check: Until, cwd: Path = Path()) -> str | None:
+    """What an agent is told after its first turn."""
+    result = await until_done(Agent().run, "go", check, rounds=0, cwd=cwd)
+    return result.error.message if result.error else None
+
+
+class Wrapped:
+    """An object that is called; nothing about it says that its answer is to be awaited."""
+
+    def __init__(self, inner: Callable[[Result], Awaitable[Verdict]]) -> None:
+        self.inner = inner
+
+    def __call__(self, result: Result) -> Awaitable[Verdict]:
+        return self.inner(result)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (None, None),
+        (True, None),
+        (False, "the check of your work did not pass"),
+        (" ", "the check of your work did not pass"),
+        ("not yet", "not yet"),
+    ],
+)
+async def test_a_check_says_done_or_what_is_wrong(verdict: Verdict, said: str | None) -> None:
+    def check(_result: Result) -> Verdict:
+        return verdict
+
+    async def async_check(_result: Result) -> Verdict:
+        await asyncio.sleep(0)
+        return verdict
+
+    for each in (check, async_check, partial(async_check), Wrapped(async_check)):
+        told = await complaint_of(each)
+        assert told is None if said is None else said in (told or "")
+
+
+async def test_a_check_that_says_something_else_is_refused() -> None:
+    def check(_result: Result) -> Any:
+        return 3
+
+    with pytest.raises(errors.ConfigError, match="returned a int"):
+        await complaint_of(check)
+
+
+async def test_a_check_that_blocks_does_not_stop_the_loop() -> None:
+    went_on = threading.Event()
+
+    def check(_result: Result) -> bool:
+        return went_on.wait(10)
+
+    asyncio.get_running_loop().call_later(0.05, went_on.set)
+    assert await complaint_of(check) is None
+
+
+async def test_the_first_prompt_is_the_callers_and_the_next_the_complaint() -> None:
+    agent = Agent()
+    result = await until_done(agent.run, "go", lambda r: r.text == "3" or "more!")
+    assert agent.prompts[0] == "go"
+    assert agent.prompts[1:] == ["It is not done yet: more!\n\nGo on until it is."] * 2
+    assert [file.path for file in result.files] == ["1", "2", "3"]
+    assert result.usage.total == 9
+
+
+async def test_ten_rounds_are_the_most_unless_more_are_asked_for() -> None:
+    agent = Agent()
+    assert (await until_done(agent.run, "go", lambda _: False)).status == "max_turns"
+    assert len(agent.prompts) == 11
+
+
+async def test_what_is_done_is_a_success_whatever_it_cost() -> None:
+    assert (await until_done(Agent().run, "go", lambda _: True, max_tokens=1)).ok
+
+
+async def test_a_budget_of_tokens_that_nobody_counts_allows_no_second_turn() -> None:
+    agent = Agent(Usage())
+    result = await until_done(agent.run, "go", lambda _: False, max_tokens=1_000_000)
+    assert result.status == "max_budget"
+    assert "cannot be counted" in error_of(result).message
+    assert len(agent.prompts) == 1
+
+
+async def test_a_run_that_does_not_end_itself_is_cancelled() -> None:
+    async def run(_prompt: str) -> Result:
+        await asyncio.sleep(300)
+        raise AssertionError
+
+    result = await until_done(run, "go", lambda _: True, timeout=0.05)
+    assert isinstance(error_of(result), errors.TotalTimeout)
+
+
+async def test_a_timeout_of_the_runs_own_is_not_ours() -> None:
+    async def run(_prompt: str) -> Result:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await until_done(run, "go", lambda _: True, timeout=30)
+
+
+async def test_a_cancellation_passes() -> None:
+    async def run(_prompt: str) -> Result:
+        await asyncio.sleep(300)
+        raise AssertionError
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await until_done(run, "go", lambda _: True, timeout=30)
+
+
+async def test_a_later_turn_that_cannot_start_carries_what_was_done() -> None:
+    agent = Agent()
+
+    async def run(prompt: str) -> Result:
+        if agent.prompts:
+            raise errors.NotInstalled("gone")
+        return await agent.run(prompt)
+
+    with pytest.raises(errors.NotInstalled) as caught:
+        await until_done(run, "go", lambda _: False)
+    assert caught.value.result.text == "1"
+
+
+async def test_only_files_count_as_files(workspace: Path) -> None:
+    (workspace / "folder").mkdir()
+    (workspace / "a.txt").touch()
+    check = files_exist("a.txt", workspace / "a.txt", "folder", "b.txt")
+    told = await complaint_of(check, workspace)
+    assert told is not None
+    assert told.endswith("these files do not exist: folder, b.txt")
+
+
+async def test_a_command_runs_in_the_sessions_folder_and_tells_both_streams(
+    workspace: Path,
+) -> None:
+    told = await complaint_of(command_succeeds("pwd; echo wrong >&2; exit 3"), workspace)
+    assert told is not None
+    assert f"exited with 3:\n\n```\n{workspace}\nwrong\n```" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("exit 1", "`exit 1` exited with 1, without a word"),
+        ("kill -9 $$", "was killed by signal 9"),
+        (["false"], "`false` exited with 1"),
+        ("true", None),
+        (["true"], None),
+    ],
+    ids=str,
+)
+async def test_how_a_command_ended_is_told(command: str | list[str], said: str | None) -> None:
+    told = await complaint_of(command_succeeds(command))
+    assert told is None if said is None else said in (told or "")
+
+
+async def test_only_the_end_of_a_long_output_is_told() -> None:
+    told = await complaint_of(command_succeeds("seq 1 100000; exit 1"))
+    assert told is not None
+    assert "\n100000\n" in told
+    assert len(told) < 5_000
+
+
+async def test_what_no_prompt_may_hold_is_left_out_of_a_complaint(workspace: Path) -> None:
+    def check(_result: Result) -> str | None:
+        return None if (workspace / "done").exists() else f"\0odd \ud800:\n{MEND}"
+
+    assert (await corral.run(AGENT, GOOD, until=check, **scripted(workspace))).ok
+
+
+async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
+    command = "echo begun; sleep 300 & setsid sleep 300 & wait"
+    told = await complaint_of(command_succeeds(command, timeout=0.5), workspace)
+    assert told is not None
+    assert "did not end within 0.5s" in told
+    assert "begun" in told
+    assert children() == []
+
+
+async def test_what_a_command_leaves_behind_is_ended(workspace: Path) -> None:
+    check = command_succeeds("setsid sleep 300 >/dev/null 2>&1 &")
+    assert await complaint_of(check, workspace) is None
+    assert children() == []  # orphans come to us
+
+
+async def test_a_command_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://private")
+    told = await complaint_of(command_succeeds("env; exit 1", env={"MINE": "yes"}))
+    assert told is not None
+    assert "postgres" not in told
+    assert "MINE=yes" in told
+
+
+async def test_a_program_that_is_not_there_is_an_error_and_no_complaint() -> None:
+    with pytest.raises(errors.NotInstalled):
+        await complaint_of(command_succeeds(["no-such-program-here"]))

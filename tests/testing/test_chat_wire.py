@@ -1,0 +1,292 @@
+"""The chat-completions wire, as any HTTP client meets it."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection, IncompleteRead, RemoteDisconnected
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from corral.testing import Call, Expect, Lane, ModelServer, Turn, call, fail, say
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def send(
+    at: ModelServer | Lane,
+    body: object,
+    *,
+    verb: str = "POST",
+    path: str = "/v1/chat/completions",
+    headers: dict[str, str] | None = None,
+) -> tuple[int, dict[str, str], str]:
+    """The status, the headers and the text of the answer."""
+    url = urlsplit(at.url)
+    connection = HTTPConnection(url.netloc, timeout=10)
+    sent = {"Authorization": "Bearer k"} if headers is None else headers
+    try:
+        text = body if isinstance(body, str) else json.dumps(body)
+        connection.request(verb, url.path + path, None if verb == "GET" else text, sent)
+        answer = connection.getresponse()
+        told = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, told, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def ask(at: ModelServer | Lane, messages: Any = HELLO, **more: Any) -> tuple[int, Any]:
+    status, _, text = send(at, {"model": "m", "messages": messages, **more})
+    return status, json.loads(text)
+
+
+def stream(at: ModelServer | Lane, messages: Any = HELLO, **more: Any) -> list[Any]:
+    """The chunks; the last must be the mark of the end."""
+    body = {"model": "m", "messages": messages, "stream": True, **more}
+    status, headers, text = send(at, body)
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    lines = text.split("\n\n")
+    assert lines.pop() == ""
+    assert lines.pop() == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def deltas(chunks: list[Any]) -> list[Any]:
+    return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+
+
+def test_an_answer_comes_whole_where_no_stream_is_asked_for() -> None:
+    turn = Turn(
+        thoughts=("hm, ", "yes"),
+        text=("Hel", "lo"),
+        usage={"input": 100, "cached": 20, "output": 5, "thoughts": 3},
+    )
+    with ModelServer([turn]) as server:
+        status, told = ask(server)
+    assert status == 200
+    assert told["object"] == "chat.completion"
+    assert told["model"] == "m"
+    (choice,) = told["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Hello",
+        "refusal": None,
+        "reasoning_content": "hm, yes",
+    }
+    assert told["usage"] == {
+        "prompt_tokens": 100,
+        "completion_tokens": 8,
+        "total_tokens": 108,
+        "prompt_tokens_details": {"cached_tokens": 20},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
+
+
+def test_a_stream_has_a_chunk_for_each_piece_then_its_reason_then_its_end() -> None:
+    with ModelServer([Turn(thoughts="hm", text=("Hel", "lo"))]) as server:
+        chunks = stream(server)
+    assert deltas(chunks) == [
+        {"role": "assistant", "reasoning_content": "hm"},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {},
+    ]
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None, None, None, "stop"]
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+def test_usage_is_the_last_chunk_and_only_where_it_is_asked_for() -> None:
+    wanted = {"include_usage": True}
+    with ModelServer([say("a", usage={"input": 7, "output": 2}), Turn(usage=False)]) as server:
+        chunks = stream(server, stream_options=wanted)
+        without = stream(server, stream_options=wanted)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["total_tokens"] == 9
+    assert not any("usage" in chunk for chunk in without)
+
+
+def test_calls_come_as_deltas_that_an_index_tells_apart() -> None:
+    made = [Call("read", {"path": "a"}, "mine"), Call("write", {"path": "b", "text": "é\n"})]
+    with ModelServer([Turn(text="so", calls=made)]) as server:
+        chunks = stream(server)
+    calls: dict[int, dict[str, str]] = {}
+    for delta in deltas(chunks):
+        for part in delta.get("tool_calls", ()):
+            whole = calls.setdefault(part["index"], {"arguments": ""})
+            whole["arguments"] += part["function"]["arguments"]
+            whole |= {"id": part["id"], "name": part["function"]["name"]} if "id" in part else {}
+    assert [(c["id"], c["name"], json.loads(c["arguments"])) for c in calls.values()] == [
+        ("mine", "read", {"path": "a"}),
+        ("call_1", "write", {"path": "b", "text": "é\n"}),
+    ]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_whole_answer_holds_its_calls() -> None:
+    with ModelServer([call("read", path="a")]) as server:
+        _, told = ask(server)
+    (made,) = told["choices"][0]["message"]["tool_calls"]
+    assert made == {
+        "id": "call_0",
+        "type": "function",
+        "function": {"name": "read", "arguments": '{"path":"a"}'},
+    }
+    assert told["choices"][0]["message"]["content"] is None
+
+
+def test_what_a_request_says_is_read_in_nobodys_words() -> None:
+    messages = [
+        {"role": "system", "content": "Be good."},
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image_url"}]},
+        {
+            "role": "assistant",
+            "content": "so",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {"id": "c1", "function": {"name": "read", "arguments": '{"path": "a"}'}},
+                {"id": "c2", "function": {"name": "odd", "arguments": "{no json"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "words"},
+        {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "more"}]},
+        "nonsense",
+    ]
+    tools = [{"type": "function", "function": {"name": "read"}}, {"type": "odd"}]
+    expect = Expect(tools="read", results=["read", "odd"], text="Be brief.", model="m")
+    with ModelServer([Turn(text="ok", expect=expect)]) as server:
+        assert ask(server, messages, tools=tools)[0] == 200
+        (request,) = server.requests
+        assert server.failures == []
+    assert request.method == "chat.completions"
+    assert request.system == "Be good.\nBe brief."
+    assert request.last_text == "look"
+    assert [m.role for m in request.history] == ["user", "model", "user", "user"]
+    assert request.history[1].thoughts == ("hm",)
+    assert request.tool_calls == [Call("read", {"path": "a"}, "c1"), Call("odd", {}, "c2")]
+    assert request.tool_results == [("read", "words"), ("odd", "more")]
+    assert request.tools == ("read",)
+
+
+@pytest.mark.parametrize(
+    ("turn", "type", "code"),
+    [
+        (fail(401, "no"), "authentication_error", "invalid_api_key"),
+        (fail(404, "no"), "invalid_request_error", "model_not_found"),
+        (fail(429, "no"), "rate_limit_error", "rate_limit_exceeded"),
+        (fail(429, "no", quota_id="day"), "insufficient_quota", "insufficient_quota"),
+        (fail(400, "no"), "invalid_request_error", None),
+        (fail(500, "no"), "server_error", None),
+        (Turn(status=400, message="no", error_status="odd"), "invalid_request_error", "odd"),
+    ],
+)
+def test_an_error_comes_in_the_vendors_form(turn: Turn, type: str, code: str | None) -> None:
+    with ModelServer([turn, turn]) as server:
+        told = [ask(server), ask(server, stream=True)]
+    error = {"message": "no", "type": type, "param": None, "code": code}
+    assert told == [(turn.status, {"error": error})] * 2
+
+
+def test_a_wait_is_told_in_a_header() -> None:
+    with ModelServer([fail(429, retry_after=1.5)]) as server:
+        _, headers, _ = send(server, {"model": "m", "messages": HELLO})
+    assert headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("finish", "told"),
+    [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("Odd", "odd"), ("", None)],
+)
+def test_the_scripts_reasons_become_the_wires(finish: str, told: str | None) -> None:
+    with ModelServer([say("a", finish=finish), say("a", finish=finish)]) as server:
+        assert ask(server)[1]["choices"][0]["finish_reason"] == told
+        assert stream(server)[-1]["choices"][0]["finish_reason"] == told
+
+
+def test_a_blocked_prompt_is_a_filtered_answer() -> None:
+    turn = Turn(text="never", block_reason="SAFETY", message="not this")
+    with ModelServer([turn, turn]) as server:
+        choice = ask(server)[1]["choices"][0]
+        assert choice["message"]["refusal"] == "not this"
+        assert choice["message"]["content"] is None
+        assert choice["finish_reason"] == "content_filter"
+        assert deltas(stream(server)) == [{"role": "assistant", "refusal": "not this"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Authorization": "Bearer right"}, 200), ({"api-key": "right"}, 200), ({}, 401)],
+)
+def test_a_key_is_taken_as_openai_and_azure_take_it(headers: dict[str, str], status: int) -> None:
+    with ModelServer([say("a")], key="right") as server:
+        assert send(server, {"model": "m", "messages": HELLO}, headers=headers)[0] == status
+
+
+def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
+    with ModelServer([say("a")], key="right") as server:
+        status, told = ask(server)
+    assert (status, told["error"]["code"]) == (401, "invalid_api_key")
+    assert "Incorrect API key" in told["error"]["message"]
+
+
+def test_the_models_are_listed_to_who_comes_with_a_bearer() -> None:
+    google = {"x-goog-api-key": "k"}
+    with ModelServer([]) as server:
+        for path in ("/v1/models", "/models"):
+            status, _, text = send(server, "", verb="GET", path=path)
+            assert status == 200
+            assert {model["object"] for model in json.loads(text)["data"]} == {"model"}
+        one = send(server, "", verb="GET", path="/v1/models/mine")[2]
+        assert json.loads(one)["id"] == "mine"
+        theirs = send(server, "", verb="GET", path="/v1/models", headers=google)[2]
+        assert "models" in json.loads(theirs)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("{", "could not parse"), ("[]", "not an object"), ({"messages": HELLO}, "a model")],
+)
+def test_what_cannot_be_understood_is_refused_and_noted(body: object, said: str) -> None:
+    with ModelServer([say("a")]) as server:
+        status, _, text = send(server, body)
+        assert status == 400
+        assert said in json.loads(text)["error"]["message"]
+        assert len(server.failures) == 1
+        assert send(server, "", verb="GET", path="/v1/chat/completions")[0] == 405
+
+
+def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
+    with ModelServer([]) as server:
+        status, told = ask(server.lane("mine"))
+    assert status == 400
+    assert told["error"]["message"] == "script exhausted after 0 turns (lane mine)"
+    assert told["error"]["type"] == "invalid_request_error"
+
+
+def test_an_answer_can_break_off_or_be_nonsense() -> None:
+    streamed = {"model": "m", "messages": HELLO, "stream": True}
+    script = [
+        Turn(text=("one", "two"), cut=1),
+        Turn(cut=0),
+        Turn(text="one", malformed="json"),
+        Turn(malformed="html"),
+        Turn(malformed=b"\xc3\xa9"),
+        say("on"),
+    ]
+    with ModelServer(script) as server:
+        with pytest.raises(IncompleteRead) as raised:
+            send(server, streamed)
+        assert b'"one"' in raised.value.partial
+        assert b'"two"' not in raised.value.partial
+        with pytest.raises(RemoteDisconnected):
+            send(server, streamed)
+        half = send(server, streamed)[2]
+        assert '"one"' in half
+        assert "[DONE]" not in half
+        assert send(server, streamed)[1]["content-type"] == "text/html"
+        assert send(server, streamed)[2] == "é"
+        assert ask(server)[1]["choices"][0]["message"]["content"] == "on"
