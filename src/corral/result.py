@@ -64,7 +64,8 @@ class Fold:
 
     def add(self, event: Event) -> None:
         if isinstance(event, Text):
-            if self._apart or event.message_id != self._message_id:
+            # A piece without an id goes on with the message before it.
+            if self._apart or event.message_id not in (None, self._message_id):
                 self._messages.append([])
                 self._message_id = event.message_id
                 self._apart = False

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
-PROMPTS = 30
+PROMPTS = 44
 
 
-async def test_thirty_prompts_share_a_pool_and_nothing_else(
+async def test_many_prompts_share_a_pool_and_nothing_else(
     gemini: Gemini, workspace: Path, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Turn:
@@ -40,7 +40,7 @@ async def test_thirty_prompts_share_a_pool_and_nothing_else(
         prompts = (pool.run(f"question {n}", cwd=place) for n, place in enumerate(places))
         async with asyncio.timeout(220):
             results = await asyncio.gather(*prompts)
-        assert pool.started == 2  # one is replaced after 25 sessions
+        assert pool.started == 2  # one is replaced after 40 sessions
         assert len(children()) == 1
 
     assert [result.error for result in results if not result.ok] == []

@@ -118,3 +118,8 @@ def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
 def test_a_failure_without_an_error_is_raised_all_the_same() -> None:
     with pytest.raises(errors.CorralError, match="the run ended as incomplete"):
         fold([Init()]).raise_for_status()
+
+
+def test_pieces_without_an_id_go_on_with_the_message_before_them() -> None:
+    pieces = (Text("Hel", message_id="a"), Text("lo."), Text("Bye.", message_id="b"))
+    assert fold([*pieces, Done(status="success")]).text == "Hello.\n\nBye."

@@ -88,7 +88,7 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 COMMAND = "corral-prompt"
 """With the session's name behind it: of two commands of one name, ours and one that the
 repository brings, the CLI would run neither."""
-_LIVE = re.compile(r"(?<!\\)@\S")
+_LIVE = re.compile(r"(?<!\\)@(?=\S)")
 _TEMPLATE = ("{{args}}", "!{", "@{")
 """What the CLI would act on inside a command's text."""
 

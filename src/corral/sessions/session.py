@@ -92,7 +92,7 @@ class Session:
 
         self._server = await ToolServer(self._tools).__aenter__()
         servers = [*self._options.get("mcp_servers", ()), self._server.mcp_server]
-        options = {**self._options, "mcp_servers": servers}
+        options: dict[str, Any] = {**self._options, "mcp_servers": servers}
         policy = options.get("policy") or Policy()
         if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
             # Whoever hands over a function means it to be called.

@@ -1,0 +1,236 @@
+"""How OpenCode is started, what its rules say, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral import Policy, agents, errors
+from corral.agents.profile import Ending, Launch, Place
+from corral.io import programs
+from corral.options import Run
+from corral.wire.stream import Finish
+
+AGENT = agents.find("opencode")
+KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
+
+
+def launch(
+    *, env: dict[str, str] = KEY, at: dict[str, Any] | None = None, **options: Any
+) -> Launch:
+    values: dict[str, Any] = {
+        "program": ("/opt/opencode",),
+        "version": "1.18.18",
+        "cwd": "/work/repo",
+        "home": "/state/home",
+        "tmp": "/state/tmp",
+        "env": env,
+        **(at or {}),
+    }
+    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), "", None)
+
+
+def config(started: Launch) -> dict[str, Any]:
+    return json.loads(started.env["OPENCODE_CONFIG_CONTENT"])  # type: ignore[no-any-return]
+
+
+def rules(policy: Policy, **options: Any) -> dict[str, Any]:
+    return config(launch(policy=policy, **options))["permission"]  # type: ignore[no-any-return]
+
+
+def test_it_lives_in_the_private_home_and_works_in_the_folder_of_the_run() -> None:
+    started = launch(model="custom/m")
+    assert started.argv == ("/opt/opencode", "acp", "--pure")
+    assert started.env["PWD"] == "/work/repo"
+    assert started.env["TMPDIR"] == "/state/tmp"
+    homes = [value for name, value in started.env.items() if name.startswith(("HOME", "XDG_"))]
+    assert len(homes) == 5
+    assert all(value.startswith("/state/home") for value in homes)
+    assert started.env["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
+
+
+def test_no_secret_is_written_into_the_configuration() -> None:
+    started = launch(model="custom/m")
+    assert "canary" not in json.dumps(msgspec.to_builtins(started))
+    (provider,) = config(started)["provider"].values()
+    assert provider["options"] == {
+        "baseURL": "{env:OPENAI_BASE_URL}",
+        "apiKey": "{env:OPENAI_API_KEY}",
+    }
+    assert provider["models"] == {"m": {}}
+
+
+def test_the_makers_own_models_are_off_unless_they_are_asked_for() -> None:
+    assert config(launch())["disabled_providers"] == ["opencode"]
+    assert "disabled_providers" not in config(launch(env={}, model="opencode/big-pickle"))
+    assert "disabled_providers" not in config(launch(env={"OPENCODE_API_KEY": "canary-key"}))
+
+
+def test_a_model_is_named_with_its_provider() -> None:
+    for name in ("gpt", "/gpt", "gpt/"):
+        with pytest.raises(errors.ConfigError, match="by its provider"):
+            launch(model=name)
+    assert config(launch(model="openai/gpt-5.5"))["model"] == "openai/gpt-5.5"
+
+
+def test_without_credentials_nothing_is_started() -> None:
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
+        launch(env={}, model="openai/gpt-5.5")
+    linked = {"credentials": (".local/share/opencode/auth.json",)}
+    assert "auth.json" in launch(env={}, at=linked).notes[0]
+
+
+def test_a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted() -> None:
+    found = {"project_files": ("/work/repo/.opencode/plugin",)}
+    with pytest.raises(errors.UntrustedFolder, match="plugin"):
+        launch(at=found)
+    trusted = launch(at=found, inherit="project")
+    assert "--pure" not in trusted.argv
+    assert "OPENCODE_DISABLE_PROJECT_CONFIG" not in trusted.env
+    with pytest.raises(errors.ConfigError, match="inherit"):
+        launch(inherit="user")
+
+
+def test_what_is_not_allowed_is_asked_and_never_hidden() -> None:
+    made = rules(Policy())
+    assert next(iter(made)) == "*"
+    assert made["*"] == "ask"
+    assert (made["read"], made["bash"], made["webfetch"]) == ("allow", "ask", "ask")
+    assert made["edit"]["*"] == "ask"
+    assert made["task"] == "deny"
+
+
+def test_edits_may_be_written_but_not_the_settings_of_the_next_run() -> None:
+    made = rules(Policy.edits())
+    assert made["edit"] == {
+        "*": "allow",
+        "*.opencode/*": "deny",
+        "*opencode.json": "deny",
+        "*opencode.jsonc": "deny",
+    }
+    assert made["bash"] == "ask"
+    assert made["external_directory"] == {"*": "ask"}
+
+
+def test_full_leaves_no_question_and_native_says_nothing() -> None:
+    made = rules(Policy.full())
+    assert (made["bash"], made["task"], made["external_directory"]) == (
+        "allow",
+        "allow",
+        {"*": "allow"},
+    )
+    assert rules(Policy.native()) == {}
+    assert config(launch(policy=Policy.plan()))["default_agent"] == "plan"
+
+
+def test_rules_and_lists_bring_the_question_to_us() -> None:
+    assert rules(Policy(shell="allow", shell_rules=("deny rm *",)))["bash"] == "ask"
+    assert rules(Policy(network="allow", deny_tools=("webfetch",)))["webfetch"] == "ask"
+    assert rules(Policy(write="allow", deny_tools=("write",)))["edit"]["*"] == "ask"
+    listed = rules(Policy(allow_tools=("bash",)))
+    assert listed == {"*": "ask", "external_directory": "deny", "task": "deny"}
+
+
+def test_writable_folders_are_open_and_no_other() -> None:
+    made = rules(Policy(write="allow", writable=("../more", "/abs")))["external_directory"]
+    assert made == {
+        "*": "ask",
+        "/work/more": "allow",
+        "/work/more/*": "allow",
+        "/abs": "allow",
+        "/abs/*": "allow",
+    }
+
+
+@pytest.mark.parametrize(
+    ("mcp", "shell", "rule"),
+    [
+        ("allow", "deny", "allow"),
+        ("deny", "deny", "ask"),
+        ("deny", "allow", "deny"),
+        ("deny", "ask", "deny"),
+        ("ask", "allow", "deny"),
+        ("ask", "ask", "ask"),
+    ],
+)
+def test_a_question_that_the_shells_verdict_would_answer_wrongly_is_not_put(
+    mcp: Any, shell: Any, rule: str
+) -> None:
+    server = {"name": "notes", "command": ["notes"]}
+    assert rules(Policy(mcp=mcp, shell=shell), mcp_servers=[server])["notes_*"] == rule
+
+
+def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
+    with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
+        AGENT.compile(Policy(deny_tools=("bassh",)), Run.build(AGENT.name))
+
+
+def test_the_report_says_what_no_rule_can_hold() -> None:
+    policy = Policy(shell="allow", network="deny")
+    report = {row.capability: row for row in AGENT.compile(policy, Run.build(AGENT.name)).report}
+    assert report["network"].enforcement == "impossible"
+    assert report["write"].enforcement == "brokered"
+    assert report["read"].enforcement == "native"
+    assert "keys" in report["shell"].note
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Internal error: Incorrect API key provided: sk-fake.", errors.AuthenticationFailed),
+        ("Internal error: Unauthorized", errors.AuthenticationFailed),
+        ("Internal error: Rate limit reached for m", errors.RateLimited),
+        ("Internal error: You exceeded your current quota", errors.QuotaSpent),
+        ("Internal error: The model `x` does not exist", errors.ModelNotFound),
+        ("Internal error: maximum context length is 8192 tokens", errors.ContextLengthExceeded),
+        ("Internal error: Internal Server Error", errors.ServerFailed),
+        ("Internal error: Unable to connect. Is the computer able", errors.NetworkFailed),
+        ("Internal error: OpenCode service failure", errors.ProcessFailed),
+    ],
+)
+def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
+    told = explained(finish=Finish(ok=False, kind="-32603", message=message))
+    assert type(told) is kind
+    assert not str(told).startswith("Internal error: ")
+
+
+def test_an_end_without_a_word_is_told_by_its_code() -> None:
+    assert explained(finish=Finish(ok=True)) is None
+    assert type(explained(signal=9)) is errors.KilledBySignal
+    assert type(explained(code=127)) is errors.BrokenInstall
+    assert type(explained(code=1, stderr="postinstall script was not run")) is errors.BrokenInstall
+    assert type(explained(code=1, stderr="boom")) is errors.StreamBroken
+
+
+def explained(
+    *,
+    code: int | None = 0,
+    signal: int | None = None,
+    stderr: str = "",
+    finish: Finish | None = None,
+) -> errors.CorralError | None:
+    run = Run.build(AGENT.name)
+    ending = Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=False, run=run)
+    return AGENT.explain(ending)
+
+
+def test_the_program_is_the_one_made_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    program = programs.managed_program(AGENT)
+    assert str(program).endswith("node_modules/opencode-linux-arm64/bin/opencode")
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    package = program.parents[1] / "package.json"
+    package.write_text('{"name": "opencode-linux-arm64", "version": "1.18.18"}')
+    assert programs.locate(AGENT, str(program)).version == "1.18.18"
+    monkeypatch.setattr("platform.machine", lambda: "mips")
+    assert not programs.managed_program(AGENT).exists()
