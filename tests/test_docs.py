@@ -17,7 +17,7 @@ from corral import events
 from corral.keywords import Options
 from corral.policy import policy_from
 from corral.result import Result
-from corral.testing import Call, ModelServer, Request, Turn
+from corral.testing import Call, ModelServer, Request, Script, Turn
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -127,8 +127,10 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_the_toml_of_the_readme_is_what_the_code_reads() -> None:
-    policy, config = (tomllib.loads(block) for block in blocks("toml"))
-    assert policy_from(policy, "README").network == "allow"
+    policy, defaults, script = blocks("toml")
+    assert policy_from(tomllib.loads(policy), "README").network == "allow"
+    assert len(Script.parse(script).turns) == 3
+    config = tomllib.loads(defaults)
     for table in (config["defaults"], *config["agents"].values()):
         assert set(table) <= set(Options.__annotations__)
 

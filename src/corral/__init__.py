@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from corral.sessions.doors import available, pool, run, run_sync, session
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
+    from corral.sessions.tool_guards import (
+        Hook,
+        call_budget,
+        read_before_write,
+        required_order,
+    )
+    from corral.sessions.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
 
@@ -57,6 +64,12 @@ _HOME = {
     "session": "corral.sessions.doors",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
+    "Hook": "corral.sessions.tool_guards",
+    "call_budget": "corral.sessions.tool_guards",
+    "read_before_write": "corral.sessions.tool_guards",
+    "required_order": "corral.sessions.tool_guards",
+    "Tool": "corral.sessions.tools",
+    "Tools": "corral.sessions.tools",
     "Turn": "corral.sessions.turn",
     "command_succeeds": "corral.sessions.until",
     "files_exist": "corral.sessions.until",
@@ -67,6 +80,7 @@ __all__ = [
     "Cost",
     "Event",
     "FileChanged",
+    "Hook",
     "McpServer",
     "Options",
     "Policy",
@@ -76,10 +90,13 @@ __all__ = [
     "Result",
     "Section",
     "Session",
+    "Tool",
+    "Tools",
     "Turn",
     "Usage",
     "__version__",
     "available",
+    "call_budget",
     "command_succeeds",
     "decide",
     "errors",
@@ -88,6 +105,8 @@ __all__ = [
     "fold",
     "from_json",
     "pool",
+    "read_before_write",
+    "required_order",
     "run",
     "run_sync",
     "session",

@@ -25,6 +25,15 @@ def command() -> None:
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
     """Serve SCRIPT (TOML or JSON) on 127.0.0.1 until Ctrl-C.
 
+    A script is turns, served one by one:
+
+    \b
+      [[turn]]
+      text = "I will read."
+      [[turn.call]]
+      name = "read_file"
+      args = { file_path = "a.txt" }
+
     Point the agent at it: GOOGLE_GEMINI_BASE_URL is the address printed first, and
     GEMINI_API_KEY anything at all.
     """

@@ -25,6 +25,7 @@ from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
     from corral.keywords import Options
+    from corral.sessions.tools import Tool, Tools
     from corral.sessions.until import Until
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def session(
     agent: str = DEFAULT_AGENT,
     *,
     ask: Asker | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
     **options: Unpack[Options],
 ) -> Session:
     """A conversation with an agent, as ``async with``; see ``Options`` for the names.
@@ -72,7 +73,7 @@ async def run(
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
-    tools: Sequence[Callable[..., Any]] | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] | Tools | None = None,
     output: Any = None,
     repairs: int = 2,
     until: Until | None = None,
@@ -123,7 +124,7 @@ def run_sync(
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
-    tools: Sequence[Callable[..., Any]] | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] | Tools | None = None,
     output: Any = None,
     repairs: int = 2,
     until: Until | None = None,

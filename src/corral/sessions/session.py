@@ -36,7 +36,7 @@ from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
     from corral.sessions.tool_server import ToolServer
-    from corral.sessions.tools import Tool
+    from corral.sessions.tools import Tool, Tools
 
 
 class Session:
@@ -47,7 +47,7 @@ class Session:
         agent: str,
         options: dict[str, Any],
         ask: Asker | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
     ) -> None:
         """``ask`` answers the agent's permission questions; without it they are denied.
         ``tools`` are Python functions that the agent may call."""
