@@ -23,7 +23,8 @@ def instant(world: World) -> list[Row]:
     """
     env = {**world.env, "FAKE_OUTPUT": str(world.stream(10))}
     agent = str(PROGRAMS / "agent.sh")
-    run = [str(world.corral), "run", "--program", agent, "--env", "FAKE_OUTPUT"]
+    run = [str(world.corral), "run", "--agent", "gemini-cli"]
+    run += ["--program", agent, "--env", "FAKE_OUTPUT"]
 
     def contender(argv: list[str], rounds: int = ROUNDS) -> Contender:
         count = world.rounds(rounds) + 1
@@ -74,7 +75,16 @@ def real(world: World) -> list[Row]:
     ) as folder:  # fmt: skip
         env = {**world.env, "GOOGLE_GEMINI_BASE_URL": model.url}
         options = ["--program", str(found[-1]), "--model", "gemini-2.5-flash"]
-        run = [str(world.corral), "run", *options, "--no-keep", "--quiet", "go"]
+        run = [
+            str(world.corral),
+            "run",
+            "--agent",
+            "gemini-cli",
+            *options,
+            "--no-keep",
+            "--quiet",
+            "go",
+        ]
         bare = _bare(Path(folder), str(found[-1]), world, env)
         count = world.rounds(REAL_ROUNDS) + 1
         costs = compete(
