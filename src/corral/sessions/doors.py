@@ -17,14 +17,14 @@ from corral.io import config, programs
 from corral.options import Run
 from corral.prompt import Prompt
 from corral.result import Fold, Result
-from corral.sessions.broker import Asker
-from corral.sessions.pool import Pool
 from corral.sessions.prepare import prepare, the_prompt
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
     from corral.keywords import Options
+    from corral.sessions.broker import Asker
+    from corral.sessions.pool import Pool
     from corral.sessions.tools import Tool, Tools
     from corral.sessions.until import Until
 
@@ -57,6 +57,8 @@ def pool(
     **options: Unpack[Options],
 ) -> Pool:
     """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``."""
+    from corral.sessions.pool import Pool
+
     return Pool(
         agent,
         cast("dict[str, Any]", options),

@@ -24,17 +24,15 @@ from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.acp_backend import AcpBackend
 from corral.sessions.backend import Backend
-from corral.sessions.broker import Asker
-from corral.sessions.chat import Chat
-from corral.sessions.connection import Connection
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
 from corral.sessions.stream_backend import StreamBackend
 from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
+    from corral.sessions.broker import Asker
+    from corral.sessions.own_line import OwnLine
     from corral.sessions.tool_server import ToolServer
     from corral.sessions.tools import Tool, Tools
 
@@ -148,6 +146,9 @@ class Session:
         eraser = Eraser(prepared.environment.secrets)
         backend: Backend
         if prepared.agent.transport == "acp":
+            from corral.sessions.acp_backend import AcpBackend
+            from corral.sessions.own_line import OwnLine
+
             if self._line is None:
                 self._line = OwnLine(prepared, kept, eraser)
             backend = AcpBackend(prepared, kept, whole, self._line, self._ask)
@@ -176,35 +177,6 @@ class Session:
         if self._prepared is None or self._kept is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._kept
-
-
-class OwnLine:
-    """A connection of the session's own, opened when first needed and again after a crash."""
-
-    def __init__(self, prepared: Prepared, kept: Kept, eraser: Eraser) -> None:
-        self.chat: Chat | None = None
-        self._prepared = prepared
-        self._kept = kept
-        self._eraser = eraser
-        self._open: Connection | None = None
-
-    async def connection(self) -> Connection:
-        if self._open is not None and self._open.dead is not None:
-            await self.give_up(self._open)
-        if self._open is None:
-            self.chat = None
-            self._open = await Connection.open(self._prepared, self._kept, self._eraser)
-        return self._open
-
-    async def give_up(self, connection: Connection) -> None:
-        if self._open is connection:
-            self._open, self.chat = None, None
-        await connection.close(0.0)
-
-    async def close(self) -> None:
-        if self._open is not None:
-            connection, self._open = self._open, None
-            await connection.close(self._prepared.run.grace)
 
 
 def _resumed(prepared: Prepared) -> Kept:
