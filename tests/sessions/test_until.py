@@ -202,8 +202,6 @@ async def test_a_prompt_in_parts_brings_its_output(workspace: Path) -> None:
 
 
 async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
-    pytest.importorskip("mcp")
-
     def look() -> str:
         """Looks."""
         return ""

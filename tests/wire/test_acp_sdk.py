@@ -18,7 +18,6 @@ from corral.wire.acp_replies import initialized, opened
 from corral.wire.acp_requests import Offer, TextBlock
 from corral.wire.stream import Finish, Item
 
-pytest.importorskip("acp", reason="the official SDK is not installed")
 PROGRAM = Path(__file__).parents[1] / "programs" / "acp_sdk_agent.py"
 React = Callable[[Command], list[Command]]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from corral.errors import ConfigError, RemoteError
 from corral.result import Result
-from corral.sessions.output import Run, typed, wanted
+from corral.sessions.output import Run, Submission, typed, wanted
 from corral.sessions.session import Session
+from corral.sessions.tools import Tool, Tools
 from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, until_done
 
@@ -27,6 +28,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     until: Until | None = None
     rounds: int = ROUNDS
     max_tokens: int | None = None
+    submission: Submission[Any] | None = None
 
     def check(self) -> None:
         """``CallerError`` for what cannot be, before anything starts."""
@@ -39,6 +41,18 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
                 "max_tokens is given without until",
                 hint="Tokens are counted between the rounds of until; one turn has a timeout.",
             )
+
+
+def with_submission(
+    goal: Goal, tools: Sequence[Tool | Callable[..., Any]] | Tools
+) -> tuple[Goal, Tools]:
+    """The goal and the tools, with one more by which the value is handed in."""
+    submission = Submission(wanted(goal.output))
+    given = tools if isinstance(tools, Tools) else Tools(tools)
+    more = Tools(
+        [*given.by_name.values(), submission.tool], hooks=given.hooks, on_event=given.on_event
+    )
+    return msgspec.structs.replace(goal, submission=submission), more
 
 
 async def reach(
@@ -82,7 +96,8 @@ async def reach(
 
 async def _typed(run: Run, prompt: str, goal: Goal) -> Result:
     try:
-        return (await typed(run, prompt, goal.output, repairs=goal.repairs))[1]
+        value = typed(run, prompt, goal.output, repairs=goal.repairs, submission=goal.submission)
+        return (await value)[1]
     except RemoteError as error:
         failed: Result | None = error.result
         if failed is None:

@@ -91,8 +91,10 @@ async def run(
 
     With ``output``, a type or a JSON Schema, ``result.output`` is a value of it: what
     does not fit is repaired in the same session at most ``repairs`` times, and then
-    the result is an error, never a success without a value. A ``Prompt`` brings its own
-    ``tools`` and ``output``, where they are not given here.
+    the result is an error, never a success without a value. An agent that is given
+    ``tools`` hands the value in by one more, ``submit_result``; any other writes it as
+    fenced JSON. A ``Prompt`` brings its own ``tools`` and ``output``, where they are not
+    given here.
 
     With ``until``, a check such as ``corral.command_succeeds("pytest -q")`` or a function
     of the result, what is still wrong goes back to the same session at most ``rounds``
@@ -107,10 +109,12 @@ async def run(
             result = await _one_turn(opened.prompt(prompt), on_event)
         return result.raise_for_status() if check else result
 
-    from corral.sessions.compose import Goal, reach
+    from corral.sessions.compose import Goal, reach, with_submission
 
     goal = Goal(output=output, repairs=repairs, until=until, rounds=rounds, max_tokens=max_tokens)
     goal.check()
+    if tools and output is not None:
+        goal, tools = with_submission(goal, tools)
     # Read here and not by the session: its further turns say something else than the file.
     text = the_prompt(prepare(agent, cast("dict[str, object]", options)), prompt)
     options = {**options, "prompt_file": None}
