@@ -71,7 +71,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a question that the policy leaves open is answered: put to whoever answers, or
     allowed, or denied, without asking anybody."""
     quiet_period: float | None = None
-    """Seconds of silence that end a session's loading; unset, what the agent is known to need."""
+    """Seconds of silence that end a session's loading, and a turn after its end was told;
+    unset, what the agent is known to need."""
+    mode: str | None = None
+    """A mode of the agent's own sessions, by its own name for it."""
     audio: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()
     """Files whose content goes along with the prompt, or whose address where an agent takes

@@ -216,6 +216,8 @@ class Session:
                     return {"error": {"code": int(code), "message": message}}
                 case "stop":
                     return {"stopReason": rest}
+                case "late":
+                    return {"stopReason": "end_turn", "late": rest}
                 case "twice":
                     return {"stopReason": "end_turn", "twice": True}
                 case "never":
@@ -240,9 +242,20 @@ class Session:
         if "error" in result:
             send(id=id, **result)
             return
+        late = result.pop("late", "")
         send(id=id, result=result)
+        if late:
+            self.text(str(late))
         if "twice" in result:
             send(id=id, result={"stopReason": "refusal"})
+
+
+MODES: dict[str, Any] = {
+    "modes": {
+        "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "plan", "name": "Plan"}],
+        "currentModeId": "ask",
+    }
+}
 
 
 def opened(session: Session) -> Session:
@@ -299,7 +312,12 @@ def serve(message: dict[str, Any]) -> None:
         send(id=id, result=initialize())
     elif method == "session/new":
         session = opened(Session(f"session-{os.getpid()}-{len(sessions) + 1}", params["cwd"]))
-        send(id=id, result={"sessionId": session.id})
+        send(id=id, result={"sessionId": session.id, **MODES})
+    elif method == "session/set_mode":
+        if params["modeId"] in ("ask", "plan"):
+            send(id=id, result={})
+        else:
+            send(id=id, error={"code": -32602, "message": "no such mode"})
     elif method == "session/load" and "--loads" in sys.argv:
         session = opened(Session(params["sessionId"], params["cwd"]))
         session.prompts.append("(loaded)")

@@ -914,3 +914,27 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
     told = b"".join(corral.to_json(event) for event in events).decode()
     assert "struck out" in told
     assert key not in told
+
+
+async def test_words_that_come_after_the_end_was_told_are_not_lost(workspace: Path) -> None:
+    assert said(await result_of(workspace, "text first \nlate and last")) == "first and last"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "plan"}, "plan"),
+        ({"policy": corral.Policy.plan()}, "plan"),
+        ({"mode": "yolo"}, "yolo"),
+    ],
+)
+async def test_a_mode_is_chosen_before_the_prompt(
+    options: Options, told: str, workspace: Path
+) -> None:
+    events = await events_of(workspace, "told session/set_mode", **options)
+    assert f'"modeId": "{told}"' in corral.fold(events).text.replace("'", '"')
+    refused = [e for e in events if isinstance(e, Error) and e.code == "mode_refused"]
+    assert len(refused) == (told == "yolo")
+    for error in refused:
+        assert error.level == "warning"
+        assert "It has: ask, plan." in error.message

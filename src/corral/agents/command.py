@@ -10,29 +10,15 @@ from __future__ import annotations
 import shlex
 
 from corral import errors
-from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.agents.profile import ACP_OPTIONS, Agent, Compiled, Ending, Launch, Package, Place, Row
 from corral.errors import ConfigError, CorralError
 from corral.options import Run
 from corral.policy import CAPABILITIES, Policy
-from corral.wire.acp_quirks import PLAIN
+from corral.wire.acp_quirks import Quirks
 
-SUPPORTS = frozenset(
-    {
-        "system_prompt",
-        "images",
-        "mcp_servers",
-        "resume",
-        "allow_file_reads",
-        "allow_file_writes",
-        "attachments",
-        "audio",
-        "auth_method",
-        "permission_mode",
-        "quiet_period",
-        "thinking",
-    }
-)
 AGENTS = ()
+QUIRKS = Quirks(late_updates=0.1)
+"""Some agents tell the end of a turn before their last words; of this one nothing is known."""
 
 
 def agent_for(command: str) -> Agent:
@@ -58,9 +44,9 @@ def agent_for(command: str) -> Agent:
         compile=compile_policy,
         launch=launch,
         explain=explain,
-        quirks=PLAIN,
+        quirks=QUIRKS,
         tools={},
-        supports=SUPPORTS,
+        supports=ACP_OPTIONS,
         capabilities=("tools", "permissions"),
         asks=True,
         resumes=True,

@@ -252,6 +252,7 @@ AGENTS = (
         explain=gemini_failures.explain_acp,
         read_stderr=gemini_failures.read_stderr,
         quirks=QUIRKS,
+        mode_at_start=True,
         model_at_start=True,
         drops_media_beside_files=True,
         load_needs_new_minute=True,

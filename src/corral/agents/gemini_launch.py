@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from corral.agents.gemini_policy import POLICY_FILE, compile_policy
-from corral.agents.profile import Compiled, Launch, Place, image_name
+from corral.agents.profile import ACP_OPTIONS, Compiled, Launch, Place, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
 from corral.options import Run
@@ -42,16 +42,7 @@ SUPPORTS = frozenset(
     }
 )
 
-SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | {
-    "allow_file_reads",
-    "allow_file_writes",
-    "attachments",
-    "audio",
-    "auth_method",
-    "permission_mode",
-    "quiet_period",
-    "thinking",
-}
+SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | ACP_OPTIONS
 
 SECRET_ENV = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 ENV_FAMILY = (

@@ -22,7 +22,7 @@ import json
 import os
 
 from corral.agents.opencode_failures import KEY_HINT, explain
-from corral.agents.profile import Agent, Compiled, Launch, Package, Place, Probe, Row
+from corral.agents.profile import ACP_OPTIONS, Agent, Compiled, Launch, Package, Place, Probe, Row
 from corral.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -78,18 +78,7 @@ SECRET_ENV = (
 )
 ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
 
-SUPPORTS = frozenset(
-    {
-        "system_prompt",
-        "images",
-        "mcp_servers",
-        "resume",
-        "inherit",
-        "allow_file_reads",
-        "allow_file_writes",
-        "thinking",
-    }
-)
+SUPPORTS = ACP_OPTIONS | {"inherit"}
 
 _SETTINGS = ("opencode.json", "opencode.jsonc")
 _FOLDERS = ("plugin", "tool", "agent", "command", "skill", "mode")
@@ -292,6 +281,7 @@ def _row(policy: Policy, capability: Capability) -> Row:
 
 
 QUIRKS = Quirks(
+    late_updates=0.1,
     name_from_title=True,
     mcp_prefixes=(f"{OWN_SERVER}_",),
     usage="last_step",

@@ -26,6 +26,26 @@ from corral.wire.stream import Finish, Item, Translate
 Transport = Literal["stream", "acp"]
 
 
+ACP_OPTIONS = frozenset(
+    {
+        "allow_file_reads",
+        "allow_file_writes",
+        "attachments",
+        "audio",
+        "auth_method",
+        "images",
+        "mcp_servers",
+        "mode",
+        "permission_mode",
+        "quiet_period",
+        "resume",
+        "system_prompt",
+        "thinking",
+    }
+)
+"""What our side of the Agent Client Protocol does for any agent that speaks it."""
+
+
 class Package(msgspec.Struct, frozen=True):
     """Where the program comes from, and which of its versions we know."""
 
@@ -141,6 +161,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of a ``stream``: a fresh one for each turn."""
     quirks: Quirks | None = None
     """Of an ``acp`` agent: what it does in its own way."""
+    mode_at_start: bool = False
+    """Its planning mode is an argument of the program."""
     model_at_start: bool = False
     """The model is an argument of the program, not a setting of a session."""
     drops_media_beside_files: bool = False

@@ -13,7 +13,7 @@ from typing import Protocol
 from corral import errors
 from corral.agents.profile import Ending
 from corral.errors import CorralError
-from corral.events import Thinking
+from corral.events import Error, Thinking
 from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.chat import Chat
@@ -72,6 +72,7 @@ class AcpBackend:
         self._opening: asyncio.Task[None] | None = None
         self._failed_to_open = False
         self._is_greeted = False
+        self._is_drained = False
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -109,6 +110,8 @@ class AcpBackend:
             chat = await self._open(connection)
             self._line.chat = chat
         self._chat = chat
+        if run.model is not None and chat.models and run.model not in chat.models:
+            self.notes += (f"the agent does not list the model {run.model}",)
         agent = connection.agent
         for given, taken, what in (
             (run.images, agent is not None and agent.images, "images"),
@@ -133,6 +136,8 @@ class AcpBackend:
             )
             return chat
         chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        chat.models = offered.models
+        await self._choose_mode(connection, chat, offered.modes)
         wants = run.model is not None and not agent.model_at_start
         if wants and run.model is not None and offered.model != run.model:
             complete = connection.quirks.model_list_complete and offered.models
@@ -143,6 +148,31 @@ class AcpBackend:
                 )
             await connection.set_model(chat, run.model)
         return chat
+
+    async def _choose_mode(
+        self, connection: Connection, chat: Chat, offered: tuple[str, ...]
+    ) -> None:
+        """An agent that will not have a mode goes on without it, and that is said."""
+        run = self._prepared.run
+        planning = run.policy.mode == "plan" and "plan" in offered
+        mode = run.mode or ("plan" if planning and not self._prepared.agent.mode_at_start else None)
+        if mode is None:
+            return
+        try:
+            await connection.set_mode(chat, mode)
+        except errors.RemoteError as error:
+            if connection.dead is not None:
+                raise
+            has = f" It has: {', '.join(offered)}." if offered else ""
+            chat.inbox.append(
+                Error(
+                    "mode_refused",
+                    f"the agent refused the mode {mode!r}: {error.message}.{has}",
+                    recoverable=True,
+                    level="warning",
+                    phase="handshake",
+                )
+            )
 
     async def begin(self, fail: Fail) -> None:
         connection, chat = self._connection, self._chat
@@ -158,6 +188,9 @@ class AcpBackend:
             self._is_greeted = True
             return []
         items = await self._items(self._connection, self._chat, self._call)
+        if items is None and not self._is_drained:
+            self._is_drained = True
+            items = await self._connection.late_items(self._chat)
         if items is None or self._prepared.run.thinking:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
@@ -245,6 +278,8 @@ class AcpBackend:
             run=self._prepared.run,
         )
         found = self._prepared.agent.explain(ending)
+        if isinstance(found, errors.ModelNotFound) and self._chat and self._chat.models:
+            found.hint = f"The agent lists: {', '.join(self._chat.models)}."
         return found or errors.ProcessFailed(finish.message or "the agent reported an error")
 
     def add_facts(self, error: CorralError) -> None:

@@ -24,6 +24,8 @@ class Chat:
     def __init__(self, acp: Acp, broker: Broker, files: ClientFiles, carry_out: CarryOut) -> None:
         self.session_id = ""
         self.inbox: list[Item] = []
+        self.models: tuple[str, ...] = ()
+        """Those the agent lists, perhaps not all it has."""
         self._acp = acp
         self._broker = broker
         self._files = files

@@ -154,6 +154,17 @@ class Connection:
         sent = self._acp.set_model(chat.session_id, model)
         await self.call(sent, self._prepared.run.startup_timeout)
 
+    async def set_mode(self, chat: Chat, mode: str) -> None:
+        sent = self._acp.set_mode(chat.session_id, mode)
+        await self.call(sent, self._prepared.run.startup_timeout)
+
+    async def late_items(self, chat: Chat) -> list[Item]:
+        """What still came after a turn's end was told, until nothing does."""
+        chosen = self._prepared.run.quiet_period
+        await self._quiet(self.quirks.late_updates if chosen is None else chosen)
+        items, chat.inbox = chat.inbox, []
+        return items
+
     def prompt(self, chat: Chat, blocks: Sequence[Block]) -> int:
         """The id of the call; its end comes as a ``Finish`` among the chat's items."""
         id, data = self._acp.prompt(chat.session_id, blocks)

@@ -30,6 +30,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     waited for, until the turn ends."""
     quiet_period: float = 0.0
     """Seconds to wait after a session was loaded: history may still come after the reply."""
+    late_updates: float = 0.0
+    """Seconds of silence to wait for after a turn's end was told: updates may still come."""
     model_list_complete: bool = True
     """A model that is not listed cannot be used."""
     set_model: Literal["session/set_model", "session/set_config_option"] | None = (
