@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
     thinking: bool
     permission_mode: PermissionMode
     quiet_period: float | None
-    mode: str | None
+    session_mode: str | None
     audio: Sequence[str | os.PathLike[str]]
     attachments: Sequence[str | os.PathLike[str]]
     record: bool

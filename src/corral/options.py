@@ -73,7 +73,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quiet_period: float | None = None
     """Seconds of silence that end a session's loading, and a turn after its end was told;
     unset, what the agent is known to need."""
-    mode: str | None = None
+    session_mode: str | None = None
     """A mode of the agent's own sessions, by its own name for it."""
     audio: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()

@@ -245,6 +245,7 @@ class Session:
         late = result.pop("late", "")
         send(id=id, result=result)
         if late:
+            time.sleep(0.03)  # as agents do that tell the end first
             self.text(str(late))
         if "twice" in result:
             send(id=id, result={"stopReason": "refusal"})

@@ -923,9 +923,9 @@ async def test_words_that_come_after_the_end_was_told_are_not_lost(workspace: Pa
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"mode": "plan"}, "plan"),
+        ({"session_mode": "plan"}, "plan"),
         ({"policy": corral.Policy.plan()}, "plan"),
-        ({"mode": "yolo"}, "yolo"),
+        ({"session_mode": "yolo"}, "yolo"),
     ],
 )
 async def test_a_mode_is_chosen_before_the_prompt(

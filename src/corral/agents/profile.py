@@ -35,7 +35,7 @@ ACP_OPTIONS = frozenset(
         "auth_method",
         "images",
         "mcp_servers",
-        "mode",
+        "session_mode",
         "permission_mode",
         "quiet_period",
         "resume",

@@ -155,7 +155,9 @@ class AcpBackend:
         """An agent that will not have a mode goes on without it, and that is said."""
         run = self._prepared.run
         planning = run.policy.mode == "plan" and "plan" in offered
-        mode = run.mode or ("plan" if planning and not self._prepared.agent.mode_at_start else None)
+        mode = run.session_mode or (
+            "plan" if planning and not self._prepared.agent.mode_at_start else None
+        )
         if mode is None:
             return
         try:
