@@ -8,11 +8,13 @@ import json
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
 import pytest
+from laws import lawful
 from scripted import PROGRAM as STREAM_PROGRAM
 from scripted import children, descriptors
 
@@ -20,7 +22,7 @@ import corral
 from corral import agents, errors
 from corral.agents import command
 from corral.agents.profile import Agent
-from corral.events import Decision, PermissionRequest
+from corral.events import Decision, Event, PermissionRequest, Text
 from corral.io import folders
 from corral.keywords import Options
 from corral.sessions.chat import Chat
@@ -308,6 +310,37 @@ async def test_a_prompt_may_choose_its_images_and_its_system_prompt(workspace: P
     blocks = json.loads(result.text)["prompt"]
     assert blocks[0]["text"].startswith("be brief\n\n")
     assert blocks[1]["type"] == "image"
+
+
+async def test_each_prompts_events_are_told_to_its_own_listener_as_they_come(
+    workspace: Path,
+) -> None:
+    release = workspace / "release"
+    heard: dict[str, list[Event]] = {"one": [], "two": []}
+
+    def listen(event: Event, name: str) -> None:
+        heard[name].append(event)
+        if isinstance(event, Text) and event.delta == "open":
+            release.touch()  # the prompt would never end if its events came all at once
+
+    async with corral.pool(agent(), **scripted(workspace, track_files=False)) as pool:
+        results = await asyncio.gather(
+            pool.run(f"text open\nuntil {release}\ntext one", on_event=partial(listen, name="one")),
+            pool.run("text two", on_event=partial(listen, name="two")),
+        )
+    assert tuple(corral.fold(lawful(events)) for events in heard.values()) == tuple(results)
+
+
+async def test_a_listener_that_raises_ends_its_own_prompt_alone(workspace: Path) -> None:
+    def refuse(event: Event) -> None:
+        if isinstance(event, Text):
+            raise ZeroDivisionError
+
+    async with corral.pool(agent(), **scripted(workspace, track_files=False)) as pool:
+        with pytest.raises(ZeroDivisionError):
+            await pool.run("text x\nhang", on_event=refuse)
+        assert (await pool.run("text fine")).text == "fine"
+        assert pool.started == 1
 
 
 async def test_check_raises_what_went_wrong_and_the_pool_goes_on(workspace: Path) -> None:

@@ -16,10 +16,9 @@ from corral.events import Event
 from corral.io import config, programs
 from corral.options import Run
 from corral.prompt import Prompt
-from corral.result import Fold, Result
+from corral.result import Result
 from corral.sessions.prepare import prepare, the_prompt
 from corral.sessions.session import Session
-from corral.sessions.turn import Turn
 
 if TYPE_CHECKING:
     from corral.keywords import Options
@@ -106,7 +105,7 @@ async def run(
         prompt = prompt.render()
     if output is None and until is None and max_tokens is None:
         async with session(agent, ask=ask, tools=tools or (), **options) as opened:
-            result = await _one_turn(opened.prompt(prompt), on_event)
+            result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
     from corral.sessions.compose import Goal, reach, with_submission
@@ -119,7 +118,7 @@ async def run(
     text = the_prompt(prepare(agent, cast("dict[str, object]", options)), prompt)
     options = {**options, "prompt_file": None}
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
-        result = await reach(goal, opened, text, lambda turn: _one_turn(turn, on_event))
+        result = await reach(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
 
 
@@ -154,15 +153,6 @@ def run_sync(
         **options,
     )
     return _blocking(work)
-
-
-async def _one_turn(turn: Turn, on_event: Callable[[Event], None] | None) -> Result:
-    folding = Fold()
-    async for event in turn:
-        folding.add(event)
-        if on_event is not None:
-            on_event(event)
-    return folding.result()
 
 
 def available(agent: str) -> bool:

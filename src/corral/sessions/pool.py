@@ -21,6 +21,7 @@ from typing import Any
 
 from corral.agents import DEFAULT_AGENT
 from corral.errors import ConfigError
+from corral.events import Event
 from corral.io import platform
 from corral.io.environment import Eraser
 from corral.prompt import Prompt
@@ -102,9 +103,15 @@ class Pool:
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
     async def run(
-        self, prompt: str | Prompt | None = None, *, check: bool = False, **options: Any
+        self,
+        prompt: str | Prompt | None = None,
+        *,
+        check: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+        **options: Any,
     ) -> Result:
-        """One prompt in a fresh session, to its end."""
+        """One prompt in a fresh session, to its end; ``check`` and ``on_event`` as in
+        ``corral.run``."""
         if not self._open:
             raise RuntimeError("open the pool first: async with corral.pool(...) as pool")
         foreign = sorted(set(options) - PROMPT_OPTIONS)
@@ -118,18 +125,24 @@ class Pool:
         async with self._places:
             worker = self._take(prepared)
             try:
-                result = await self._prompt(worker, prepared, text)
+                result = await self._prompt(worker, prepared, text, on_event)
             finally:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
 
-    async def _prompt(self, worker: _Worker, prepared: Prepared, text: str) -> Result:
+    async def _prompt(
+        self,
+        worker: _Worker,
+        prepared: Prepared,
+        text: str,
+        on_event: Callable[[Event], None] | None,
+    ) -> Result:
         kept = store.create(prepared.agent.name, prepared.cwd)
         line = _PoolLine(worker)
         backend = AcpBackend(prepared, kept, text, line, self._ask)
         turn = Turn(prepared, kept, text, backend, eraser=worker.eraser)
         try:
-            return await turn.collect()
+            return await turn.collect(on_event)
         finally:
             await turn.close()
             line.leave()

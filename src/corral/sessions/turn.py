@@ -79,12 +79,14 @@ class Turn:
             for event in batch:
                 yield event
 
-    async def collect(self) -> Result:
-        """Run to the end and fold the events."""
+    async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
+        """Run to the end and fold the events; ``on_event`` is told each as it comes."""
         folding = Fold()
         while batch := await self.next_batch():
             for event in batch:
                 folding.add(event)
+                if on_event is not None:
+                    on_event(event)
         self.result = folding.result()
         return self.result
 
