@@ -6,7 +6,10 @@
     ├── CallerError                 the caller's fault: mend the call
     │   ├── ConfigError             an option, a file or a value that cannot be
     │   │   ├── PromptError         empty, missing, too long
-    │   │   └── UnknownAgent        no agent of that name
+    │   │   ├── UnknownAgent        no agent of that name
+    │   │   ├── UnknownProvider     no vendor of models of that name
+    │   │   ├── MissingKey          a vendor's key that the environment does not hold
+    │   │   └── MediaInvalid        an image, audio or document that cannot be sent
     │   ├── PolicyError
     │   │   └── PolicyNotEnforceable
     │   ├── SchemaInvalid           the schema asked for is not one
@@ -40,6 +43,7 @@
         ├── ToolFailed              a tool that the run cannot go on without
         ├── BudgetSpent
         ├── SchemaNotMet
+        │   └── NoObject            a model's answer that never fitted its schema
         ├── StreamBroken            truncated or malformed output
         ├── ProcessFailed           a bad exit that nothing else explains
         │   └── KilledBySignal
@@ -53,7 +57,7 @@ a hint that says what to do now, and the facts at hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from corral import events
 
@@ -61,16 +65,8 @@ Phase = Literal[
     "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
 ]
 
-FACTS = (
-    "exit_code",
-    "signal",
-    "stderr",
-    "frame",
-    "argv",
-    "agent_version",
-    "retry_after",
-    "resets_at",
-)
+FACTS = ("exit_code", "signal", "stderr", "frame", "argv", "agent_version", "retry_after",
+         "resets_at", "provider", "http_status", "provider_code")  # fmt: skip
 
 
 class CorralError(Exception):
@@ -100,6 +96,9 @@ class CorralError(Exception):
         agent_version: str | None = None,
         retry_after: float | None = None,
         resets_at: float | None = None,
+        provider: str | None = None,
+        http_status: int | None = None,
+        provider_code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -121,6 +120,10 @@ class CorralError(Exception):
         """Seconds, as the other side told."""
         self.resets_at = resets_at
         """The same as a moment, in seconds since the epoch."""
+        self.provider = provider
+        """Of models: the vendor that failed, the status of its answer, its own word for it."""
+        self.http_status = http_status
+        self.provider_code = provider_code
         self.result: Any = None
         """The ``Result`` of the run that this error ended, where there was one."""
 
@@ -164,6 +167,21 @@ class UnknownAgent(ConfigError, KeyError):
     code = "unknown_agent"
 
     __str__ = CorralError.__str__
+
+
+class UnknownProvider(ConfigError, KeyError):
+    code = "unknown_provider"
+
+    __str__ = CorralError.__str__
+
+
+class MissingKey(ConfigError):
+    code = "missing_key"
+    cli_exit = 6
+
+
+class MediaInvalid(ConfigError):
+    code = "media"
 
 
 class PolicyError(CallerError):
@@ -343,6 +361,12 @@ class SchemaNotMet(RemoteError):
     phase: Phase = "response"
 
 
+class NoObject(SchemaNotMet):
+    """``frame`` holds the last text."""
+
+    code = "no_object"
+
+
 class StreamBroken(RemoteError):
     code = "stream_broken"
     cli_exit = 11
@@ -367,29 +391,3 @@ class Interrupted(RemoteError):
     code = "interrupted"
     cli_exit = 130
     status = "interrupted"
-
-
-def from_event(error: events.Error, result: object = None) -> CorralError:
-    """The exception behind an ``error`` event, of its own class, with all its facts."""
-    kind = by_code().get(error.code, RemoteError)
-    facts = {name: value for name, value in error.facts.items() if name in FACTS}
-    raised = kind(
-        error.message,
-        hint=error.hint,
-        phase=cast("Phase | None", error.phase),
-        retryable=error.retryable,
-        **cast("dict[str, Any]", facts),
-    )
-    raised.result = result
-    return raised
-
-
-def by_code() -> dict[str, type[CorralError]]:
-    """Every class of the tree under its code."""
-    found: dict[str, type[CorralError]] = {}
-    pending: list[type[CorralError]] = [CorralError]
-    while pending:
-        kind = pending.pop()
-        found[kind.code] = kind
-        pending.extend(kind.__subclasses__())
-    return found

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from corral.content import Cost, FileChanged, Refusal, Usage
-from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
+from corral.raised import from_event
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -30,6 +30,7 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
+from corral.raised import by_code
 from corral.sessions import guard as guards
 from corral.sessions.guard import Guard
 from corral.wire.stream import Finish, Item
@@ -327,7 +328,7 @@ ITEMS: st.SearchStrategy[Item] = st.one_of(
     st.builds(Done, status=st.just("success")),
     st.builds(Finish, ok=st.booleans()),
 )  # fmt: skip
-ERRORS = st.sampled_from(sorted(errors.by_code()))
+ERRORS = st.sampled_from(sorted(by_code()))
 
 
 @unhurried
@@ -339,7 +340,7 @@ def test_any_items_in_any_order_become_a_lawful_stream(
     events: list[Event] = []
     for number, batch in enumerate(batches):
         events += guard.take(batch, 101.0 + number)
-    error = errors.by_code()[code]("it broke") if code else None
+    error = by_code()[code]("it broke") if code else None
     lawful([*events, *guard.close(200.0, error)])
 
 

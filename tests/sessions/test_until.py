@@ -18,6 +18,7 @@ from scripted import GOOD, children, scripted
 import corral
 from corral import errors
 from corral.content import FileChanged, Usage
+from corral.raised import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section
 from corral.result import Result
@@ -30,7 +31,7 @@ MEND = "init\nwrite done\ntext mended\nresult"
 
 def error_of(result: Result) -> errors.CorralError:
     assert result.error is not None
-    return errors.from_event(result.error, result)
+    return from_event(result.error, result)
 
 
 async def test_what_is_done_at_once_needs_one_turn(workspace: Path) -> None:

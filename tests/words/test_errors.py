@@ -10,14 +10,19 @@ import pytest
 from corral import errors
 from corral.errors import CallerError, CorralError, Phase, RemoteError
 from corral.events import Error, Status, from_json, to_json
+from corral.raised import by_code, from_event
 
-TREE = sorted(errors.by_code().values(), key=lambda kind: kind.__name__)
+TREE = sorted(by_code().values(), key=lambda kind: kind.__name__)
 
 EXITS = {
     "CorralError": 1,
     "CallerError": 2,
     "ConfigError": 2,
     "PromptError": 2,
+    "UnknownProvider": 2,
+    "MissingKey": 6,
+    "MediaInvalid": 2,
+    "NoObject": 9,
     "UnknownAgent": 2,
     "PolicyError": 2,
     "PolicyNotEnforceable": 2,
@@ -110,7 +115,7 @@ def test_an_error_comes_back_out_of_its_event_with_all_its_facts(kind: type[Corr
         retry_after=2.0,
         resets_at=3.0,
     )
-    back = errors.from_event(from_error_json(raised), result="the result")
+    back = from_event(from_error_json(raised), result="the result")
     assert type(back) is kind
     assert back.result == "the result"
     assert str(back) == "it broke\n  mend it"
@@ -131,7 +136,7 @@ def test_an_error_without_facts_carries_none() -> None:
 
 
 def test_a_code_of_a_newer_version_is_the_other_sides_fault() -> None:
-    back = errors.from_event(Error("invented_later", "m", facts={"odd": 1, "exit_code": 2}))
+    back = from_event(Error("invented_later", "m", facts={"odd": 1, "exit_code": 2}))
     assert type(back) is RemoteError
     assert back.exit_code == 2
 

@@ -19,10 +19,11 @@ from corral.cli.out import Out
 from corral.cli.progress import Progress
 from corral.cli.prompts import read_prompt
 from corral.cli.questions import Terminal, somebody_is_there
-from corral.errors import ConfigError, by_code
+from corral.errors import ConfigError
 from corral.events import Done, Event, Text, to_json
 from corral.io import config
 from corral.policy import PRESETS, Policy, Preset
+from corral.raised import by_code
 from corral.sessions.session import Session
 
 
