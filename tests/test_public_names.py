@@ -12,6 +12,7 @@ import pytest
 import corral
 
 NAMES = [
+    "AgentSession",
     "CorralError",
     "Cost",
     "Event",

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from corral import errors, events
-    from corral.content import Cost, FileChanged, McpServer, Refusal, Usage
+    from corral.content import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
     from corral.keywords import Options
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "errors": "corral",
     "events": "corral",
+    "AgentSession": "corral.content",
     "Cost": "corral.content",
     "FileChanged": "corral.content",
     "McpServer": "corral.content",
@@ -76,6 +77,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AgentSession",
     "CorralError",
     "Cost",
     "Event",

@@ -98,3 +98,14 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
         return (
             f"McpServer({self.name!r}, {where!r}, secrets={sorted({**self.env, **self.headers})})"
         )
+
+
+class AgentSession(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A conversation that the agent itself keeps, as it lists it."""
+
+    id: str
+    """The agent's own, as in ``result.session_id``."""
+    cwd: str | None = None
+    title: str | None = None
+    updated_at: str | None = None
+    """As the agent writes it: by the protocol an ISO 8601 time."""

@@ -72,6 +72,8 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
         failed = [await session.run(f"fail {code}") for code in (401, 429, 500)]
         long = await session.run("a lot")
         last = await session.run("last question")
+        with pytest.raises(errors.ConfigError, match="does not list its sessions"):
+            await session.list_sessions()
 
     first = fold(events)
     assert first.ok

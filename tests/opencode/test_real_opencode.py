@@ -70,6 +70,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
         heard = [await session.run(prompt) for prompt in odd]
         failed = [await session.run(f"fail {code}") for code in (401, 500)]
         last = await session.run("last question")
+        listed = await session.list_sessions(workspace)
 
     first = fold(events)
     assert first.ok
@@ -87,6 +88,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     with pytest.raises(errors.ServerFailed):
         failed[1].raise_for_status()
     assert last.text == "still here"
+    assert [(each.id, each.cwd) for each in listed] == [(last.session_id, str(workspace))]
     assert names(workspace) == ["seed.txt"]
     assert running(str(tmp_path)) == []
     assert opencode.server.failures == []

@@ -1,10 +1,11 @@
 #!/usr/bin/env -S python3 -S -E
 """An agent that speaks the Agent Client Protocol and does what its prompt says, an order a line.
 
-    scripted_acp.py --acp [--loads] [--images] [--fails STAGE HOW]
+    scripted_acp.py --acp [--loads] [--lists COUNT] [--images] [--fails STAGE HOW]
 
 STAGE is ``initialize``, ``session/new`` or ``session/load``; HOW is ``silence``, ``exit``,
-``error``, ``version`` or ``nonsense``. Prompts of several sessions run at once.
+``error``, ``version`` or ``nonsense``. Prompts of several sessions run at once. COUNT is how
+many sessions it keeps of old; it lists two a page, and with ``--endless`` page after page.
 """
 
 import itertools
@@ -271,9 +272,28 @@ def initialize() -> dict[str, Any]:
         "agentCapabilities": {
             "loadSession": "--loads" in sys.argv,
             "promptCapabilities": {"image": "--images" in sys.argv},
+            "sessionCapabilities": {"list": {} if "--lists" in sys.argv else None},
         },
         "authMethods": [],
     }
+
+
+def listed(cwd: str | None, cursor: str | None) -> dict[str, Any]:
+    """A page, and where the next begins."""
+    begin = int(cursor or 0)
+    found = [each for each in sessions.values() if cwd in (None, each.cwd)]
+    page: list[dict[str, Any]] = [
+        {
+            "sessionId": each.id,
+            "cwd": each.cwd,
+            "title": each.prompts[0] if each.prompts else None,
+            "updatedAt": "2026-01-02T03:04:05Z",
+            "_meta": {"odd": 1},
+        }
+        for each in found[begin : begin + 2]
+    ]
+    more = {"nextCursor": str(begin + 2)} if "--endless" in sys.argv or found[begin + 2 :] else {}
+    return {"sessions": page, **more}
 
 
 def fails(id: int | None, method: str) -> bool:
@@ -324,6 +344,8 @@ def serve(message: dict[str, Any]) -> None:
         session.prompts.append("(loaded)")
         session.text("words of old")
         send(id=id, result={})
+    elif method == "session/list":
+        send(id=id, result=listed(params.get("cwd"), params.get("cursor")))
     elif method == "session/prompt":
         session = sessions[params["sessionId"]]
         work = (id, params["prompt"])
@@ -336,6 +358,9 @@ def serve(message: dict[str, Any]) -> None:
 
 if "--ignore-term" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "--lists" in sys.argv:
+    for number in range(int(sys.argv[sys.argv.index("--lists") + 1])):
+        opened(Session(f"old-{number}", "/of/old"))
 for line in sys.stdin.buffer:
     serve(json.loads(line))
 if "--ignore-term" in sys.argv:

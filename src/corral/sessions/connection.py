@@ -14,7 +14,7 @@ from functools import partial
 
 from corral import __version__
 from corral.agents.profile import Ending
-from corral.content import McpServer
+from corral.content import AgentSession, McpServer
 from corral.errors import (
     ConfigError,
     CorralError,
@@ -37,9 +37,12 @@ from corral.sessions.store import Kept
 from corral.wire.acp import Acp
 from corral.wire.acp_commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
 from corral.wire.acp_quirks import PLAIN, Quirks
-from corral.wire.acp_replies import Initialized, Opened, initialized, opened
+from corral.wire.acp_replies import Initialized, Opened, initialized, listed, opened
 from corral.wire.acp_requests import Block, Offer
 from corral.wire.stream import Finish, Item
+
+PAGES = 100
+"""Of a list of sessions: an agent whose list never ends would otherwise never be left."""
 
 
 class Connection:
@@ -145,6 +148,21 @@ class Connection:
         await self._quiet(self.quirks.quiet_period if quiet is None else quiet)
         chat.inbox.clear()
         return chat, opened(settled.result, session_id)
+
+    async def list_sessions(self, cwd: str | None) -> list[AgentSession]:
+        """Those the agent keeps. Raises ``ConfigError`` where it lists none."""
+        if self.agent is None or "list" not in self.agent.sessions:
+            raise ConfigError(f"{self._prepared.agent.name} does not list its sessions")
+        found: list[AgentSession] = []
+        cursor: str | None = None
+        for _ in range(PAGES):
+            sent = self._acp.list_sessions(cwd, cursor)
+            settled = await self.call(sent, self._prepared.run.startup_timeout)
+            page, cursor = listed(settled.result)
+            found += page
+            if cursor is None:
+                break
+        return found
 
     def drop_chat(self, chat: Chat) -> None:
         self._chats.pop(chat.session_id, None)

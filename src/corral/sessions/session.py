@@ -12,12 +12,15 @@ mere garbage collection: the agent and all it started are gone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from corral.content import AgentSession
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.io.environment import Eraser
 from corral.policy import Policy
@@ -147,11 +150,8 @@ class Session:
         backend: Backend
         if prepared.agent.transport == "acp":
             from corral.sessions.acp_backend import AcpBackend
-            from corral.sessions.own_line import OwnLine
 
-            if self._line is None:
-                self._line = OwnLine(prepared, kept, eraser)
-            backend = AcpBackend(prepared, kept, whole, self._line, self._ask)
+            backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
         else:
             backend = StreamBackend(prepared, kept, whole, eraser)
         self._turn = Turn(
@@ -173,10 +173,33 @@ class Session:
         """The next turn, to its end."""
         return await self.prompt(text).collect()
 
+    async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
+        """The conversations that the agent itself keeps, of one folder or of all; starts it
+        where it does not run yet. Raises ``ConfigError`` where the agent does not offer it."""
+        prepared, _ = self._open()
+        if prepared.agent.transport != "acp":
+            raise ConfigError(
+                f"{prepared.agent.name} does not list its sessions",
+                hint="corral's own are listed by `corral sessions list`.",
+            )
+        connection = await self._own_line(Eraser(prepared.environment.secrets)).connection()
+        return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
+
+    def _own_line(self, eraser: Eraser) -> OwnLine:
+        from corral.sessions.own_line import OwnLine
+
+        if self._line is None:
+            self._line = OwnLine(*self._open(), eraser)
+        return self._line
+
     def _open(self) -> tuple[Prepared, Kept]:
         if self._prepared is None or self._kept is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._kept
+
+
+def _absolute(prepared: Prepared, folder: str | Path) -> str:
+    return os.path.normpath(os.path.join(prepared.cwd, folder))
 
 
 def _resumed(prepared: Prepared) -> Kept:

@@ -242,3 +242,15 @@ class SessionResult(Wire):
     modes: Modes | None = None
     models: Models | None = None
     config_options: list[ConfigOption] | None = None
+
+
+class SessionEntry(Wire):
+    session_id: str
+    cwd: str | None = None
+    title: str | None = None
+    updated_at: str | None = None
+
+
+class ListResult(Wire):
+    sessions: list[SessionEntry] = []
+    next_cursor: str | None = None

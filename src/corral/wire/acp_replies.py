@@ -6,10 +6,17 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from corral.content import Cost, Usage
+from corral.content import AgentSession, Cost, Usage
 from corral.errors import InvalidRequest, StreamBroken
 from corral.events import Json
-from corral.wire.acp_frames import InitializeResult, PromptResult, Quota, SessionResult, Tokens
+from corral.wire.acp_frames import (
+    InitializeResult,
+    ListResult,
+    PromptResult,
+    Quota,
+    SessionResult,
+    Tokens,
+)
 from corral.wire.acp_quirks import Quirks
 from corral.wire.acp_requests import PROTOCOL_VERSION
 from corral.wire.stream import Finish
@@ -73,7 +80,11 @@ def initialized(result: Json) -> Initialized:
         name=info.name if info else "",
         version=info.version if info else None,
         loads=can is not None and can.load_session,
-        sessions=frozenset((can.session_capabilities if can else None) or ()),
+        sessions=frozenset(
+            name
+            for name, how in ((can.session_capabilities if can else None) or {}).items()
+            if how is not None and how is not False
+        ),
         images=prompts is not None and prompts.image,
         audio=prompts is not None and prompts.audio,
         embeds=prompts is not None and prompts.embedded_context,
@@ -103,6 +114,13 @@ def opened(result: Json, session_id: str = "") -> Opened:
         or (_text(mode.current_value) if mode else None),
         config=tuple(config),
     )
+
+
+def listed(result: Json) -> tuple[list[AgentSession], str | None]:
+    """One page of the agent's sessions, and where the next one begins."""
+    told = read(result, ListResult)
+    found = [AgentSession(s.session_id, s.cwd, s.title, s.updated_at) for s in told.sessions]
+    return found, told.next_cursor
 
 
 def read(result: Json, kind: type[R]) -> R:

@@ -1,0 +1,108 @@
+"""The list of sessions that an agent itself keeps."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+from scripted import PROGRAM as STREAM_PROGRAM
+from scripted import children
+
+import corral
+from corral import AgentSession, errors
+from corral.keywords import Options
+from corral.sessions import connection
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+
+
+def session(workspace: Path, *arguments: str, **options: Unpack[Options]) -> corral.Session:
+    command = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
+    whole: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return corral.session(command, **whole)
+
+
+async def test_every_page_of_the_agents_own_sessions_is_listed(workspace: Path) -> None:
+    async with session(workspace, "--lists", "5") as opened:
+        before = await opened.list_sessions()
+        result = await opened.run("text hello")
+        after = await opened.list_sessions()
+        assert len(children()) == 1
+    assert [each.id for each in before] == [f"old-{number}" for number in range(5)]
+    own = AgentSession(
+        result.session_id or "", str(workspace), "text hello", "2026-01-02T03:04:05Z"
+    )
+    assert after == [*before, own]
+    assert children() == []
+
+
+async def test_the_sessions_of_one_folder_are_listed_alone(workspace: Path) -> None:
+    async with session(workspace, "--lists", "3") as opened:
+        result = await opened.run("text hello")
+        listed = await opened.list_sessions(workspace)
+    assert [each.id for each in listed] == [result.session_id]
+
+
+async def test_sessions_are_listed_while_a_prompt_is_under_way_and_no_event_is_lost(
+    workspace: Path,
+) -> None:
+    release = workspace / "release"
+    texts: list[str] = []
+    async with session(workspace, "--lists", "3", track_files=False) as opened:
+        async for event in opened.prompt(f"text one\nuntil {release}\ntext two"):
+            if isinstance(event, corral.events.Text):
+                texts.append(event.delta)
+                assert len(await opened.list_sessions()) == 4
+                release.touch()
+    assert "".join(texts) == "onetwo"
+
+
+async def test_a_list_without_an_end_is_left(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PAGES", 7)
+    async with session(workspace, "--lists", "3", "--endless") as opened:
+        assert len(await opened.list_sessions()) == 3
+
+
+async def test_after_a_crash_the_list_comes_of_a_fresh_process(workspace: Path) -> None:
+    async with session(workspace, "--lists", "2") as opened:
+        assert not (await opened.run("die 9")).ok
+        assert len(await opened.list_sessions()) == 2
+
+
+async def test_an_agent_that_lists_none_says_so_and_goes_on(workspace: Path) -> None:
+    async with session(workspace) as opened:
+        with pytest.raises(errors.ConfigError, match="does not list its sessions"):
+            await opened.list_sessions()
+        assert (await opened.run("text fine")).text == "fine"
+
+
+async def test_an_agent_of_one_process_a_prompt_says_so_and_starts_nothing(
+    workspace: Path,
+) -> None:
+    options: Options = {"cwd": workspace, "program": STREAM_PROGRAM, "env": {"GEMINI_API_KEY": "k"}}
+    async with corral.session("gemini-cli", **options) as opened:
+        with pytest.raises(errors.ConfigError, match="does not list its sessions"):
+            await opened.list_sessions()
+        assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("error", errors.RemoteError),
+        ("nonsense", errors.StreamBroken),
+        ("exit", errors.CorralError),
+    ],
+)
+async def test_a_list_that_fails_is_an_error_and_the_next_prompt_works(
+    how: str, kind: type[errors.CorralError], workspace: Path
+) -> None:
+    async with session(workspace, "--lists", "2", "--fails", "session/list", how) as opened:
+        with pytest.raises(kind):
+            await opened.list_sessions()
+        assert (await opened.run("text fine")).text == "fine"
