@@ -197,6 +197,29 @@ def test_a_wait_is_told_in_a_header() -> None:
     assert headers["retry-after"] == "2"
 
 
+def test_a_late_error_ends_the_stream_in_the_place_of_its_end() -> None:
+    late = Turn(text="one", status=500, late=True, message="no")
+    error = {"message": "no", "type": "server_error", "param": None, "code": None}
+    with ModelServer([late, late]) as server:
+        body = {"model": "m", "messages": HELLO, "stream": True}
+        status, _, text = send(server, body)
+        assert status == 200
+        said, told, rest = text.split("\n\n")
+        assert '"one"' in said
+        assert json.loads(told.removeprefix("data: ")) == {"error": error}
+        assert rest == ""
+        assert ask(server) == (500, {"error": error})
+
+
+def test_every_answer_has_an_id_and_tells_what_is_left() -> None:
+    with ModelServer([say("a"), say("b"), fail(429, retry_after=90)]) as server:
+        told = [send(server, {"model": "m", "messages": HELLO, "n": n})[1] for n in range(3)]
+    assert len({headers["x-request-id"] for headers in told}) == 3
+    left = [headers["x-ratelimit-remaining-requests"] for headers in told]
+    assert left == ["4999", "4999", "0"]
+    assert told[2]["x-ratelimit-reset-requests"] == "90s"
+
+
 @pytest.mark.parametrize(
     ("finish", "told"),
     [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("Odd", "odd"), ("", None)],

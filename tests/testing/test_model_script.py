@@ -109,6 +109,7 @@ def test_the_constructors_are_turns() -> None:
         ),
         ("a.toml", "[[turn]]\nstatus = 200", "a.toml: turn 1: status is an HTTP error"),
         ("a.toml", "[[turn]]\nstatus = 500\ntext = 'x'", "a.toml: turn 1: a turn with a status"),
+        ("a.toml", "[[turn]]\nlate = true\ntext = 'x'", "a.toml: turn 1: a late error needs"),
         ("a.toml", "[[turn]]\nrepeat = 0", "a.toml: turn 1: repeat is 1 or more"),
         ("a.toml", "[[turn]]\nmalformed = 1", "a.toml: turn 1: malformed is text or bytes"),
         ("a.toml", "[[turn]]\nusage = true", "a.toml: turn 1: usage is a table"),

@@ -73,6 +73,16 @@ def test_a_script_has_lanes_of_its_own() -> None:
         assert post(server)[1] == "main"
 
 
+def test_a_server_and_a_lane_tell_the_variables_that_lead_there() -> None:
+    with ModelServer([], key="right") as server:
+        assert server.env["OPENAI_BASE_URL"] == f"{server.url}/v1"
+        assert server.env["GOOGLE_GEMINI_BASE_URL"] == server.url
+        assert server.env["GEMINI_API_KEY"] == server.env["OPENAI_API_KEY"] == "right"
+        assert server.lane("a").env["OPENAI_BASE_URL"] == f"{server.url}/lane/a/v1"
+    with ModelServer([say("in")]) as server:
+        assert server.env["GEMINI_API_KEY"]
+
+
 def test_a_turn_waits_for_the_request_that_it_matches() -> None:
     script = [
         Turn(text="fixed", match="fix"),

@@ -295,6 +295,22 @@ def test_a_request_tells_what_the_client_sent() -> None:
     assert "sesame" not in repr(request) + repr(request.headers)
 
 
+def test_a_late_error_comes_inside_the_stream() -> None:
+    turn = Turn(text=("Do", "ne."), status=503, late=True, message="Too late.")
+    said: list[str | None] = []
+    with ModelServer([turn] * 2) as server, client(server) as sdk:
+        with pytest.raises(errors.ServerError, match=r"Too late\."):
+            for chunk in sdk.models.generate_content_stream(model=MODEL, contents="hi"):
+                said.append(chunk.text)
+                assert chunk.candidates
+                assert chunk.candidates[0].finish_reason is None
+        assert said == ["Do", "ne."]
+        with pytest.raises(errors.ServerError, match=r"Too late\."):
+            ask(server)
+
+
+# The SDK derives from aiohttp's session, which aiohttp would rather it did not.
+@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 def test_a_conversation_over_one_async_client() -> None:
     async def talk() -> list[str | None]:
         async with ModelServer([call("read", n=1), say("Done.")]) as server:

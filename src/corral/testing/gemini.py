@@ -1,19 +1,7 @@
-"""The Gemini API, as the Gemini CLI and the google-genai SDK call it.
-
-A wire turns bytes into a ``Request`` and a ``Turn`` into bytes, and does no
-I/O. Its functions are those of ``server.Wire``:
-
-- ``receive``: an incoming call → a ``Request``, or an ``Answer`` that needs no
-  turn, or ``None`` for a path that is another wire's;
-- ``credential``: the key that came with it;
-- ``unscripted``: the turn for a call beside the conversation;
-- ``reply``: a turn → what to send; ``refuse``: an error, in the vendor's form.
-"""
+"""The Gemini API, as the Gemini CLI and the google-genai SDK call it."""
 
 from __future__ import annotations
 
-import base64
-import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -24,6 +12,17 @@ from corral.testing.gemini_request import get, items, message, system, tools
 from corral.testing.http import Answer, Incoming
 from corral.testing.request import Request
 from corral.testing.script import Turn, pieces
+from corral.testing.wire import (
+    Headers,
+    bearer,
+    body,
+    counts,
+    malformed,
+    paced,
+    retry_after,
+    signature,
+    undivided,
+)
 
 PATH = re.compile(r"/+v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models(?:/([^/:]+)(?::(\w+))?)?/?")
 """Gemini's own paths and Vertex's, which put ``projects/…`` or ``publishers/google`` before."""
@@ -43,22 +42,23 @@ STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-JSON = (("Content-Type", "application/json; charset=UTF-8"),)
+JSON: Headers = (("Content-Type", "application/json; charset=UTF-8"),)
 RPC = "type.googleapis.com/google.rpc."
-HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body></body></html>\n"
 HALF = b'data: {"candidates": [{"content": {"role": "model", "parts": [{"te\r\n\r\n'
-SIGNATURE = "scripted-signature"
 
 
 def credential(incoming: Incoming) -> str | None:
     """The key, wherever Google takes one."""
-    scheme, _, token = incoming.headers.get("authorization", "").partition(" ")
     return (
         incoming.headers.get("x-goog-api-key")
         or incoming.query.get("key")
-        or (token.strip() if scheme.lower() == "bearer" else None)
+        or bearer(incoming)
         or None
     )
+
+
+def env(url: str, key: str) -> dict[str, str]:
+    return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": key}
 
 
 def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
@@ -75,13 +75,11 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
     if incoming.verb != "POST" or method not in METHODS:
         return refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
     try:
-        body: Json = msgspec.json.decode(incoming.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return refuse(400, f"Invalid JSON payload received. {error}")
-    if not isinstance(body, dict):
-        return refuse(400, "Invalid JSON payload received. The root is not an object.")
-    asked = get(body, "generateContentRequest")
-    content = asked if isinstance(asked, dict) else body
+        sent = body(incoming)
+    except ValueError as wrong:
+        return refuse(400, f"Invalid JSON payload received. {wrong}")
+    asked = get(sent, "generateContentRequest")
+    content = asked if isinstance(asked, dict) else sent
     # The Gemini CLI streams its turns; what it asks in one piece is the model router, the
     # summary of a session or a web tool, and must not use up the turns of the script.
     own_account = "GeminiCLI" in incoming.headers.get("user-agent", "")
@@ -91,7 +89,7 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
         model=model,
         path=incoming.target,
         headers=incoming.headers,
-        body=body,
+        body=sent,
         system=system(get(content, "systemInstruction")),
         history=tuple(message(entry) for entry in items(get(content, "contents"))),
         tools=tuple(tools(items(get(content, "tools")))),
@@ -112,8 +110,10 @@ def unscripted(request: Request) -> Turn:
 def reply(request: Request, turn: Turn) -> Answer:
     sse = _asks_sse(request)
     streamed = request.method == "streamGenerateContent"
-    if turn.status is not None:
-        answer = _failure(turn, listed=streamed and not sse)
+    if turn.status is not None and not (turn.late and streamed):
+        failed = _failure(turn)
+        told: Json = [failed] if streamed and not sse else failed
+        answer = _refusal(turn.status, told, retry_after(turn))
     elif turn.malformed is not None:
         answer = _malformed(request, turn, sse)
     elif request.method == "countTokens":
@@ -122,39 +122,12 @@ def reply(request: Request, turn: Turn) -> Answer:
     elif streamed:
         answer = _stream(list(_chunks(request, turn)), sse)
     else:
-        whole = _json(_whole(request, turn))
-        half = len(whole) // 2  # so that there is a middle to stop in
-        answer = Answer(headers=JSON, pieces=[whole[:half], whole[half:]])
-    return msgspec.structs.replace(
-        answer,
-        delay=turn.delay,
-        gap=turn.chunk_delay,
-        stall=1 if turn.hang == "after" else 0 if turn.hang else None,
-        cut=turn.cut,
-        cut_bytes=turn.cut_bytes,
-    )
+        answer = undivided(_json(_whole(request, turn)), JSON)
+    return paced(answer, turn)
 
 
-def refuse(
-    status: int,
-    message: str,
-    *,
-    error_status: str | None = None,
-    details: Sequence[Json] = (),
-    headers: tuple[tuple[str, str], ...] = (),
-    listed: bool = False,
-) -> Answer:
-    error: dict[str, Json] = {
-        "code": status,
-        "message": message,
-        "status": error_status or STATUSES.get(status, "UNKNOWN"),
-    }
-    if details:
-        error["details"] = list(details)
-    whole: Json = {"error": error}
-    return Answer(
-        status=status, headers=JSON + headers, pieces=[_json([whole] if listed else whole)]
-    )
+def refuse(status: int, message: str) -> Answer:
+    return _refusal(status, _error(status, message))
 
 
 def refuse_key(key: str | None) -> Answer:
@@ -166,37 +139,47 @@ def refuse_key(key: str | None) -> Answer:
             "x-goog-api-key (any will do, unless the scripted server was given one).",
         )
     info: Json = {"@type": RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis"}
-    return refuse(400, "API key not valid. Please pass a valid API key.", details=[info])
+    invalid = _error(400, "API key not valid. Please pass a valid API key.", details=[info])
+    return _refusal(400, invalid)
 
 
-def _failure(turn: Turn, *, listed: bool) -> Answer:
+def _refusal(status: int, error: Json, headers: Headers = ()) -> Answer:
+    return Answer(status=status, headers=JSON + headers, pieces=[_json(error)])
+
+
+def _error(
+    status: int, message: str, *, name: str | None = None, details: Sequence[Json] = ()
+) -> dict[str, Json]:
+    error: dict[str, Json] = {
+        "code": status,
+        "message": message,
+        "status": name or STATUSES.get(status, "UNKNOWN"),
+    }
+    if details:
+        error["details"] = list(details)
+    return {"error": error}
+
+
+def _failure(turn: Turn) -> dict[str, Json]:
     status = turn.status or 500
     details: list[Json] = []
-    headers: tuple[tuple[str, str], ...] = ()
     if turn.quota_id is not None:
         metric = "generativelanguage.googleapis.com/generate_content_requests"
         violation: Json = {"quotaMetric": metric, "quotaId": turn.quota_id}
         details.append({"@type": RPC + "QuotaFailure", "violations": [violation]})
     if turn.retry_after is not None:
         details.append({"@type": RPC + "RetryInfo", "retryDelay": f"{turn.retry_after:.9g}s"})
-        headers = (("Retry-After", str(math.ceil(turn.retry_after))),)
     name = turn.error_status or STATUSES.get(status, "UNKNOWN")
     message = turn.message or f"{name.replace('_', ' ').capitalize()} (scripted)."
-    return refuse(
-        status, message, error_status=name, details=details, headers=headers, listed=listed
-    )
+    return _error(status, message, name=name, details=details)
 
 
 def _malformed(request: Request, turn: Turn, sse: bool) -> Answer:
-    raw = turn.malformed
-    if raw == "html":
-        return Answer(headers=(("Content-Type", "text/html"),), pieces=[HTML])
     good: Sequence[bytes] = ()
     if turn.text and request.method == "streamGenerateContent":
         good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
     half = HALF if sse else HALF.removeprefix(b"data: ")
-    bad = half if raw == "json" else raw.encode() if isinstance(raw, str) else raw or b""
-    return msgspec.structs.replace(_stream([], sse), pieces=[*good, bad])
+    return malformed(turn, half, _stream([], sse).headers, good)
 
 
 def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> Answer:
@@ -216,11 +199,12 @@ def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
     groups = [[part] for part in _said(turn, pieces(turn.thoughts), pieces(turn.text))]
     if called := _called(turn):
         groups.append(called)
-    if turn.hang or turn.cut is not None or turn.malformed is not None or not groups:
+    broken = turn.hang or turn.cut is not None or turn.malformed is not None or turn.late
+    if broken or not groups:
         groups.append([])  # what came before must not look finished
     for group in groups[:-1]:
         yield {"candidates": [_candidate(group)], "modelVersion": request.model}
-    yield _ended(request, turn, _candidate(groups[-1]))
+    yield _failure(turn) if turn.late else _ended(request, turn, _candidate(groups[-1]))
 
 
 def _whole(request: Request, turn: Turn) -> dict[str, Json]:
@@ -235,9 +219,9 @@ def _said(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Jso
     parts: list[dict[str, Json]] = []
     parts.extend({"text": text, "thought": True} for text in thoughts)
     parts.extend({"text": text} for text in texts)
-    signature = _signature(turn)
-    if signature and parts and not turn.calls:
-        parts[-1]["thoughtSignature"] = signature
+    signed = signature(turn)
+    if signed and parts and not turn.calls:
+        parts[-1]["thoughtSignature"] = signed
     return list(parts)
 
 
@@ -249,15 +233,10 @@ def _called(turn: Turn) -> list[Json]:
         if call.id is not None:
             made["id"] = call.id
         part: dict[str, Json] = {"functionCall": made}
-        if n == 0 and (signature := _signature(turn)):
-            part["thoughtSignature"] = signature
+        if n == 0 and (signed := signature(turn)):
+            part["thoughtSignature"] = signed
         parts.append(part)
     return parts
-
-
-def _signature(turn: Turn) -> str | None:
-    signature = turn.signature or (SIGNATURE if turn.thoughts else None)
-    return base64.b64encode(signature.encode()).decode() if signature else None
 
 
 def _candidate(parts: list[Json]) -> dict[str, Json]:
@@ -286,15 +265,7 @@ def _blocked(request: Request, turn: Turn) -> dict[str, Json]:
 
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
-    if isinstance(turn.usage, bool) or turn.usage is None:
-        read = len(request.system) + sum(map(len, request.texts))
-        said = sum(map(len, pieces(turn.text))) + sum(len(str(c.args)) for c in turn.calls)
-        thought = sum(map(len, pieces(turn.thoughts)))
-        given = {"input": -(-read // 4), "output": -(-said // 4)}
-        if thought:
-            given["thoughts"] = -(-thought // 4)
-    else:
-        given = dict(turn.usage)
+    given = counts(request, turn)
     names = {
         "input": "promptTokenCount",
         "output": "candidatesTokenCount",
@@ -303,8 +274,8 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
         "tool": "toolUsePromptTokenCount",
     }
     total = sum(given.get(name, 0) for name in ("input", "output", "thoughts", "tool"))
-    counts: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
-    return {"promptTokenCount": 0, **counts, "totalTokenCount": given.get("total", total)}
+    told: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
+    return {"promptTokenCount": 0, **told, "totalTokenCount": given.get("total", total)}
 
 
 def _asks_sse(request: Request) -> bool:

@@ -6,14 +6,13 @@ the test to judge.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator
 
 from corral.events import Json
 from corral.testing.request import Message, ToolResult
 from corral.testing.script import Call
+from corral.testing.wire import unsigned
 
 CONTEXT = "<session_context>"
 """How the Gemini CLI opens the text that it puts before the first prompt, in the same message."""
@@ -43,7 +42,7 @@ def message(entry: Json) -> Message:
             name = _str(done.get("name")) or ""
             results.append(ToolResult(name, done.get("response"), _str(done.get("id"))))
         if isinstance(signature := get(part, "thoughtSignature"), str):
-            signatures.append(_decoded(signature))
+            signatures.append(unsigned(signature))
     return Message(
         role=_str(get(content, "role")) or "user",
         texts=tuple(texts),
@@ -53,13 +52,6 @@ def message(entry: Json) -> Message:
         results=tuple(results),
         signatures=tuple(signatures),
     )
-
-
-def _decoded(signature: str) -> str:
-    try:
-        return base64.b64decode(signature, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return signature  # not one of ours
 
 
 def system(instruction: Json) -> str:

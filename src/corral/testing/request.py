@@ -26,6 +26,8 @@ class ToolResult(NamedTuple):
     name: str
     response: Json
     id: str | None = None
+    failed: bool = False
+    """Said to be an error, on wires that can say so."""
 
 
 class Message(msgspec.Struct, frozen=True):

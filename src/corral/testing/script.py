@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     Raw = Any  # to msgspec, bytes are base64 in a string and clash with text
 
-USAGE = ("input", "output", "cached", "thoughts", "tool", "total")
+USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -74,8 +74,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The thought signature, before encoding. Thoughts come with one in any case."""
     calls: Sequence[Call] = ()
     usage: Mapping[str, int] | bool | None = None
-    """``input`` includes ``cached``; ``output`` is without ``thoughts``. ``None``: counted from
-    the text. ``False``: none is sent."""
+    """``input`` includes what was ``cached`` before and is ``written`` to the cache now; ``output``
+    is without ``thoughts``. ``None``: counted from the text. ``False``: none is sent."""
     finish: str | None = "STOP"
     """``None`` or empty: the stream ends without one."""
     block_reason: str | None = None
@@ -83,6 +83,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int | None = None
     """An HTTP error in place of an answer."""
+    late: bool = False
+    """The error comes inside the stream, after what the turn says; unstreamed, in its place."""
     message: str | None = None
     error_status: str | None = None
     """``RESOURCE_EXHAUSTED`` and the like; otherwise the one that goes with ``status``."""
@@ -117,8 +119,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("usage is a table of counts, or false")
         if self.status is not None and not 400 <= self.status <= 599:
             raise ConfigError(f"status is an HTTP error from 400 to 599, not {self.status}")
-        if self.status is not None and (self.text or self.calls or self.thoughts):
-            raise ConfigError("a turn with a status answers with an error and says nothing")
+        said = self.text or self.calls or self.thoughts
+        if self.status is not None and said and not self.late:
+            raise ConfigError(
+                "a turn with a status answers with an error and says nothing, unless it is late"
+            )
+        if self.late and self.status is None:
+            raise ConfigError("a late error needs its status")
         if type(self.malformed) not in (str, bytes, type(None)):
             raise ConfigError("malformed is text or bytes")
         if self.repeat != "forever" and self.repeat < 1:

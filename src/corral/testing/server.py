@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -19,21 +19,11 @@ from corral.errors import ConfigError
 from corral.testing import chat, gemini
 from corral.testing.http import BACKLOG, Answer, Incoming, serve
 from corral.testing.request import Request
-from corral.testing.script import Cursor, Script, Source, Turn
+from corral.testing.script import Cursor, Script, Source
+from corral.testing.wire import Wire
 
 END_TIMEOUT = 10.0
 """Ending is a matter of milliseconds; this only keeps a bug from becoming a hang."""
-
-
-class Wire(Protocol):
-    """What a vendor's module provides; described in ``gemini``."""
-
-    def receive(self, incoming: Incoming, lane: str) -> Request | Answer | None: ...
-    def credential(self, incoming: Incoming) -> str | None: ...
-    def unscripted(self, request: Request) -> Turn: ...
-    def reply(self, request: Request, turn: Turn) -> Answer: ...
-    def refuse(self, status: int, message: str) -> Answer: ...
-    def refuse_key(self, key: str | None) -> Answer: ...
 
 
 WIRES: Sequence[Wire] = (chat, gemini)
@@ -51,6 +41,11 @@ class Lane:
     @property
     def url(self) -> str:
         return f"{self._server.url}/lane/{quote(self.name, safe='')}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Like the server's, but to this lane."""
+        return _env(self.url, self._server.key)
 
     @property
     def requests(self) -> list[Request]:
@@ -86,6 +81,17 @@ class ModelServer:
             raise ConfigError("the model server is not running", hint="use `with server:`")
         port: int = self._listener.getsockname()[1]
         return f"http://127.0.0.1:{port}"
+
+    @property
+    def key(self) -> str:
+        """One that is taken."""
+        return "scripted" if self._key is None else self._key
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that send each vendor's own clients here: ``OPENAI_BASE_URL`` and the like,
+        and a key for each."""
+        return _env(self.url, self.key)
 
     @property
     def requests(self) -> list[Request]:
@@ -285,6 +291,10 @@ class ModelServer:
         if len(requests) < count:
             raise TimeoutError(f"{len(requests)} of {count} requests came within {timeout:g} s")
         return requests
+
+
+def _env(url: str, key: str) -> dict[str, str]:
+    return {name: value for wire in WIRES for name, value in wire.env(url, key).items()}
 
 
 def _laned(incoming: Incoming) -> tuple[str, Incoming]:
