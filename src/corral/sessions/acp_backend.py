@@ -39,6 +39,9 @@ _STOPPED: dict[str, type[CorralError]] = {
     "refusal": errors.ContentRefused,
 }
 
+_WAVE = frozenset({"audio/x-wav", "audio/vnd.wave", "audio/wave"})
+"""What Python calls audio/wav, by its version and the machine's tables; models know that alone."""
+
 
 class Line(Protocol):
     """Where a backend gets its connection from: a session's own, or a pool's."""
@@ -308,6 +311,7 @@ class AcpBackend:
     def _encoded(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))
         kind = mimetypes.guess_type(path.name)[0] or otherwise
+        kind = "audio/wav" if kind in _WAVE else kind
         return base64.b64encode(path.read_bytes()).decode(), kind
 
     def _attachment(self, name: str) -> Block:
