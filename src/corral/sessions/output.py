@@ -25,14 +25,15 @@ from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Json
 from corral.result import Result
 from corral.sessions.tools import Tool
-from corral.wire.schema import JsonObject, Schema, not_met, schema_of
+from corral.wire.schema import Schema, not_met, schema_of
+from corral.wire.schema_check import JsonObject
 
 T = TypeVar("T")
 Run = Callable[[str], Awaitable[Result]]
 
 REPAIRS = 2
 SUBMIT = "submit_result"
-WRAPPERS = ("output", "result")
+WRAPPERS = ("output", "result", "value")
 """Names that models like to put around the value they were asked for."""
 DEPTH = 4
 """How many layers are unwrapped; a stringified object in a wrapper is two."""

@@ -15,7 +15,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import ToolStatus
-from corral.wire.schema import JsonObject
+from corral.wire.schema_check import JsonObject
 
 
 class Call(msgspec.Struct, frozen=True):

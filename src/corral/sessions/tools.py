@@ -38,7 +38,8 @@ import msgspec
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, Json, ToolResult, ToolUse
 from corral.sessions.tool_guards import Answer, Call, Change, Deny, Hook
-from corral.wire.schema import JsonObject, Schema, check, is_model, schema_of
+from corral.wire.schema import Schema, is_model, schema_of
+from corral.wire.schema_check import JsonObject, check
 
 T = TypeVar("T")
 

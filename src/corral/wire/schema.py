@@ -5,33 +5,28 @@
 the caller brings, or a JSON Schema as a dict. Whatever cannot be a schema raises
 ``SchemaInvalid`` there, before anything starts.
 
-The checker is our own: ``jsonschema`` is five packages, and its messages are for
-people who see the schema. A keyword that would go unchecked is refused by name;
-``format`` and unknown ones are annotations. ``$ref`` stays inside the document.
-``Schema.json`` is whole: what a vendor refuses is taken out of a copy, elsewhere.
+A keyword that would go unchecked is refused by name; ``format`` and unknown ones are
+annotations. ``$ref`` stays inside the document. ``Schema.json`` is whole: what a
+vendor refuses is taken out of a copy, elsewhere.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from operator import ge, gt, le, lt
 from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
 from corral.errors import SchemaInvalid, SchemaNotMet
 from corral.events import Json
+from corral.wire.schema_check import LIMITS, TYPES, JsonObject, check, resolved, shown
 
 T = TypeVar("T")
-JsonObject = dict[str, Json]
 Read = Callable[[Json], tuple[Any, list[str]]]
 
 MOST = 20
 """Complaints that are told at once; more would drown the first ones."""
-SHOWN = 60
-"""Characters of a wrong value that are repeated to the model."""
 
 BY_NAME = ("properties", "$defs", "definitions")
 BELOW = ("items", "additionalProperties")
@@ -43,36 +38,6 @@ UNCHECKED = (
     *("dependentSchemas", "dependentRequired", "dependencies", "additionalItems"),
     *("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"),
 )
-
-
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-TYPES: dict[str, tuple[str, Callable[[Json], bool]]] = {
-    "object": ("an object", lambda v: isinstance(v, dict)),
-    "array": ("a list", lambda v: isinstance(v, list)),
-    "string": ("a string", lambda v: isinstance(v, str)),
-    "number": ("a number", _is_number),
-    "integer": ("an integer", lambda v: _is_number(v) and cast("float", v) % 1 == 0),
-    "boolean": ("true or false", lambda v: isinstance(v, bool)),
-    "null": ("null", lambda v: v is None),
-}
-
-LIMITS: dict[str, tuple[str, str, Callable[[Any, Any], bool], str]] = {
-    "minimum": ("number", "", ge, "at least {}"),
-    "maximum": ("number", "", le, "at most {}"),
-    "exclusiveMinimum": ("number", "", gt, "more than {}"),
-    "exclusiveMaximum": ("number", "", lt, "less than {}"),
-    "multipleOf": ("number", "", lambda v, n: round(v / n, 9) % 1 == 0, "a multiple of {}"),
-    "minLength": ("string", "len", ge, "at least {} characters"),
-    "maxLength": ("string", "len", le, "at most {} characters"),
-    "minItems": ("array", "len", ge, "at least {} items"),
-    "maxItems": ("array", "len", le, "at most {} items"),
-    "minProperties": ("object", "len", ge, "at least {} properties"),
-    "maxProperties": ("object", "len", le, "at most {} properties"),
-}
-"""Keyword: the type it is about, what of the value is measured, how, and in words."""
 
 _SCHEMA: JsonObject = {"$ref": "#"}
 _TYPE: JsonObject = {"enum": [*TYPES]}
@@ -262,7 +227,7 @@ def _unusable(schema: JsonObject, root: JsonObject) -> list[str]:
         seen: list[Json] = []
         step: Json = below
         while isinstance(step, dict) and "$ref" in step:
-            step = None if step["$ref"] in seen else _resolved(step["$ref"], root, seen)
+            step = None if step["$ref"] in seen else resolved(step["$ref"], root, seen)
         if step is None:
             wrong.append(f"$ref {below['$ref']!r} leads nowhere in it")
         try:
@@ -275,126 +240,3 @@ def _unusable(schema: JsonObject, root: JsonObject) -> list[str]:
 
     look(schema)
     return wrong
-
-
-def _resolved(reference: Json, root: Json, seen: list[Json] | None = None) -> Json:
-    """What a reference leads to; None where that is outside, or nothing."""
-    if seen is not None:
-        seen.append(reference)
-    document, *steps = cast("str", reference).split("/")
-    for step in steps:
-        name = step.replace("~1", "/").replace("~0", "~")
-        root = root.get(name) if isinstance(root, dict) else None
-    return root if document == "#" else None
-
-
-def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[str]:
-    """Every complaint about the value, or none."""
-    here = path or "the value"
-    if not isinstance(schema, dict):
-        return [f"{here}: must not be there"] if schema is False else []
-    types = schema.get("type", [])
-    types = types if isinstance(types, list) else [types]
-    if types and not any(TYPES[str(name)][1](value) for name in types):
-        words = " or ".join(TYPES[str(name)][0] for name in types)
-        return [f"{here}: expected {words}, got {shown(value)}"]
-    wrong: list[str] = []
-    if isinstance(reference := schema.get("$ref"), str):
-        wrong += check(value, _resolved(reference, root), root, path)
-    if isinstance(allowed := schema.get("enum"), list) and not any(
-        _same(value, a) for a in allowed
-    ):
-        one_of = ", ".join(msgspec.json.encode(a).decode() for a in allowed)
-        wrong.append(f"{here}: expected one of {one_of}, got {shown(value)}")
-    if "const" in schema and not _same(value, schema["const"]):
-        wrong.append(f"{here}: expected {shown(schema['const'])}, got {shown(value)}")
-    for key in LIMITS.keys() & schema.keys():
-        about, measure, holds, words = LIMITS[key]
-        if TYPES[about][1](value):
-            size: Any = len(cast("str", value)) if measure else value
-            if not holds(size, schema[key]):
-                got = size if measure else shown(value)
-                wrong.append(f"{here}: expected {words.format(schema[key])}, got {got}")
-    pattern = schema.get("pattern")
-    if isinstance(value, str) and isinstance(pattern, str) and not re.search(pattern, value):
-        wrong.append(f"{here}: expected a match of {pattern}, got {shown(value)}")
-    if isinstance(value, dict):
-        wrong += _of_object(value, schema, root, path)
-    elif isinstance(value, list):
-        wrong += _of_list(value, schema, root, path)
-    for part in cast("list[Json]", schema.get("allOf", [])):
-        wrong += check(value, part, root, path)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            wrong += _of_choice(value, cast("list[Json]", schema[key]), root, path, key == "oneOf")
-    return wrong
-
-
-def _of_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    known = cast("JsonObject", schema.get("properties", {}))
-    others = schema.get("additionalProperties", True)
-    inside = f"{path}." if path else ""
-    required = cast("list[str]", schema.get("required", []))
-    wrong = [f"{inside}{name}: is required and missing" for name in required if name not in value]
-    for name, held in value.items():
-        if name in known or others is not False:
-            wrong += check(held, known.get(name, others), root, f"{inside}{name}")
-        else:
-            near = get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
-            wrong.append(f"{inside}{name}: is not a known property; {advice}")
-    return wrong
-
-
-def _of_list(value: list[Json], schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    first = cast("list[Json]", schema.get("prefixItems", []))
-    rest = schema.get("items", True)
-    wrong: list[str] = []
-    for number, held in enumerate(value):
-        part = first[number] if number < len(first) else rest
-        wrong += check(held, part, root, f"{path}[{number}]")
-    if schema.get("uniqueItems") is True:
-        for number, held in enumerate(value):
-            if any(_same(held, other) for other in value[:number]):
-                wrong.append(f"{path}[{number}]: is there twice: {shown(held)}")
-    return wrong
-
-
-def _of_choice(
-    value: Json, choices: list[Json], root: JsonObject, path: str, only_one: bool
-) -> list[str]:
-    tried = [check(value, choice, root, path) for choice in choices]
-    fits = tried.count([])
-    if fits == 1 or (fits and not only_one):
-        return []
-    here = path or "the value"
-    if fits:
-        return [f"{here}: expected to fit one of {len(choices)} alternatives, fits {fits}"]
-    # A complaint about the value as a whole (its type) tells less than one about a part of it.
-    deeper = [found for found in tried if not any(c.startswith(f"{here}: ") for c in found)]
-    if deeper:
-        return min(deeper, key=len)
-    begin, end = f"{here}: expected ", f", got {shown(value)}"
-    wanted = dict.fromkeys(
-        c.removeprefix(begin).removesuffix(end) for found in tried for c in found
-    )
-    return [f"{begin}{' or '.join(wanted)}{end}"]
-
-
-def _same(one: Json, other: Json) -> bool:
-    """Equal as JSON: 1 is 1.0, but not true."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def shown(value: Any) -> str:
-    """The value, short enough to repeat."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    if value is None or isinstance(value, bool | int | float):
-        return "null" if value is None else str(value).lower()[:SHOWN]
-    text = str(value)
-    return f"the string {text if len(text) <= SHOWN else text[:SHOWN] + '…'!r}"
