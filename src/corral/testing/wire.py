@@ -110,7 +110,7 @@ def counts(request: Request, turn: Turn) -> dict[str, int]:
 
 
 def signature(turn: Turn) -> str | None:
-    plain = turn.signature or (SIGNATURE if turn.thoughts else None)
+    plain = turn.signature or (SIGNATURE if pieces(turn.thoughts) else None)
     return base64.b64encode(plain.encode()).decode() if plain else None
 
 

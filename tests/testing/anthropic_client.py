@@ -1,0 +1,46 @@
+"""The anthropic SDK against a scripted server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from anthropic import Anthropic
+from anthropic.types import Message, MessageParam
+
+from corral.testing import Lane, ModelServer, Turn
+
+MODEL = "claude-opus-5"
+HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
+
+
+@contextmanager
+def client(at: ModelServer | Lane, key: str = "k") -> Generator[Anthropic, None, None]:
+    with Anthropic(base_url=at.url, api_key=key, max_retries=0, timeout=10) as sdk:
+        yield sdk
+
+
+def ask(at: ModelServer | Lane, messages: list[MessageParam] = HELLO, **more: Any) -> Message:
+    with client(at) as sdk:
+        given: dict[str, Any] = {"model": MODEL, "max_tokens": 1000, "messages": messages}
+        return cast("Message", sdk.messages.create(**given, **more))
+
+
+def stream(at: ModelServer | Lane, messages: list[MessageParam] = HELLO, **more: Any) -> Message:
+    """What the SDK makes of the events."""
+    with (
+        client(at) as sdk,
+        sdk.messages.stream(model=MODEL, max_tokens=1000, messages=messages, **more) as events,
+    ):
+        return events.get_final_message()
+
+
+def both(turn: Turn, **more: Any) -> Message:
+    """The answer, after seeing that it is the same streamed and whole."""
+    with ModelServer([turn] * 2) as server:
+        whole, streamed = ask(server, **more), stream(server, **more)
+        assert server.failures == []
+    # Its id is of the request, which says whether to stream.
+    assert streamed.to_dict() | {"id": whole.id} == whole.to_dict()
+    return whole

@@ -1,0 +1,269 @@
+"""The anthropic SDK is the oracle: what it reads from us is what the script says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic
+from anthropic.types import MessageParam, ToolParam
+from testing.anthropic_client import HELLO, MODEL, ask, both, client, stream
+from testing.raw import events, post
+
+from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
+
+PATH = "/v1/messages?beta=true"
+READ: ToolParam = {"name": "read", "input_schema": {"type": "object"}}
+
+
+def test_text() -> None:
+    answer = both(say("Hel", "lo\u2028\u0085", "."))
+    assert [block.to_dict() for block in answer.content] == [
+        {"type": "text", "text": "Hello\u2028\u0085."}
+    ]
+    assert answer.role == "assistant"
+    assert answer.model == MODEL
+    assert answer.stop_reason == "end_turn"
+
+
+def test_thoughts_come_first_and_are_signed() -> None:
+    answer = both(Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig"))
+    assert [block.to_dict() for block in answer.content] == [
+        {"type": "thinking", "thinking": "hm, yes", "signature": "c2ln"},
+        {"type": "text", "text": "So."},
+    ]
+
+
+def test_thoughts_can_be_left_out_or_redacted_and_are_signed_all_the_same() -> None:
+    omitted = both(Turn(thoughts="", text="So.")).content[0]
+    assert omitted.type == "thinking"
+    assert omitted.thinking == ""
+    assert omitted.signature
+    redacted = both(Turn(signature="sig", text="So.")).content[0]
+    assert redacted.to_dict() == {"type": "redacted_thinking", "data": "c2ln"}
+
+
+def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
+    made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
+    answer = both(Turn(text="so", calls=made))
+    calls = [block for block in answer.content if block.type == "tool_use"]
+    assert [(c.id, c.name, c.input) for c in calls] == [
+        ("mine", "read", {"path": "a"}),
+        ("toolu_1", "write", {"text": "é\n", "n": [1, {}]}),
+    ]
+    assert answer.stop_reason == "tool_use"
+
+
+def test_a_conversation_comes_back_in_nobodys_words() -> None:
+    called = Turn(thoughts="hm", text="I read.", calls=[Call("read", {"n": 1}), Call("read")])
+    expect = Expect(tools="read", results="read", text=["Be good.", "I read."], model=MODEL)
+    with ModelServer([called, Turn(text="Done.", expect=expect)]) as server:
+        first = ask(server, tools=[READ])
+        ids = [block.id for block in first.content if block.type == "tool_use"]
+        messages: list[MessageParam] = [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>Files.</system-reminder>"},
+                    {"type": "text", "text": "hello"},
+                ],
+            },
+            {"role": "assistant", "content": first.content},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": ids[0], "content": "words"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": ids[1],
+                        "content": [{"type": "text", "text": "no"}, {"type": "text", "text": "!"}],
+                        "is_error": True,
+                    },
+                ],
+            },
+        ]
+        system: Any = [{"type": "text", "text": "Be good."}]
+        assert stream(server, messages, tools=[READ], system=system).stop_reason == "end_turn"
+        assert server.failures == []
+        request = server.requests[1]
+    assert request.method == "messages"
+    assert request.tools == ("read",)
+    assert request.system == "Be good."
+    assert request.last_text == "hello"
+    assert [message.role for message in request.history] == ["user", "model", "user"]
+    asked, said, returned = request.history
+    assert asked.context == ("<system-reminder>Files.</system-reminder>",)
+    assert (said.thoughts, said.signatures) == (("hm",), ("scripted-signature",))
+    assert said.calls == (Call("read", {"n": 1}, "toolu_0"), Call("read", {}, "toolu_1"))
+    assert returned.results == (
+        ToolResult("read", "words", "toolu_0"),
+        ToolResult("read", "no\n!", "toolu_1", failed=True),
+    )
+    assert request.tool_results == [("read", "words"), ("read", "no\n!")]
+
+
+def test_redacted_thoughts_and_nonsense_are_read_too() -> None:
+    body = {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "c2ln"}, 7]},
+            {"role": "user", "content": [{"type": "odd"}, {"type": "tool_result"}]},
+            "nonsense",
+        ],
+        "tools": "none",
+    }
+    with ModelServer([say("ok")]) as server:
+        post(server, PATH, body)
+        (request,) = server.requests
+    assert request.system == "Be brief."
+    assert request.history[0].signatures == ("sig",)
+    assert request.history[1].results == (ToolResult("", None),)
+
+
+def test_made_up_ids_are_unlike_those_before() -> None:
+    again: list[MessageParam] = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "toolu_0", "name": "read", "input": {}}],
+        },
+    ]
+    with ModelServer([call("read")]) as server:
+        (block,) = ask(server, again).content
+    assert block.type == "tool_use"
+    assert block.id == "toolu_1"
+
+
+def test_the_cache_is_counted_apart_from_the_input_and_thoughts_among_the_output() -> None:
+    usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
+    told = both(Turn(text="a", usage=usage)).usage
+    assert (told.input_tokens, told.cache_read_input_tokens) == (10, 60)
+    assert told.cache_creation_input_tokens == 30
+    assert told.output_tokens == 8
+    assert told.output_tokens_details is not None
+    assert told.output_tokens_details.thinking_tokens == 3
+
+
+def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
+    assert both(say("four" * 4)).usage.output_tokens == 4
+    with ModelServer([Turn(text="a", usage=False)] * 2) as server:
+        assert "usage" not in json.loads(post(server, PATH, {"model": "m"}))
+        assert "usage" not in post(server, PATH, {"model": "m", "stream": True})
+
+
+@pytest.mark.parametrize(
+    ("finish", "told"),
+    [
+        ("STOP", "end_turn"),
+        ("MAX_TOKENS", "max_tokens"),
+        ("SAFETY", "refusal"),
+        ("PAUSE_TURN", "pause_turn"),
+    ],
+)
+def test_the_scripts_reasons_become_the_wires(finish: str, told: str) -> None:
+    assert both(say("a", finish=finish)).stop_reason == told
+
+
+def test_a_stop_sequence_is_one_that_was_asked_for() -> None:
+    answer = both(say("a", finish="STOP_SEQUENCE"), stop_sequences=["END", "FIN"])
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "END")
+
+
+def test_a_blocked_prompt_is_a_refusal_that_says_nothing() -> None:
+    answer = both(Turn(text="never", block_reason="CYBER", message="not this"))
+    assert answer.content == []
+    assert answer.stop_reason == "refusal"
+    assert answer.stop_details is not None
+    assert (answer.stop_details.category, answer.stop_details.explanation) == ("cyber", "not this")
+    unnamed = both(Turn(block_reason="PROHIBITED_CONTENT")).stop_details
+    assert unnamed is not None
+    assert unnamed.category is None
+
+
+def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
+    turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
+    with ModelServer([turn]) as server:
+        told = events(post(server, PATH, {"model": "m", "stream": True}))
+    kinds = [
+        data["delta"]["type"] if data["type"] == "content_block_delta" else data["type"]
+        for data in told
+    ]
+    assert kinds == [
+        "message_start",
+        "ping",
+        "content_block_start",
+        "thinking_delta",
+        "signature_delta",
+        "content_block_stop",
+        "content_block_start",
+        "text_delta",
+        "text_delta",
+        "content_block_stop",
+        "content_block_start",
+        "input_json_delta",
+        "input_json_delta",
+        "input_json_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert [data["index"] for data in told if data["type"] == "content_block_stop"] == [0, 1, 2]
+    assert told[0]["message"]["usage"]["output_tokens"] == 1
+
+
+def test_without_a_finish_the_stream_just_ends() -> None:
+    with ModelServer([Turn(text="a", finish=None), Turn(finish="")]) as server:
+        first = events(post(server, PATH, {"model": "m", "stream": True}))
+        second = events(post(server, PATH, {"model": "m", "stream": True}))
+    assert first[-1]["type"] == "content_block_stop"
+    assert [data["type"] for data in second] == ["message_start", "ping"]
+
+
+def test_the_answers_of_two_requests_have_two_ids() -> None:
+    with ModelServer([say("a")] * 3) as server:
+        one, two = ask(server), ask(server, [{"role": "user", "content": "other"}])
+        assert one.id != two.id
+        assert ask(server).id == one.id
+
+
+def test_tokens_are_counted_without_a_turn_unless_the_script_has_one() -> None:
+    scripted = Turn(usage={"input": 77}, for_method="messages.count_tokens")
+    with ModelServer([scripted, say("a")]) as server, client(server) as sdk:
+        counted = [
+            sdk.messages.count_tokens(model=MODEL, messages=HELLO).input_tokens for _ in range(2)
+        ]
+        assert counted == [77, 2]
+        assert ask(server).stop_reason == "end_turn"
+        assert [request.aside for request in server.requests] == [True, True, False]
+
+
+def test_the_models_are_listed_to_who_names_the_version() -> None:
+    bearer = {"authorization": "Bearer k"}
+    with ModelServer([]) as server, client(server) as sdk:
+        assert MODEL in [model.id for model in sdk.models.list()]
+        assert sdk.models.retrieve("mine").id == "mine"
+        theirs = httpx2.get(f"{server.url}/v1/models", headers=bearer).json()
+        ours = {"anthropic-version": "2023-06-01"}
+        mine = httpx2.get(f"{server.url}/v1/models", headers=bearer | ours).json()
+    assert theirs["object"] == "list"
+    assert mine["has_more"] is False
+
+
+def test_any_path_before_it_and_a_lane_will_do() -> None:
+    with ModelServer([]) as server:
+        lane = server.lane("mine", [say("a"), say("b")])
+        assert ask(lane).stop_reason == "end_turn"
+        assert "msg_" in post(lane, "/proxy/anthropic/v1/messages?beta=true", {"model": "m"})
+        assert [request.lane for request in server.requests] == ["mine", "mine"]
+
+
+def test_the_environment_leads_the_sdk_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ModelServer([say("a")], key="right") as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        with Anthropic(max_retries=0) as sdk:
+            sdk.messages.create(model=MODEL, max_tokens=9, messages=HELLO)
+        assert len(server.requests) == 1
