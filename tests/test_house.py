@@ -37,6 +37,7 @@ WORDS = {
     "messages",
     "generation",
     "result",
+    "version",
 }
 WALL = 400
 """Lines. A file that needs more holds two ideas."""
@@ -91,7 +92,7 @@ def test_a_module_imports_its_own_floor_and_those_below(path: Path) -> None:
     above = [
         imported
         for imported in imports_of(path)
-        if imported.startswith("corral.") and floor_of(imported) > floor_of(name)
+        if imported.split(".")[0] == "corral" and floor_of(imported) > floor_of(name)
     ]
     assert above == []
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
-    from corral import errors, events
+    from corral import errors, events, models
     from corral.content import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
@@ -37,10 +35,12 @@ if TYPE_CHECKING:
     from corral.sessions.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
+    from corral.version import __version__
 
 _HOME = {
     "errors": "corral",
     "events": "corral",
+    "models": "corral",
     "AgentSession": "corral.content",
     "Cost": "corral.content",
     "FileChanged": "corral.content",
@@ -74,6 +74,7 @@ _HOME = {
     "Turn": "corral.sessions.turn",
     "command_succeeds": "corral.sessions.until",
     "files_exist": "corral.sessions.until",
+    "__version__": "corral.version",
 }
 
 __all__ = [
@@ -106,6 +107,7 @@ __all__ = [
     "files_exist",
     "fold",
     "from_json",
+    "models",
     "pool",
     "read_before_write",
     "required_order",

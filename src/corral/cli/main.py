@@ -12,7 +12,7 @@ from typing import cast
 
 import click
 
-from corral import __version__
+from corral.version import __version__
 
 COMMANDS = {
     "run": ("corral.cli.run", "Give an agent a prompt and see it through."),

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from corral import __version__
 from corral.agents.profile import Ending
 from corral.content import AgentSession, McpServer
 from corral.errors import (
@@ -34,6 +33,7 @@ from corral.sessions.furnish import furnish
 from corral.sessions.line_ear import LineEar
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
+from corral.version import __version__
 from corral.wire.acp import Acp
 from corral.wire.acp_commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
 from corral.wire.acp_quirks import PLAIN, Quirks
