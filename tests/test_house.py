@@ -21,8 +21,9 @@ FLOORS = {
     "io": 3,
     "sessions": 4,
     "inference": 4,
-    "testing": 5,
-    "cli": 6,
+    "builtin": 5,
+    "testing": 6,
+    "cli": 7,
 }
 WORDS = {
     "events",

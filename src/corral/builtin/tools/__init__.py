@@ -1,0 +1,48 @@
+"""The tools of our own agent: files, patches, commands, searches, pages.
+
+Nothing is loaded before a tool is asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from corral.builtin.tools.tool import BuiltinTool
+
+NAMES = (
+    "read_file",
+    "read_many_files",
+    "write_file",
+    "edit_file",
+    "apply_patch",
+    "shell",
+    "grep",
+    "glob",
+    "list_dir",
+    "web_fetch",
+)
+
+
+def all_tools() -> tuple[BuiltinTool, ...]:
+    """Every tool, in the order of ``NAMES``."""
+    return tuple(_tools()[name] for name in NAMES)
+
+
+def by_name(name: str) -> BuiltinTool | None:
+    return _tools().get(name)
+
+
+@cache
+def _tools() -> dict[str, BuiltinTool]:
+    from corral.builtin.tools.apply import TOOLS as PATCHES
+    from corral.builtin.tools.edit import TOOLS as EDITS
+    from corral.builtin.tools.fetch import TOOLS as PAGES
+    from corral.builtin.tools.grep import TOOLS as SEARCHES
+    from corral.builtin.tools.patterns import TOOLS as PATTERNS
+    from corral.builtin.tools.read import TOOLS as READS
+    from corral.builtin.tools.shell import TOOLS as COMMANDS
+
+    every = (*READS, *EDITS, *PATCHES, *COMMANDS, *SEARCHES, *PATTERNS, *PAGES)
+    return {tool.name: tool for tool in every}

@@ -1,0 +1,79 @@
+"""What an edit changed, counted and shown. Bounded: comparing two texts can take very long."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from corral.builtin.tools.tool import Effect
+from corral.builtin.tools.workspace import plain
+from corral.events import FileKind
+
+COMPARED = 1_000
+"""Lines on each side, past what both have in common at the ends, that are compared."""
+CONTEXT = 3
+
+
+def numbers(old: str, new: str) -> tuple[int, int]:
+    """Lines added and removed."""
+    _, before, after = _middle(_lines(old), _lines(new))
+    if max(len(before), len(after)) > COMPARED:
+        return len(after), len(before)
+    added = removed = 0
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after).get_opcodes():
+        if tag != "equal":
+            removed += j - i
+            added += m - k
+    return added, removed
+
+
+def diff(old: str, new: str) -> str:
+    """The change as ``@@`` hunks; only what it is about where that is too long."""
+    one, other = _lines(old), _lines(new)
+    start, before, after = _middle(one, other)
+    if max(len(before), len(after)) > COMPARED:
+        return f"(lines {start + 1} to {start + len(after)} are new: too many to be shown)"
+    # The same lines on both sides, so that a hunk has its context.
+    head = one[max(0, start - CONTEXT) : start]
+    rest = start + len(before)
+    tail = one[rest : rest + CONTEXT]
+    shift = start - len(head)
+    shown: list[str] = []
+    hunks = difflib.unified_diff(head + before + tail, head + after + tail, n=CONTEXT, lineterm="")
+    for line in list(hunks)[2:]:
+        if line.startswith("@@"):
+            line = _shifted(line, shift)  # noqa: PLW2901
+        shown.append(line)
+    return plain("\n".join(shown))
+
+
+def effect(whole: Path, old: str | None, new: str) -> Effect:
+    """Of a file that was written; ``old`` is None where there was none."""
+    added, removed = numbers(old or "", new)
+    kind: FileKind = "created" if old is None else "modified"
+    return Effect(path=plain(str(whole)), kind=kind, lines_added=added, lines_removed=removed)
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _middle(old: list[str], new: list[str]) -> tuple[int, list[str], list[str]]:
+    """Where they begin to differ, and what of each lies between the common ends."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    return start, old[start : len(old) - end], new[start : len(new) - end]
+
+
+def _shifted(header: str, by: int) -> str:
+    def moved(place: str) -> str:
+        sign, (line, *count) = place[0], place[1:].split(",")
+        return ",".join([f"{sign}{int(line) + by}", *count])
+
+    _, old, new, _ = header.split(" ")
+    return f"@@ {moved(old)} {moved(new)} @@"

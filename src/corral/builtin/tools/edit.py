@@ -1,0 +1,189 @@
+"""write_file and edit_file: a whole file, or one place in it."""
+
+from __future__ import annotations
+
+import stat
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from corral.builtin.tools import truncate
+from corral.builtin.tools.changes import diff, effect
+from corral.builtin.tools.files import Text, encoded, mode_of, read_text, write
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
+from corral.builtin.tools.workspace import Workspace, plain
+
+LISTED = 10
+"""Line numbers that are told of places that are too many."""
+SEARCHED = 5_000
+"""Lines that are gone through for what may have been meant."""
+ALIKE = 0.6
+COMPARED = 200
+"""Characters of a line that are compared."""
+HINT = 12
+"""Lines that are shown of the nearest place."""
+
+
+class WriteFile(Arguments, frozen=True):
+    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace root.")]
+    content: Annotated[str, Meta(description="All that the file shall hold.")]
+
+
+class EditFile(Arguments, frozen=True):
+    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace root.")]
+    old_string: Annotated[
+        str,
+        Meta(
+            description="The text to replace, exactly as it stands in the file, with enough lines "
+            "around it that it is there only once.",
+            min_length=1,
+        ),
+    ]
+    new_string: Annotated[str, Meta(description="The text to put there.")]
+    replace_all: Annotated[bool, Meta(description="Replace it wherever it stands.")] = False
+
+
+async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> Outcome:
+    whole = workspace.resolve(args.file_path, write=True)
+    name = workspace.name(whole)
+    data = encoded(args.content)
+    old = _old_text(workspace, whole)
+    write(workspace, whole, data)
+    done = effect(whole, old, args.content)
+    lines = truncate.count_lines(args.content)
+    verb = "Created" if old is None else "Replaced"
+    text = f"{verb} {name} ({lines:,} {'line' if lines == 1 else 'lines'})"
+    return outcome(text, truncate.EDIT, (done,))
+
+
+def _old_text(workspace: Workspace, whole: Path) -> str | None:
+    """For counting what changed; what is no text counts as empty."""
+    mode = mode_of(workspace, whole)
+    if mode is None:
+        return None
+    if not stat.S_ISREG(mode):
+        return ""  # writing says what is wrong with it
+    try:
+        text = read_text(workspace, whole)
+    except ToolError:
+        return ""
+    return text.bom + text.body
+
+
+async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
+    whole = workspace.resolve(args.file_path, write=True)
+    name = workspace.name(whole)
+    text = read_text(workspace, whole)
+    old, new = _endings(text, args.old_string, args.new_string)
+    if old == new:
+        raise ToolError("old_string and new_string are the same: nothing would change")
+    count = text.body.count(old)
+    if not count:
+        raise ToolError(f"old_string is not in {name}{_hint(text.body, args.old_string)}")
+    if count > 1 and not args.replace_all:
+        raise ToolError(
+            f"old_string is in {name} {count} times, at {_places(text.body, old)}: give more of "
+            "the lines around it, or set replace_all"
+        )
+    body = text.body.replace(old, new)
+    write(workspace, whole, text.encoded(body))
+    done = effect(whole, text.body, body)
+    times = f" at {count} places" if count > 1 else ""
+    said = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
+    return outcome(f"{said}\n{diff(text.body, body)}", truncate.EDIT, (done,))
+
+
+def _endings(text: Text, old: str, new: str) -> tuple[str, str]:
+    """As the file ends its lines: models write newlines alone."""
+    newlines = text.body.count("\n")
+    if newlines and newlines == text.body.count("\r\n"):
+        old, new = (each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (old, new))
+    return old, new
+
+
+def _places(body: str, old: str) -> str:
+    lines: list[int] = []
+    at = body.find(old)
+    while at >= 0 and len(lines) < LISTED:
+        lines.append(body.count("\n", 0, at) + 1)
+        at = body.find(old, at + len(old))
+    listed = ", ".join(map(str, lines))
+    return f"line {listed}" if len(lines) == 1 else f"lines {listed}" + (" …" if at >= 0 else "")
+
+
+def _hint(body: str, old: str) -> str:
+    """The lines that come nearest, as they stand in the file."""
+    lines = body.split("\n")[:SEARCHED]
+    wanted = [line for line in old.split("\n") if line.strip()]
+    if not wanted:
+        return ""
+    first = wanted[0].strip()
+    bare = [line.strip() for line in lines]
+    why = "the nearest lines are"
+    if first in bare:
+        at = _best([number for number, line in enumerate(bare) if line == first], bare, wanted)
+        if bare[at : at + len(wanted)] == [line.strip() for line in wanted]:
+            why = "these lines differ only in the blanks around them"
+    else:
+        found = _nearest(bare, first)
+        if found is None:
+            return ": read the file again, for nothing in it comes near"
+        at = found
+    shown = lines[at : at + min(len(old.split("\n")), HINT)]
+    listed = "".join(f"\n{at + number:6}\t{line}" for number, line in enumerate(shown, 1))
+    return plain(f"; {why}:{listed.replace(chr(13), '')}")
+
+
+def _best(places: list[int], bare: list[str], wanted: list[str]) -> int:
+    def alike(at: int) -> int:
+        return sum(a == b.strip() for a, b in zip(bare[at:], wanted, strict=False))
+
+    return max(places[:LISTED], key=alike)
+
+
+def _nearest(bare: list[str], first: str) -> int | None:
+    best, place = ALIKE, None
+    matcher = SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(first[:COMPARED])
+    for number, line in enumerate(bare):
+        matcher.set_seq1(line[:COMPARED])
+        # Each is an upper bound of the next, and cheaper.
+        if (
+            matcher.real_quick_ratio() > best
+            and matcher.quick_ratio() > best
+            and (ratio := matcher.ratio()) > best
+        ):
+            best, place = ratio, number
+    return place
+
+
+TOOLS = (
+    define(
+        WriteFile,
+        write_file,
+        name="write_file",
+        kind="edit",
+        description=(
+            "Write a whole file, with the folders above it. What was there is replaced; use "
+            "edit_file to change part of a file."
+        ),
+        limits=truncate.EDIT,
+        title="Write file_path",
+        paths=("file_path",),
+    ),
+    define(
+        EditFile,
+        edit_file,
+        name="edit_file",
+        kind="edit",
+        description=(
+            "Replace text in a file. old_string must stand there exactly, blanks included and "
+            "without line numbers, and only once unless replace_all is set."
+        ),
+        limits=truncate.EDIT,
+        title="Edit file_path",
+        paths=("file_path",),
+    ),
+)

@@ -1,0 +1,220 @@
+"""Files of the workspace, opened through no link; and text as it stands in them.
+
+What is read as text keeps everything it had when it is written again: the bytes that are no
+UTF-8, the mark at its beginning, the line endings, a missing newline at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from corral.builtin.tools.workspace import ToolError, Workspace, plain
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a file that is read whole, to be edited."""
+HEAD = 8_192
+"""Bytes in which a NUL tells a binary file: as git looks for it."""
+NEAR = 1_000
+"""Names in a folder among which a misspelt one is looked for."""
+
+READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"BM": "a BMP image",
+    b"\0\0\1\0": "an icon",
+    b"%PDF-": "a PDF document",
+}
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A file's text: ``bom`` and ``body`` make it whole. What was no UTF-8 is in the body as
+    lone surrogates, which become the same bytes again."""
+
+    body: str
+    bom: str = ""
+
+    def encoded(self, body: str) -> bytes:
+        """Another body in its place, as bytes. Raises ``ToolError``."""
+        return encoded(self.bom + body)
+
+
+def encoded(text: str) -> bytes:
+    """Raises ``ToolError`` for what no file can hold."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ToolError(f"half a character ({text[error.start]!r}) is in the text") from error
+
+
+def open_file(workspace: Workspace, whole: Path) -> BinaryIO:
+    """A regular file of the workspace, to be read. Raises ``ToolError`` for anything else: a
+    pipe or a device would keep the whole loop waiting."""
+    name = workspace.name(whole)
+    _check_root(workspace, whole)
+    try:
+        with workspace.folder(whole.parent) as folder:
+            fd = os.open(whole.name, READING, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ToolError(f"{name} does not exist{_near(workspace, whole)}") from error
+    except OSError as error:
+        raise ToolError(f"{name} cannot be read: {error.strerror}") from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, fd)
+        _check_kind(os.fstat(fd).st_mode, name)
+        undo.pop_all()
+    return os.fdopen(fd, "rb")
+
+
+def _check_kind(mode: int, name: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise ToolError(f"{name} is a folder")
+    if not stat.S_ISREG(mode):
+        raise ToolError(f"{name} is not a regular file")
+
+
+def _check_root(workspace: Workspace, whole: Path) -> None:
+    # The folder above a root is not ours to open.
+    if whole in workspace.readable:
+        raise ToolError(f"{workspace.name(whole)} is a folder")
+
+
+def _near(workspace: Workspace, whole: Path) -> str:
+    names: list[str] = []
+    with (
+        contextlib.suppress(OSError),
+        workspace.folder(whole.parent) as folder,
+        os.scandir(folder) as entries,
+    ):
+        names += (entry.name for entry in islice(entries, NEAR))
+    near = get_close_matches(whole.name, names, 3)
+    return plain(f"; did you mean {' or '.join(near)}?") if near else ""
+
+
+def kind_of(head: bytes) -> str | None:
+    """What a file is that is no text, by its first bytes; None for text."""
+    for magic, kind in IMAGES.items():
+        # Two letters prove little: a text may begin so.
+        if head.startswith(magic) and (len(magic) > 2 or b"\0" in head):
+            return kind
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "a WebP image"
+    return "a binary file" if b"\0" in head else None
+
+
+def read_text(workspace: Workspace, whole: Path, *, binary: bool = False) -> Text:
+    """All of a text file. Raises ``ToolError`` for a huge one and, unless it may be, for a
+    ``binary``."""
+    name = workspace.name(whole)
+    with open_file(workspace, whole) as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to be edited here")
+    if not binary and (kind := kind_of(data[:HEAD])):
+        raise ToolError(f"{name} is {kind}, which cannot be edited as text")
+    text = data.decode("utf-8", "surrogateescape")
+    bom = "\ufeff" if text.startswith("\ufeff") else ""
+    return Text(text[len(bom) :], bom)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A file that is written beside its place, and not yet there."""
+
+    commit: Callable[[], None]
+    discard: Callable[[], None]
+
+
+def stage(workspace: Workspace, whole: Path, data: bytes, *, mode: int | None = None) -> Staged:
+    """Write ``data`` beside ``whole``; ``commit`` puts it there in one step. Folders are made
+    as needed. The mode and, where we may, the owner of what was there are kept; ``mode`` is
+    for a file that comes from elsewhere. Raises ``ToolError``."""
+    name = workspace.name(whole)
+    _check_root(workspace, whole)
+    beside = f".corral-{os.urandom(8).hex()}"
+    try:
+        with workspace.folder(whole.parent, write=True, create=True) as folder:
+            old = _old(whole.name, folder, name)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(beside, flags, 0o666, dir_fd=folder)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
+                    _keep(file.fileno(), old, mode)
+            except BaseException:
+                os.unlink(beside, dir_fd=folder)
+                raise
+    except OSError as error:
+        raise ToolError(f"{name} cannot be written: {error.strerror}") from error
+
+    def commit() -> None:
+        with workspace.folder(whole.parent, write=True) as folder:
+            os.replace(beside, whole.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def discard() -> None:
+        with contextlib.suppress(OSError), workspace.folder(whole.parent, write=True) as folder:
+            os.unlink(beside, dir_fd=folder)
+
+    return Staged(commit, discard)
+
+
+def _old(base: str, folder: int, name: str) -> os.stat_result | None:
+    try:
+        old = os.stat(base, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _check_kind(old.st_mode, name)
+    # Replacing needs no leave of the file's own, so it is asked for.
+    if not os.access(base, os.W_OK, dir_fd=folder):
+        raise ToolError(f"{name} is read-only")
+    return old
+
+
+def _keep(fd: int, old: os.stat_result | None, mode: int | None) -> None:
+    if old is not None:
+        mode = old.st_mode
+        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            with contextlib.suppress(PermissionError):
+                os.fchown(fd, old.st_uid, old.st_gid)
+    if mode is not None:
+        # Not the bits that lend the owner's rights: other content has not earned them.
+        os.fchmod(fd, mode & 0o1777)
+
+
+def write(workspace: Workspace, whole: Path, data: bytes) -> None:
+    """Put ``data`` there in one step: whoever reads sees all of the old or all of the new.
+    Raises ``ToolError``; then nothing has changed."""
+    staged = stage(workspace, whole, data)
+    try:
+        staged.commit()
+    except OSError as error:
+        staged.discard()
+        name = workspace.name(whole)
+        raise ToolError(f"{name} cannot be written: {error.strerror}") from error
+
+
+def remove(workspace: Workspace, whole: Path) -> None:
+    """Raises ``OSError``."""
+    with workspace.folder(whole.parent, write=True) as folder:
+        os.unlink(whole.name, dir_fd=folder)
+
+
+def mode_of(workspace: Workspace, whole: Path) -> int | None:
+    """The mode of what is there, a link included; None where nothing is."""
+    if whole in workspace.readable:
+        return stat.S_IFDIR
+    try:
+        with workspace.folder(whole.parent) as folder:
+            return os.stat(whole.name, dir_fd=folder, follow_symlinks=False).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None

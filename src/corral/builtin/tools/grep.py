@@ -1,0 +1,140 @@
+"""grep: lines by regular expression, with ripgrep where it is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from corral.builtin.tools import search, truncate
+from corral.builtin.tools.running import run
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
+from corral.builtin.tools.workspace import Workspace, plain
+
+RESULTS = 100
+MOST = 2_000
+SECONDS = 30.0
+PENDING = 1_000_000
+"""Bytes without a newline after which the searching program has gone mad."""
+
+
+class Grep(Arguments, frozen=True):
+    pattern: Annotated[str, Meta(description="A regular expression.", min_length=1)]
+    path: Annotated[str, Meta(description="The folder or file to search.")] = "."
+    include: Annotated[
+        str, Meta(description="Search only files that fit this glob, such as *.py.")
+    ] = ""
+    ignore_case: Annotated[bool, Meta(description="Take a and A for the same.")] = False
+    max_results: Annotated[int, Meta(description="Stop after so many lines.", ge=1, le=MOST)] = (
+        RESULTS
+    )
+
+
+class Found:
+    """The lines that the searching program tells, until there are enough."""
+
+    def __init__(self, workspace: Workspace, base: Path, most: int) -> None:
+        self.lines: list[str] = []
+        self.full = False
+        self._workspace = workspace
+        self._base = base
+        self._most = most
+        self._rest = b""
+
+    def hear(self, chunk: bytes) -> bool:
+        *rows, self._rest = (self._rest + chunk).split(b"\n")
+        for row in rows:
+            path, nul, text = row.partition(b"\0")
+            if not nul:
+                continue  # not one of its results
+            if len(self.lines) == self._most:
+                self.full = True
+                break
+            whole = self._base / os.fsdecode(path)
+            self.lines.append(f"{self._workspace.name(whole)}:{text.decode('utf-8', 'replace')}")
+        return self.full or len(self._rest) > PENDING
+
+
+async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
+    if "\0" in args.pattern + args.include:
+        raise ToolError("a pattern cannot hold a NUL")
+    whole = workspace.resolve(args.path)
+    if not whole.exists():
+        raise ToolError(f"{args.path} does not exist")
+    base, only = (whole, "") if whole.is_dir() else (whole.parent, whole.name)
+    found = Found(workspace, base, args.max_results)
+    ripgrep = _ripgrep(workspace)
+    argv = _rg(ripgrep, args, only) if ripgrep else _python(workspace, args, base, only)
+    ran = await run(workspace, argv, base, SECONDS, found.hear)
+    if not found.full and not ran.late and ran.exit.code not in (0, 1) and not found.lines:
+        raise ToolError(f"the search failed: {ran.stderr.strip() or ran.exit}")
+    notes: list[str] = []
+    if found.full:
+        notes.append(f"(there are more than these {args.max_results:,}: narrow the search)")
+    if ran.late:
+        notes.append(f"(not everything was searched: {SECONDS:g} s were over)")
+    if not found.lines and not notes:
+        notes.append(f"No line fits {plain(args.pattern)}")
+    return outcome("\n".join([*found.lines, *notes]), truncate.GREP)
+
+
+def _ripgrep(workspace: Workspace) -> str | None:
+    program = shutil.which("rg")
+    if program is None or not os.path.isabs(program):
+        return None
+    # Searching needs no leave to run anything: so nothing that the tools themselves can write.
+    ours = any(workspace.is_writable(Path(path)) for path in (program, os.path.realpath(program)))
+    return None if ours else program
+
+
+def _rg(program: str, args: Grep, only: str) -> list[str]:
+    return [
+        program,
+        "--no-config",
+        "--no-messages",
+        "--no-heading",
+        "--with-filename",
+        "--line-number",
+        "--null",
+        "--crlf",
+        "--hidden",
+        "--color=never",
+        "--sort=path",
+        f"--max-columns={search.COLUMNS}",
+        "--max-columns-preview",
+        *(f"--glob={args.include}" for _ in range(bool(args.include))),
+        *(f"--glob=!**/{name}/**" for name in sorted(search.SKIPPED)),
+        "--ignore-case" if args.ignore_case else "--case-sensitive",
+        f"--regexp={args.pattern}",
+        "--",
+        os.path.join(".", only),
+    ]
+
+
+def _python(workspace: Workspace, args: Grep, base: Path, only: str) -> list[str]:
+    root = next(root for root in workspace.readable if base.is_relative_to(root))
+    start = str(base.relative_to(root))
+    flags = "i" if args.ignore_case else ""
+    program = [sys.executable, "-I", "-S", search.__file__]
+    return [*program, str(root), start, only, args.include, flags, args.pattern]
+
+
+TOOLS = (
+    define(
+        Grep,
+        grep,
+        name="grep",
+        kind="search",
+        description=(
+            "Search the text of files for a regular expression, line by line. Gives "
+            "path:line:text. Binary files and what is in .git and node_modules are left out."
+        ),
+        limits=truncate.GREP,
+        title="Search pattern",
+        paths=("path",),
+    ),
+)

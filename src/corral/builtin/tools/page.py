@@ -1,0 +1,101 @@
+"""HTML as text that a model can read: headings, lists, links, code; no scripts, no styles."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+PIECE = 16_384
+"""Characters parsed before others get their turn."""
+SECONDS = 5.0
+"""For a page that was made to take long: what is read by then is all."""
+
+_SILENT = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object"})
+_BLOCKS = frozenset(
+    (
+        *("address", "article", "aside", "blockquote", "dd", "details", "div", "dl", "dt"),
+        *("fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5"),
+        *("h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "summary"),
+        *("table", "title", "tr", "ul"),
+    )
+)
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"title": "# "}
+
+
+class _Page(HTMLParser):
+    def __init__(self, url: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self._url = url
+        self._out: list[str] = []
+        self._silent: list[str] = []
+        self._literal = 0
+        self._link: tuple[int, str] | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._silent:
+            return
+        if tag in _SILENT:
+            self._silent.append(tag)
+        elif tag == "br":
+            self._out.append("\n")
+        elif tag in _BLOCKS:
+            self._out.append("\n" if tag in ("li", "tr") else "\n\n")
+            self._out.append("- " if tag == "li" else _HEADINGS.get(tag, ""))
+        elif tag in ("td", "th"):
+            self._out.append(" | ")
+        elif tag == "a":
+            self._link = len(self._out), dict(attrs).get("href") or ""
+        if tag == "pre":
+            self._literal += 1
+            self._out.append("```\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._silent:
+            if tag == self._silent[-1]:
+                self._silent.pop()
+            return
+        if tag == "pre" and self._literal:
+            self._literal -= 1
+            self._out.append("\n```")
+        if tag == "a" and self._link is not None:
+            self._end_link(*self._link)
+            self._link = None
+        if tag in _BLOCKS:
+            self._out.append("\n" if tag in ("li", "tr") else "\n\n")
+
+    def _end_link(self, begin: int, target: str) -> None:
+        text = "".join(self._out[begin:]).strip()
+        if not text or not target or target.startswith(("#", "javascript:", "data:")):
+            return
+        try:
+            whole = urljoin(self._url, target)
+        except ValueError:
+            return
+        del self._out[begin:]
+        self._out.append(f"[{text}]({whole})")
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self._out.append(data if self._literal else re.sub(r"\s+", " ", data))
+
+    @property
+    def text(self) -> str:
+        lines = (line.rstrip() for line in "".join(self._out).split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+async def readable(html: str, url: str) -> str:
+    """The text of a page; links as they are to be fetched from ``url``."""
+    page = _Page(url)
+    clock = asyncio.get_running_loop().time
+    over = clock() + SECONDS
+    for at in range(0, len(html), PIECE):
+        page.feed(html[at : at + PIECE])
+        await asyncio.sleep(0)
+        if clock() > over:
+            break
+    else:
+        page.close()
+    return page.text

@@ -1,0 +1,325 @@
+"""The v4a patch format, taken apart and matched against text: pure, nothing is read or written.
+
+::
+
+    *** Begin Patch
+    *** Update File: src/a.py
+    *** Move to: src/b.py
+    @@ class Greeter
+    @@ def greet(self):
+     context
+    -gone
+    +new
+    *** End of File
+    *** Add File: c.txt
+    +every line
+    *** Delete File: d.txt
+    *** End Patch
+
+A hunk has no line numbers: it is found by its context, below the lines after ``@@``. Context
+is compared as it stands, then without blanks at the end of lines, then without those at both
+ends and with plain punctuation. What fits in two places is refused rather than guessed.
+Context lines stay as the file has them, also where the patch spells them otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from corral.builtin.tools.workspace import ToolError
+
+BEGIN, END, EOF = "*** Begin Patch", "*** End Patch", "*** End of File"
+ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
+MOVE = "*** Move to: "
+LISTED = 10
+"""Places that are told of a hunk that fits too many."""
+
+_HEADER = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.*)$", re.MULTILINE)
+_NUMBERS = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
+"""As git writes them; models that have seen much of git do too. What follows is an anchor
+of git's own, which need not stand above the hunk."""
+_LINE = re.compile(r"([^\n]*?)(\r?\n|\Z)")
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        **dict.fromkeys("‘’‚‛", "'"),
+        **dict.fromkeys("“”„‟", '"'),
+        **dict.fromkeys("\u00a0\u2002\u2003\u2009\u200a\u202f\u205f\u3000", " "),
+        "…": "...",
+    }
+)
+
+
+class Hunk(msgspec.Struct):
+    line: int
+    """Where it begins in the patch."""
+    anchors: list[str]
+    rows: list[tuple[str, str]]
+    """Each a blank, ``-`` or ``+``, and the line."""
+    at_end: bool = False
+
+    def __str__(self) -> str:
+        anchors = [f"@@ {anchor}" for anchor in self.anchors] or ["@@"]
+        return "\n".join([*anchors, *(sign + text for sign, text in self.rows)])
+
+
+class Add(msgspec.Struct):
+    path: str
+    lines: list[str]
+
+
+class Delete(msgspec.Struct):
+    path: str
+
+
+class Update(msgspec.Struct):
+    path: str
+    move_to: str | None
+    hunks: list[Hunk]
+
+
+Step = Add | Delete | Update
+
+
+def paths_in(patch: str) -> tuple[str, ...]:
+    """Every path that a patch names, also of one that cannot be read otherwise."""
+    return tuple(dict.fromkeys(path.strip() for path in _HEADER.findall(patch)))
+
+
+def parse(patch: str) -> list[Step]:
+    """Raises ``ToolError`` that names the line."""
+    return _Reader(patch).steps()
+
+
+class _Reader:
+    def __init__(self, patch: str) -> None:
+        self._rows = [row.removesuffix("\r") for row in patch.split("\n")]
+        while self._rows and not self._rows[-1].strip().strip("`"):
+            self._rows.pop()
+        self._at = 0
+        while self._at < len(self._rows) and self._row.strip() != BEGIN:
+            if self._row.strip() and not self._row.startswith("```"):
+                self._fail(f"a patch begins with {BEGIN!r}")
+            self._at += 1
+
+    @property
+    def _row(self) -> str:
+        return self._rows[self._at] if self._at < len(self._rows) else ""
+
+    def _fail(self, why: str) -> None:
+        got = f", got: {self._row[:200]!r}" if self._at < len(self._rows) else ", got its end"
+        raise ToolError(f"line {self._at + 1} of the patch: {why}{got}")
+
+    def steps(self) -> list[Step]:
+        if self._at >= len(self._rows):
+            self._fail(f"a patch begins with {BEGIN!r}")
+        self._at += 1
+        found: list[Step] = []
+        while self._row.strip() != END:
+            if self._row.startswith(ADD):
+                found.append(Add(self._path(ADD), self._added()))
+            elif self._row.startswith(DELETE):
+                found.append(Delete(self._path(DELETE)))
+            elif self._row.startswith(UPDATE):
+                path = self._path(UPDATE)
+                move_to = self._path(MOVE) if self._row.startswith(MOVE) else None
+                found.append(Update(path, move_to, self._hunks(path, move_to)))
+            elif not self._row.strip() and self._at < len(self._rows):
+                self._at += 1
+            else:
+                self._fail(f"expected {ADD!r}, {UPDATE!r}, {DELETE!r} or {END!r}")
+        if self._at + 1 < len(self._rows):
+            self._at += 1
+            self._fail(f"nothing may follow {END!r}")
+        if not found:
+            self._fail("the patch changes nothing: it names no file before this")
+        return found
+
+    def _path(self, header: str) -> str:
+        path = self._row.removeprefix(header).strip()
+        if not path:
+            self._fail("a path is missing")
+        self._at += 1
+        return path
+
+    def _added(self) -> list[str]:
+        lines: list[str] = []
+        while self._at < len(self._rows) and not self._row.startswith("*** "):
+            if self._row.startswith("+"):
+                lines.append(self._row[1:])
+            elif self._row.strip():
+                self._fail("every line of a new file begins with +")
+            self._at += 1
+        return lines
+
+    def _hunks(self, path: str, move_to: str | None) -> list[Hunk]:
+        hunks: list[Hunk] = []
+        while self._at < len(self._rows) and not self._is_header():
+            if not self._row.strip() and self._is_last_blank():
+                self._at += 1
+                continue
+            hunks.append(self._hunk())
+        if not hunks and move_to is None:
+            self._fail(f"the update of {path} has no hunk before this")
+        return hunks
+
+    def _is_header(self) -> bool:
+        return self._row.startswith((ADD, UPDATE, DELETE)) or self._row.strip() == END
+
+    def _is_last_blank(self) -> bool:
+        """Blank lines before the next file are for the eye."""
+        rest = (row for row in self._rows[self._at :] if row.strip())
+        following = next(rest, END)
+        return following.startswith("*** ") and following.strip() != EOF
+
+    def _hunk(self) -> Hunk:
+        hunk = Hunk(self._at + 1, [], [])
+        while self._row.startswith("@@"):
+            if not _NUMBERS.match(self._row) and (anchor := self._row[2:].removeprefix(" ")):
+                hunk.anchors.append(anchor)
+            self._at += 1
+        while self._at < len(self._rows) and not self._row.startswith("@@"):
+            row = self._row
+            if row.strip() == EOF:
+                hunk.at_end = True
+                self._at += 1
+                break
+            if self._is_header() or (not row.strip() and self._is_last_blank()):
+                break
+            if not row:
+                hunk.rows.append((" ", ""))
+            elif row[0] in " +-":
+                hunk.rows.append((row[0], row[1:]))
+            elif not row.startswith("\\ No newline"):
+                self._fail("a line of a hunk begins with a blank, - or +, and a new hunk with @@")
+            self._at += 1
+        if not any(sign != " " for sign, _ in hunk.rows):
+            self._fail(f"the hunk from line {hunk.line} changes nothing")
+        return hunk
+
+
+_LEVELS: tuple[Callable[[str], str], ...] = (
+    lambda line: line,
+    str.rstrip,
+    lambda line: line.translate(_PLAIN).strip(),
+)
+
+
+def apply(hunks: list[Hunk], body: str, name: str) -> str:
+    """The text with every hunk in its place, each below the one before. Line endings and a
+    missing newline at the end stay. Raises ``ToolError`` that shows the hunk."""
+    cut = [(found[1], found[2]) for found in _LINE.finditer(body)]
+    if cut and cut[-1] == ("", ""):
+        cut.pop()
+    lines = [text for text, _ in cut]
+    endings = [ending for _, ending in cut if ending]
+    ending = "\r\n" if endings.count("\r\n") * 2 > len(endings) else "\n"
+    out: list[tuple[str, str]] = []
+    done = 0
+    for hunk in hunks:
+        rows, at = _place(hunk, lines, done, name)
+        out += cut[done:at]
+        for sign, text in rows:
+            if sign == "+":
+                out.append((text, ending))
+                continue
+            if sign == " ":
+                out.append(cut[at])
+            at += 1
+        done = at
+    out += cut[done:]
+    # Only the last line may lack an ending, and does when the last one did before.
+    closed = not cut or bool(cut[-1][1])
+    whole = [text + (end or ending) for text, end in out]
+    if whole and not closed:
+        whole[-1] = out[-1][0]
+    return "".join(whole)
+
+
+def _place(
+    hunk: Hunk, lines: list[str], begin: int, name: str
+) -> tuple[list[tuple[str, str]], int]:
+    """Where the hunk goes, and its rows as they are then to be read."""
+    starts = _anchored(hunk, lines, begin, name)
+    rows = hunk.rows
+    while True:
+        old = [text for sign, text in rows if sign != "+"]
+        if not old:
+            if len(set(starts)) > 1:
+                raise _ambiguous(hunk, starts, name)
+            return rows, starts[0] + 1 if hunk.anchors and not hunk.at_end else len(lines)
+        found = _found(old, lines, starts, hunk)
+        if len(found) > 1:
+            raise _ambiguous(hunk, found, name)
+        if found:
+            return rows, found[0]
+        if rows[-1] != (" ", ""):
+            break
+        # An empty line at the end of a hunk was often meant for the eye.
+        rows = rows[:-1]
+    if hunk.at_end and _found(old, lines, starts, msgspec.structs.replace(hunk, at_end=False)):
+        why = "is not at the end of the file, as its '*** End of File' says"
+    elif begin and _found(old, lines, [0], msgspec.structs.replace(hunk, at_end=False)):
+        why = "stands only above the hunk before it: give hunks in the order of the file"
+    else:
+        why = "was not found: read the file again, and give its lines as they are"
+    raise ToolError(
+        f"{name}: the context of this hunk (line {hunk.line} of the patch) {why}\n{hunk}"
+    )
+
+
+def _anchored(hunk: Hunk, lines: list[str], begin: int, name: str) -> list[int]:
+    """Every line from which the hunk may be looked for."""
+    if not hunk.anchors:
+        return [begin]
+    starts = _all([hunk.anchors[0]], lines, begin)
+    for anchor in hunk.anchors[1:]:
+        below = (_all([anchor], lines, start + 1)[:1] for start in starts)
+        starts = [at for found in below for at in found]
+    if not starts:
+        shown = " / ".join(f"@@ {anchor}" for anchor in hunk.anchors)
+        raise ToolError(
+            f"{name}: no line is {shown!r} (line {hunk.line} of the patch){_order(begin)}\n{hunk}"
+        )
+    return starts
+
+
+def _order(begin: int) -> str:
+    return f" below line {begin}, where the hunk before it ends" if begin else ""
+
+
+def _found(old: list[str], lines: list[str], starts: list[int], hunk: Hunk) -> list[int]:
+    """Without an anchor every place counts; below an anchor the first one is meant."""
+    if hunk.at_end:
+        last = len(lines) - len(old)
+        return [at for at in _all(old, lines, max(last, 0)) if at == last >= min(starts)]
+    if not hunk.anchors:
+        return _all(old, lines, starts[0])
+    below = (_all(old, lines, start)[:1] for start in starts)
+    return sorted({at for found in below for at in found})
+
+
+def _all(old: list[str], lines: list[str], begin: int) -> list[int]:
+    """Every place at or after ``begin``, by the strictest comparison that finds any."""
+    for level in _LEVELS:
+        wanted = [level(line) for line in old]
+        there = [level(line) for line in lines[begin:]]
+        places = [
+            begin + at
+            for at in range(len(there) - len(wanted) + 1)
+            if there[at] == wanted[0] and there[at : at + len(wanted)] == wanted
+        ]
+        if places:
+            return places
+    return []
+
+
+def _ambiguous(hunk: Hunk, places: list[int], name: str) -> ToolError:
+    listed = ", ".join(str(at + 1) for at in places[:LISTED]) + " …" * (len(places) > LISTED)
+    return ToolError(
+        f"{name}: this hunk (line {hunk.line} of the patch) fits at lines {listed}: give more "
+        f"lines of context, or a line above it after @@\n{hunk}"
+    )

@@ -1,0 +1,207 @@
+"""read_file and read_many_files: text with its lines numbered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+from msgspec import Meta
+
+from corral.builtin.tools import truncate
+from corral.builtin.tools.files import HEAD, kind_of, open_file
+from corral.builtin.tools.patterns import is_pattern, matching
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
+from corral.builtin.tools.workspace import Workspace, plain
+
+LINES = 2_000
+LONGEST = 2_000
+"""Characters of a line that are shown: a longer one was written by a machine."""
+WHOLE = 1_000_000
+"""Bytes of text in one answer, before it is cut for the model."""
+COUNTED = 64 * 1024 * 1024
+"""Bytes up to which the rest of a file is read to say how many lines it has."""
+FILES = 100
+SHARE = 2_000
+"""Characters that each of many files gets at least."""
+PAUSE = 4_096
+"""Lines read before others get their turn."""
+
+
+class ReadFile(Arguments, frozen=True):
+    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace root.")]
+    offset: Annotated[int, Meta(description="The first line to read, counted from 1.", ge=1)] = 1
+    limit: Annotated[int, Meta(description="How many lines to read.", ge=1)] = LINES
+
+
+class ReadManyFiles(Arguments, frozen=True):
+    paths: Annotated[
+        list[str],
+        Meta(
+            description="Files, or glob patterns such as src/**/*.py, from the workspace root.",
+            min_length=1,
+        ),
+    ]
+
+
+class Window(msgspec.Struct):
+    """The lines that were asked for, and what is known of the others."""
+
+    lines: list[str]
+    more: bool = False
+    total: int | None = None
+    replaced: bool = False
+    """Some bytes were no UTF-8."""
+
+
+async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> Outcome:
+    whole = workspace.resolve(args.file_path)
+    text = await _numbered(workspace, whole, args.offset, args.limit)
+    return outcome(text, truncate.READ)
+
+
+async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) -> Outcome:
+    found: dict[Path, str] = {}
+    told: list[str] = []
+    for path in args.paths:
+        try:
+            for whole in await _meant(workspace, path):
+                found.setdefault(whole, workspace.name(whole))
+        except ToolError as error:
+            told.append(f"[{error}]")
+    share = truncate.Limits(max(SHARE, truncate.READ.chars // max(1, min(len(found), FILES)) - 100))
+    texts: list[str] = []
+    parts: list[str] = []
+    room = WHOLE
+    left: list[str] = []
+    read = 0
+    for number, (whole, name) in enumerate(found.items()):
+        if number >= FILES or room <= 0:
+            left.append(name)
+            continue
+        try:
+            text = await _numbered(workspace, whole, 1, LINES)
+            read += 1
+        except ToolError as error:
+            text = f"[{error}]"
+        room -= len(text)
+        texts.append(f"==> {name} <==\n{text}")
+        parts.append(f"==> {name} <==\n{truncate.truncate(text, share)}")
+    if left:
+        told.append(f"[not read, for these were too many: {', '.join(left[:FILES])}]")
+    shown = truncate.truncate("\n\n".join([*parts, *told]), truncate.READ)
+    return Outcome(text="\n\n".join([*texts, *told]), shown=plain(shown), is_error=not read)
+
+
+async def _meant(workspace: Workspace, path: str) -> list[Path]:
+    """The file of this name, or those that fit the pattern."""
+    literal = None
+    if "\0" not in path and (not is_pattern(path) or (workspace.root / path).exists()):
+        literal = workspace.resolve(path)
+    if literal is not None:
+        return [literal]
+    found = [match.path async for match in matching(workspace, workspace.root, path)]
+    if not found:
+        raise ToolError(f"no file fits {path}")
+    return sorted(found)
+
+
+async def _numbered(workspace: Workspace, whole: Path, offset: int, limit: int) -> str:
+    name = workspace.name(whole)
+    with open_file(workspace, whole) as file:
+        head = file.read(HEAD)
+        if kind := kind_of(head):
+            size = file.seek(0, 2)
+            raise ToolError(f"{name} is {kind} of {size:,} bytes, which cannot be shown as text")
+        file.seek(0)
+        window = await _window(file, offset, limit)
+    if not window.lines:
+        if not window.total:
+            return f"({name} is empty)"
+        raise ToolError(f"{name} has only {window.total:,} lines, and {offset:,} is past them")
+    last = offset + len(window.lines) - 1
+    text = "".join(f"{offset + at:6}\t{line}\n" for at, line in enumerate(window.lines))
+    notes: list[str] = []
+    if window.more:
+        of = f" of {window.total:,}" if window.total is not None else ""
+        notes.append(f"lines {offset:,} to {last:,}{of}; go on with offset={last + 1}")
+    if window.replaced:
+        notes.append("some bytes are not UTF-8 and stand here as \ufffd")
+    return text + "".join(f"({note})\n" for note in notes)
+
+
+async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
+    """Read line by line, so that a huge file takes time but no memory."""
+    window = Window([])
+    number = size = 0
+    kept = 0
+    while True:
+        line = file.readline(LONGEST * 4)
+        if not line:
+            window.total = number
+            return window
+        number += 1
+        size += len(line)
+        over = 0
+        while not line.endswith(b"\n") and (rest := file.readline(65_536)):
+            # Only its length counts, and whether it ends here.
+            over += len(rest)
+            size += len(rest)
+            if rest.endswith(b"\n"):
+                break
+        if number % PAUSE == 0 or over > WHOLE:
+            await asyncio.sleep(0)
+        if number < offset:
+            continue
+        if number < offset + limit and kept < WHOLE:
+            text = _shown(line, over, window)
+            kept += len(text)
+            window.lines.append(text)
+        else:
+            window.more = True
+            if size > COUNTED:
+                return window
+
+
+def _shown(line: bytes, over: int, window: Window) -> str:
+    if line.startswith(b"\xef\xbb\xbf"):
+        line = line[3:]
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    text = line.decode("utf-8", "replace")
+    if over:
+        # A character that was cut in two is no fault of the file's.
+        text = text.rstrip("\ufffd")
+    if "\ufffd" in text and "\ufffd".encode() not in line:
+        window.replaced = True
+    if over or len(text) > LONGEST:
+        more = max(0, len(text) - LONGEST) + over
+        text = f"{text[:LONGEST]}[… {more:,} more in this line]"
+    return text
+
+
+TOOLS = (
+    define(
+        ReadFile,
+        read_file,
+        name="read_file",
+        kind="read",
+        description=(
+            "Read a text file. Every line comes with its number and a tab before it, which are "
+            "not part of the file. Long files come in pieces: use offset and limit."
+        ),
+        limits=truncate.READ,
+        title="Read file_path",
+        paths=("file_path",),
+    ),
+    define(
+        ReadManyFiles,
+        read_many_files,
+        name="read_many_files",
+        kind="read",
+        description="Read several text files at once, given by path or by glob pattern.",
+        limits=truncate.READ,
+        title="Read paths",
+        paths=("paths",),
+    ),
+)

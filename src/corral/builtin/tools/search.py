@@ -1,0 +1,200 @@
+"""Files by pattern and lines by regular expression, with nothing but the standard library.
+
+Run as a program it is our stand-in for ripgrep, and speaks like it: a file's name, a NUL, the
+line's number, a colon, the line. It is a program of its own because a regular expression can
+take longer than the universe, holds everything up meanwhile, and can only be ended by ending
+its process. So it imports nothing of ours: it is started by its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__"})
+"""Folders left out unless the search begins there: machine-made, and huge."""
+ALTERNATIVES = 64
+"""That braces may stand for; past that they stand for themselves."""
+COLUMNS = 500
+"""Characters of a line that are shown."""
+LONGEST = 1_000_000
+"""Bytes of a line that are searched at a time."""
+HEAD = 8_192
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+Fits = Callable[[str], bool]
+
+
+def is_pattern(text: str) -> bool:
+    return any(char in text for char in "*?[{")
+
+
+def pattern(text: str) -> Fits:
+    """Whether a relative path fits a glob: ``*`` within a name, ``**`` any folders or none,
+    ``{a,b}`` either. Takes time in proportion to the path, whatever the pattern."""
+    wanted = [[_name(part) for part in _parts(each)] for each in _alternatives(text)]
+
+    def fits(path: str) -> bool:
+        names = path.split("/")
+        return any(_fits(names, parts) for parts in wanted)
+
+    return fits
+
+
+def included(text: str) -> Fits:
+    """As ripgrep's ``--glob``: a pattern without a slash is about the name alone, and ``!``
+    before it leaves out what fits."""
+    bare = text.removeprefix("!")
+    fits = pattern(bare if "/" in bare else f"**/{bare}")
+    return (lambda path: not fits(path)) if text.startswith("!") else fits
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split("/") if part not in ("", ".")]
+
+
+def _name(part: str) -> Callable[[str], object] | None:
+    """None stands for ``**``."""
+    return None if part == "**" else re.compile(fnmatch.translate(part)).match
+
+
+def _alternatives(text: str) -> list[str]:
+    found = [text]
+    while any(_BRACES.search(each) for each in found):
+        further: list[str] = []
+        for each in found:
+            braces = _BRACES.search(each)
+            for choice in braces[1].split(",") if braces else [""]:
+                further.append(
+                    each[: braces.start()] + choice + each[braces.end() :] if braces else each
+                )
+        if len(further) > ALTERNATIVES:
+            return [text]
+        found = further
+    return found
+
+
+def _fits(names: list[str], wanted: list[Callable[[str], object] | None]) -> bool:
+    # Every number of names that the pattern so far can have used up.
+    used = {0}
+    for name in wanted:
+        if name is None:
+            used = set(range(min(used), len(names) + 1))
+        else:
+            used = {at + 1 for at in used if at < len(names) and name(names[at])}
+        if not used:
+            return False
+    return len(names) in used
+
+
+class Folder(NamedTuple):
+    path: str
+    """From where the walk began; empty there."""
+    fd: int
+    """Open until the next one is asked for."""
+    files: list[str]
+    """Names of what is no folder, links among them."""
+
+
+def walk(root: str, start: str = "") -> Iterator[Folder]:
+    """Every folder from ``start``, which lies below ``root``, through no link; what cannot be
+    read is left out. A folder's files come before what is below it."""
+    pending = [""]
+    while pending:
+        path = pending.pop()
+        try:
+            fd = _descend(root, os.path.join(start, path))
+        except OSError:
+            continue
+        try:
+            files, folders = _listed(fd)
+            yield Folder(path, fd, files)
+        finally:
+            os.close(fd)
+        pending += (os.path.join(path, name) for name in reversed(folders))
+
+
+def _descend(root: str, path: str) -> int:
+    fd = os.open(root, _FOLDER)
+    for part in _parts(path):
+        try:
+            below = os.open(part, _FOLDER, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _listed(fd: int) -> tuple[list[str], list[str]]:
+    files: list[str] = []
+    folders: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(fd) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                files.append(entry.name)
+            elif entry.name not in SKIPPED:
+                folders.append(entry.name)
+    return sorted(files), sorted(folders)
+
+
+def lines_of(folder: int, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that fit; none of a binary, nor of what is no regular file."""
+    try:
+        fd = os.open(name, _FILE, dir_fd=folder)
+    except OSError:
+        return
+    with os.fdopen(fd, "rb") as file, contextlib.suppress(OSError):
+        if not os.path.isfile(fd) or b"\0" in file.read(HEAD):
+            return
+        file.seek(0)
+        number = 1
+        while line := file.readline(LONGEST):
+            text = line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+            if found := wanted.search(text):
+                yield number, _around(text, found.start())
+            number += line.endswith(b"\n")
+
+
+def _around(text: str, at: int) -> str:
+    if len(text) <= COLUMNS:
+        return text
+    begin = 0 if at < COLUMNS else at - COLUMNS // 4
+    return f"{'[…]' * (begin > 0)}{text[begin : begin + COLUMNS]}[…]"
+
+
+def main(*words: str) -> int:
+    """Every line below ``start`` that fits; ``only`` names one file there, if not empty."""
+    root, start, only, include, flags, expression = words
+    try:
+        wanted = re.compile(expression, re.IGNORECASE if "i" in flags else 0)
+    except (re.error, RecursionError, OverflowError) as error:
+        print(f"not a regular expression: {error}", file=sys.stderr)
+        return 2
+    fits = included(include) if include else None
+    for folder in walk(root, start):
+        for name in [only] if only else folder.files:
+            path = os.path.join(folder.path, name)
+            if fits is not None and not fits(path):
+                continue
+            for number, text in lines_of(folder.fd, name, wanted):
+                said = f"{number}:{text}\n".encode("utf-8", "replace")
+                sys.stdout.buffer.write(os.fsencode(path) + b"\0" + said)
+            sys.stdout.flush()
+        if only:
+            break
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except BrokenPipeError:
+        os._exit(0)

@@ -1,0 +1,137 @@
+"""shell: a command, with everything it starts, run to its end or to its time.
+
+Nothing that a command started outlives the call, in whatever session or group it put itself.
+However much a command says, memory stays flat: past ``WHOLE`` the middle is let go, and the
+answer says so.
+"""
+
+from __future__ import annotations
+
+import codecs
+import shutil
+from typing import Annotated
+
+from msgspec import Meta
+
+from corral.builtin.tools import truncate
+from corral.builtin.tools.running import run
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define
+from corral.builtin.tools.workspace import Workspace
+from corral.io.process import Exit
+
+TIMEOUT = 120_000
+LONGEST = 600_000
+WHOLE = 1_000_000
+"""Bytes of output that are kept: half of them the first, half the last. Also how many are
+told while it runs."""
+
+
+class Shell(Arguments, frozen=True):
+    command: Annotated[str, Meta(description="The command line, for bash.", min_length=1)]
+    timeout_ms: Annotated[
+        int,
+        Meta(description=f"Milliseconds it may take, {LONGEST} at most.", ge=1, le=LONGEST),
+    ] = TIMEOUT
+
+
+class Kept:
+    """The first and the last bytes of a stream, and how many were between."""
+
+    def __init__(self, most: int = WHOLE) -> None:
+        self._half = most // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._gone = 0
+
+    def add(self, chunk: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 2 * self._half:
+            self._drop()
+
+    def _drop(self) -> None:
+        over = max(0, len(self._tail) - self._half)
+        del self._tail[:over]
+        self._gone += over
+
+    @property
+    def text(self) -> str:
+        self._drop()
+        if not self._gone:
+            return bytes(self._head + self._tail).decode("utf-8", "replace")
+        # A character that the cut went through is dropped rather than shown as broken.
+        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
+        tail = bytes(self._tail)
+        begin = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 4)
+        said = f"[… {self._gone:,} bytes of output were let go here …]"
+        return f"{head}\n{said}\n{tail[begin:].decode('utf-8', 'replace')}"
+
+
+class Live:
+    """Tells output as it comes, in whole characters, until it becomes a flood."""
+
+    def __init__(self, tell: Output) -> None:
+        self._tell = tell
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._room = WHOLE
+
+    def add(self, chunk: bytes) -> None:
+        if self._room <= 0:
+            return
+        self._room -= len(chunk)
+        if text := self._decoder.decode(chunk):
+            self._tell(text)
+        if self._room <= 0:
+            self._tell("\n[… there is more, which is not told live …]\n")
+
+
+async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
+    if "\0" in args.command:
+        raise ToolError("a command cannot hold a NUL")
+    kept, live = Kept(), Live(output)
+
+    def hear(chunk: bytes) -> None:
+        kept.add(chunk)
+        live.add(chunk)
+
+    seconds = args.timeout_ms / 1000
+    program = shutil.which("bash") or "sh"
+    # The first shell only joins the two streams, and becomes the one that was asked for.
+    argv = ["sh", "-c", 'exec "$0" -c "$1" 2>&1', program, args.command]
+    ran = await run(workspace, argv, workspace.root, seconds, hear)
+    exited = None if ran.late else ran.exit
+    match exited:
+        case None:
+            how = f"did not end within {seconds:g} s and was ended, with all it had started"
+        case Exit(code=None, signal=None):
+            how = "ended, nobody knows how"
+        case Exit(code=None, signal=number):
+            how = f"was killed by signal {number}"
+        case Exit(code=code):
+            how = f"exited with {code}"
+    said = kept.text
+    text = said if said.endswith("\n") or not said else f"{said}\n"
+    last = f"[the command {how}{'' if said else ', without a word'}]"
+    failed = exited is None or exited.code != 0
+    room = truncate.Limits(truncate.SHELL.chars - len(last), (truncate.SHELL.lines or 0) - 1)
+    shown = truncate.truncate(text, room)
+    return Outcome(text=text + last, shown=shown + last, is_error=failed)
+
+
+TOOLS = (
+    define(
+        Shell,
+        shell,
+        name="shell",
+        kind="execute",
+        description=(
+            "Run a command in the workspace's root. It gets no input, its output and its errors "
+            "come together, and everything it started is ended when it returns, also what it put "
+            "in the background. Set timeout_ms for what takes long."
+        ),
+        limits=truncate.SHELL,
+        title="Run command",
+        command="command",
+    ),
+)

@@ -1,0 +1,148 @@
+"""Where the tools may read and write, and what their commands may see.
+
+A path is resolved, every link on the way included, and only then compared: a link that
+leads out is outside, and so is ``/repo-evil`` beside ``/repo``. What ``resolve`` gave is
+opened through ``folder``, one name at a time from the root down and through no link: who
+puts a link on the way in the meantime gets an error, and nothing outside is touched.
+
+What remains: a folder that is moved out of the root while it is open is followed; a file
+with a second name outside (a hard link) can be read, though not written, for writing
+replaces the file. The folders above the root, and what is mounted below it, are trusted.
+Commands are not confined at all: that is what the policy asks about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Generator, Iterable, Mapping
+from pathlib import Path
+
+from corral.errors import ConfigError
+
+SECRET = re.compile(
+    r"(^|_)(API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|ACCESS_KEY|PRIVATE_KEY)$"
+    r"|(^|_)(SECRET_|CREDENTIAL)|^PGPASSWORD$",
+    re.IGNORECASE,
+)
+"""Names of variables that no command sees unless they are passed on purpose."""
+
+QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+"""Nobody is there to turn pages or to type a password: a command would wait for its timeout."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ToolError(Exception):
+    """What went wrong, in words that the model can act on."""
+
+
+class Workspace:
+    """The folders of one session. Relative paths are relative to ``root``."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        extra: Iterable[str | os.PathLike[str]] = (),
+        writable: Iterable[str | os.PathLike[str]] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        pass_env: Iterable[str] = (),
+        scratch: Path | None = None,
+    ) -> None:
+        """``extra`` may be read, ``writable`` also written. ``env`` is added to what commands
+        see, ``pass_env`` names variables of ours that they see though they look secret.
+        Raises ``ConfigError`` for what is no folder."""
+        self.root = _existing(Path(root))
+        self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
+        self.readable = (*self.writable, *(_existing(self.root / folder) for folder in extra))
+        self.env = dict(env or {})
+        self.pass_env = frozenset(pass_env)
+        self.scratch = scratch
+
+    def resolve(self, path: str, *, write: bool = False) -> Path:
+        """The path without any link in it, whether or not it exists. Raises ``ToolError``
+        where it is not the tools' to touch."""
+        if not path:
+            raise ToolError("the path is empty")
+        if "\0" in path:
+            raise ToolError(f"not a path: {path!r}")
+        if path.startswith("~"):
+            raise ToolError(f"~ stands for nothing here: give {path} from the workspace's root")
+        try:
+            whole = Path(os.path.realpath(self.root / path))
+        except (OSError, ValueError) as error:  # what no file system can name
+            raise ToolError(f"not a path: {path!r}") from error
+        root = self._root_of(whole, write=write)
+        if root is None:
+            if write and self._root_of(whole, write=False):
+                raise ToolError(f"{path} may be read but not written")
+            raise ToolError(f"{path} is outside the workspace {self.root}")
+        # Links that lead in a circle are left as they are.
+        for step in (whole, *whole.parents):
+            if step == root:
+                break
+            if step.is_symlink():
+                raise ToolError(f"{path} is a link that leads in a circle")
+        return whole
+
+    def _root_of(self, whole: Path, *, write: bool) -> Path | None:
+        roots = self.writable if write else self.readable
+        return next((root for root in roots if whole.is_relative_to(root)), None)
+
+    def is_writable(self, whole: Path) -> bool:
+        return self._root_of(whole, write=True) is not None
+
+    def name(self, whole: Path) -> str:
+        """How the model is told of a path: from the root where it is inside, else absolute."""
+        inside = whole.is_relative_to(self.root)
+        return plain(str(whole.relative_to(self.root) if inside else whole))
+
+    @contextlib.contextmanager
+    def folder(self, whole: Path, *, write: bool = False, create: bool = False) -> Generator[int]:
+        """A descriptor of a folder that ``resolve`` gave, for ``dir_fd``. Raises ``OSError``
+        where something on the way is missing, or a link by now."""
+        root = self._root_of(whole, write=write)
+        if root is None:
+            raise ToolError(f"{self.name(whole)} is outside the workspace {self.root}")
+        fd = os.open(root, _FOLDER)
+        try:
+            for part in whole.relative_to(root).parts:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=fd)
+                below = os.open(part, _FOLDER, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def child_env(self) -> dict[str, str]:
+        """What a command sees of our environment."""
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if name in self.pass_env or not SECRET.search(name)
+        }
+        return {**ours, **QUIET, **self.env}
+
+
+def _existing(path: Path) -> Path:
+    try:
+        whole = path.expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"no such folder: {path}") from error
+    if not whole.is_dir():
+        raise ConfigError(f"not a folder: {path}")
+    return whole
+
+
+def plain(text: str) -> str:
+    """Without what UTF-8 cannot hold: names of files may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text

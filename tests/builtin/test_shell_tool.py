@@ -1,0 +1,221 @@
+"""Commands: nothing of them is left, nothing secret reaches them, no flood drowns us."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from builtin.tooling import call, done, refused
+
+from corral.builtin.tools import by_name
+from corral.builtin.tools.shell import WHOLE, Kept
+from corral.builtin.tools.tool import Outcome
+from corral.builtin.tools.workspace import SECRET, Workspace
+
+FORKS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("pids", "a").write(f"{os.getpid()}\\n")
+        time.sleep(300)
+    os._exit(0)
+open("pids", "a").write(f"{os.getpid()}\\n")
+print("started", flush=True)
+time.sleep(300)
+"""
+"""Ignores TERM, and has a grandchild in a session of its own that does too."""
+
+
+def python(code: str) -> str:
+    return f"exec {shlex.quote(sys.executable)} -IS -c {shlex.quote(code)}"
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
+def pids(workspace: Path) -> list[int]:
+    return [int(line) for line in (workspace / "pids").read_text().split()]
+
+
+async def started(workspace: Path, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while not (workspace / "pids").exists() or len(pids(workspace)) < count:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_output_and_errors_come_in_order_with_the_exit_code(workspace: Path) -> None:
+    command = "echo one; echo two >&2; echo three; exit 3"
+    said = await refused(Workspace(workspace), "shell", command=command)
+    assert said == "one\ntwo\nthree\n[the command exited with 3]"
+
+
+async def test_a_command_works_in_the_root_without_input(workspace: Path) -> None:
+    said = await done(Workspace(workspace), "shell", command="pwd; cat; printf end")
+    assert said == f"{workspace}\nend\n[the command exited with 0]"
+
+
+async def test_a_command_that_is_killed_or_silent_says_so(workspace: Path) -> None:
+    here = Workspace(workspace)
+    assert "killed by signal 9" in await refused(here, "shell", command="kill -9 $$")
+    assert await done(here, "shell", command="true") == (
+        "[the command exited with 0, without a word]"
+    )
+
+
+async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) -> None:
+    said = await refused(
+        Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
+    )
+    assert said.startswith("started\n[the command did not end within 1.5 s and was ended")
+    assert len(pids(workspace)) == 2
+    assert not [pid for pid in pids(workspace) if is_there(pid)]
+
+
+async def test_a_cancelled_call_takes_the_whole_tree_along(workspace: Path) -> None:
+    task = asyncio.create_task(call(Workspace(workspace), "shell", command=python(FORKS)))
+    await started(workspace, 2)
+    assert all(is_there(pid) for pid in pids(workspace))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [pid for pid in pids(workspace) if is_there(pid)]
+
+
+async def test_what_is_left_in_the_background_neither_hangs_nor_stays(workspace: Path) -> None:
+    command = "sleep 300 & echo $! >> pids; setsid sleep 300 & echo $! >> pids; echo done"
+    async with asyncio.timeout(30):
+        said = await done(Workspace(workspace), "shell", command=command)
+    assert said == "done\n[the command exited with 0]"
+    assert not [pid for pid in pids(workspace) if is_there(pid)]
+
+
+async def test_what_a_command_says_on_being_ended_is_kept(workspace: Path) -> None:
+    command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
+    said = await refused(Workspace(workspace), "shell", command=command, timeout_ms=500)
+    assert said.startswith("begun\n")
+    assert "tidied" in said
+    assert "did not end within 0.5 s" in said
+
+
+async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path) -> None:
+    told: list[str] = []
+    shell = by_name("shell")
+    assert shell is not None
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with asyncio.timeout(30):
+        outcome = await shell.call(
+            Workspace(workspace), {"command": "yes flood", "timeout_ms": 1_500}, told.append
+        )
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 64 * 1024  # in KiB
+    assert len(outcome.text) < WHOLE + 1_000
+    assert "bytes of output were let go here" in outcome.text
+    assert len(outcome.shown) <= 30_000
+    assert outcome.shown.startswith("flood\nflood\n")
+    assert sum(map(len, told)) < 2 * WHOLE
+    assert "not told live" in told[-1]
+
+
+async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:
+    said = await done(
+        Workspace(workspace), "shell", command="echo first; yes | head -c 5M; echo last"
+    )
+    assert said.startswith("first\n")
+    assert said.endswith("last\n[the command exited with 0]")
+    assert len(said.splitlines()) <= 256
+
+
+async def test_output_is_told_while_the_command_runs(workspace: Path) -> None:
+    told: list[str] = []
+    heard = asyncio.Event()
+
+    def tell(delta: str) -> None:
+        told.append(delta)
+        heard.set()
+
+    shell = by_name("shell")
+    assert shell is not None
+    command = "echo now; until [ -e go ]; do sleep 0.02; done; printf 'caf\\303'; printf '\\251'"
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        task: asyncio.Task[Outcome] = group.create_task(
+            shell.call(Workspace(workspace), {"command": command}, tell)
+        )
+        await heard.wait()
+        assert told == ["now\n"]
+        (workspace / "go").touch()
+    assert "".join(told) == "now\ncafé"
+    assert task.result().text.startswith("now\ncafé\n")
+
+
+async def test_output_that_is_no_utf8_is_replaced(workspace: Path) -> None:
+    said = await done(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
+    assert said.startswith("a\ufffdb 日本\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OPENAI_API_KEY", "my_api_key", "APP_SECRET", "GITHUB_TOKEN", "DB_PASSWORD"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "X_CREDENTIAL", "AWS_SECRET_ACCESS_KEY", "TOKEN"),
+        *("aws_access_key", "PGPASSWORD", "SSH_PRIVATE_KEY"),
+    ],
+)
+async def test_secrets_stay_home_unless_passed_on_purpose(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "canary")
+    assert "canary" not in await done(Workspace(workspace), "shell", command="env")
+    passed = Workspace(workspace, pass_env=[name])
+    assert f"{name}=canary" in await done(passed, "shell", command="env")
+    given = Workspace(workspace, env={name: "given"})
+    assert f"{name}=given" in await done(given, "shell", command="env")
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "HOME", "TOKENIZERS_PARALLELISM", "KEYBOARD", "SECRETARY"]
+)
+def test_what_only_sounds_secret_is_passed(name: str) -> None:
+    assert not SECRET.search(name)
+
+
+async def test_nobody_turns_pages_or_asks_for_a_password(workspace: Path) -> None:
+    command = "echo $PAGER $GIT_PAGER $GIT_TERMINAL_PROMPT"
+    assert (await done(Workspace(workspace), "shell", command=command)).startswith("cat cat 0\n")
+
+
+@pytest.mark.parametrize("timeout", [0, 600_001, "soon"])
+async def test_a_timeout_that_cannot_be_is_refused(workspace: Path, timeout: int | str) -> None:
+    said = await refused(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
+    assert "timeout_ms: expected" in said
+    assert not (workspace / "x").exists()
+
+
+def test_a_cut_goes_through_no_character() -> None:
+    for size in range(1, 9):
+        kept = Kept(size)
+        for _ in range(50):
+            kept.add("日".encode())
+        assert "\ufffd" not in kept.text
+
+
+def test_a_stream_is_kept_whole_up_to_its_limit() -> None:
+    kept = Kept(1_000)
+    for at in range(0, 1_000, 7):
+        kept.add(b"x" * min(7, 1_000 - at))
+    assert kept.text == "x" * 1_000
+    for _ in range(10_000):
+        kept.add(b"y" * 10_000)
+    assert len(kept.text) < 1_200
