@@ -1,10 +1,145 @@
-"""Models through their vendors' own APIs, found by name.
+"""Models through their vendors' own APIs: one client for all.
 
 ::
 
     answer = await corral.models.generate("gemini:gemini-2.5-flash", "Say hello")
+    print(answer.text)
 
-A vendor's module is imported only when a name asks for it. Other packages add
-theirs through the entry point group ``corral.models``, each entry naming a tuple
-of records.
+Each name is loaded when it is first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from corral.content import Cost, Usage
+    from corral.errors import NoObject as NoObjectError
+    from corral.generation import (
+        Failed,
+        Finish,
+        FinishReason,
+        ProviderEvent,
+        RateLimit,
+        Request,
+        Response,
+        ResponseFormat,
+        Start,
+        StepFinish,
+        StreamEvent,
+        TextDelta,
+        TextEnd,
+        TextStart,
+        ThinkingDelta,
+        ThinkingEnd,
+        ThinkingStart,
+        ToolCallDelta,
+        ToolCallEnd,
+        ToolCallStart,
+        ToolDone,
+        ToolNamed,
+        ToolSpec,
+    )
+    from corral.inference.client import AnswerStream, Client
+    from corral.inference.doors import GenerationStream, generate, stream
+    from corral.inference.middleware import Middleware
+    from corral.inference.objects import ObjectStream, generate_object, stream_object
+    from corral.inference.results import Generation, Step
+    from corral.messages import (
+        Audio,
+        Document,
+        Image,
+        Message,
+        RedactedThinking,
+        Text,
+        Thinking,
+        ToolCall,
+        ToolResult,
+    )
+    from corral.models.profile import Provider, Traits, Wire
+
+_HOMES = {
+    "corral.content": "Cost Usage",
+    "corral.generation": "Failed Finish FinishReason ProviderEvent RateLimit Request Response"
+    " ResponseFormat Start StepFinish StreamEvent TextDelta TextEnd TextStart ThinkingDelta"
+    " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
+    " ToolSpec",
+    "corral.inference.client": "AnswerStream Client",
+    "corral.inference.doors": "GenerationStream generate stream",
+    "corral.inference.middleware": "Middleware",
+    "corral.inference.objects": "ObjectStream generate_object stream_object",
+    "corral.inference.results": "Generation Step",
+    "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"
+    " ToolResult",
+    "corral.models.profile": "Provider Traits Wire",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "AnswerStream",
+    "Audio",
+    "Client",
+    "Cost",
+    "Document",
+    "Failed",
+    "Finish",
+    "FinishReason",
+    "Generation",
+    "GenerationStream",
+    "Image",
+    "Message",
+    "Middleware",
+    "NoObjectError",
+    "ObjectStream",
+    "Provider",
+    "ProviderEvent",
+    "RateLimit",
+    "RedactedThinking",
+    "Request",
+    "Response",
+    "ResponseFormat",
+    "Start",
+    "Step",
+    "StepFinish",
+    "StreamEvent",
+    "Text",
+    "TextDelta",
+    "TextEnd",
+    "TextStart",
+    "Thinking",
+    "ThinkingDelta",
+    "ThinkingEnd",
+    "ThinkingStart",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "ToolDone",
+    "ToolNamed",
+    "ToolResult",
+    "ToolSpec",
+    "Traits",
+    "Usage",
+    "Wire",
+    "generate",
+    "generate_object",
+    "stream",
+    "stream_object",
+]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "NoObjectError":
+        value: object = import_module("corral.errors").NoObject
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'corral.models' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

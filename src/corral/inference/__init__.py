@@ -1,0 +1,1 @@
+"""Models joined to the network: one client, and the doors above it."""

@@ -1,0 +1,274 @@
+"""The client: requests to any vendor, with retries, middleware and one pool of connections.
+
+::
+
+    async with Client.from_env() as client:
+        response = await client.complete(Request(model="gemini:gemini-2.5-flash", messages=…))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+
+from corral.errors import CorralError
+from corral.generation import Request, Response, StreamEvent
+from corral.inference.call import Reading, Sent, encode, failed_event, read_whole, send
+from corral.inference.middleware import Middleware, around_complete, around_stream
+from corral.inference.retry import attempts, delay
+from corral.io.http import Http
+from corral.io.keys import Access, access, has_key
+from corral.models import registry
+from corral.models.profile import Provider
+
+RETRIES = 2
+
+
+class Client:
+    """Vendors and their keys, for one event loop. Close it, or use it as ``async with``."""
+
+    def __init__(
+        self,
+        *,
+        keys: Mapping[str, str] | None = None,
+        base_urls: Mapping[str, str] | None = None,
+        providers: Iterable[Provider] = (),
+        middleware: Iterable[Middleware] = (),
+        max_retries: int = RETRIES,
+        connect_timeout: float = 15.0,
+        read_timeout: float = 300.0,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """``keys`` and ``base_urls`` by vendor's name win over the environment; ``providers``
+        are further vendors, or others of a known name. ``environ`` replaces the process's
+        own environment, an empty one shuts it out."""
+        self._keys = dict(keys or {})
+        self._base_urls = dict(base_urls or {})
+        self._own = {provider.name: provider for provider in providers}
+        self._middleware = tuple(middleware)
+        self._max_retries = max_retries
+        self._environ = environ
+        self._http = Http(connect_timeout=connect_timeout, read_timeout=read_timeout)
+
+    @classmethod
+    def from_env(cls, *, middleware: Iterable[Middleware] = (), **options: float) -> Client:
+        """The vendors whose key is in the environment now. No key at all is told by the first
+        call, with the name of the variable."""
+        return cls(middleware=middleware, environ=dict(os.environ), **options)  # type: ignore[arg-type]
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The vendors that can be called: their key is known."""
+        every = {provider.name: provider for provider in registry.every()} | self._own
+        return tuple(
+            name
+            for name, provider in every.items()
+            if name in self._keys or has_key(provider, self._environ)
+        )
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def check(self, model: str) -> None:
+        """Raise what would keep this model from being called: an unknown vendor, no key."""
+        self._access(model)
+
+    async def complete(self, request: Request, *, max_retries: int | None = None) -> Response:
+        """The whole answer. Raises ``CorralError`` of the kind that the failure is."""
+        retries = self._max_retries if max_retries is None else max_retries
+
+        async def core(request: Request) -> Response:
+            found, name = self._access(request.model)
+            encoded = await encode(request, found, name, streamed=False)
+
+            async def once() -> Response:
+                sent = await send(self._http, encoded, found, request, name, streamed=False)
+                return await read_whole(sent, request.model)
+
+            return await attempts(once, retries)
+
+        if self._middleware:
+            return await around_complete(self._middleware, core)(request)
+        return await core(request)
+
+    def stream(self, request: Request, *, max_retries: int | None = None) -> AnswerStream:
+        """The events of an answer. Tried again only while none has reached the caller."""
+        retries = self._max_retries if max_retries is None else max_retries
+        if not self._middleware:
+            return AnswerStream(_Batches(self, request, retries))
+
+        def core(request: Request) -> AsyncIterator[StreamEvent]:
+            return AnswerStream(_Batches(self, request, retries))
+
+        return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
+
+    def _access(self, model: str) -> tuple[Access, str]:
+        prefix, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]
+        provider = self._own.get(prefix)
+        if provider is None or not colon or not name:
+            provider, name = registry.split(model)
+        key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
+        return access(provider, self._environ, key=key, base_url=url), name
+
+    async def begin(self, request: Request) -> Sent:
+        """Send a request whose answer is to come as events."""
+        found, name = self._access(request.model)
+        encoded = await encode(request, found, name, streamed=True)
+        return await send(self._http, encoded, found, request, name, streamed=True)
+
+
+class _Batches:
+    """Events in the batches they came in, with retries before the first."""
+
+    def __init__(self, client: Client, request: Request, retries: int) -> None:
+        self._client = client
+        self._request = request
+        self._retries = retries
+        self._reading: Reading | None = None
+        self._failure: CorralError | None = None
+        self._over = False
+
+    async def batch(self) -> list[StreamEvent]:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._over = True
+            raise failure
+        if self._over:
+            return []
+        if self._reading is None:
+            return await self._first()
+        try:
+            return await self._reading.batch()
+        except CorralError as error:
+            # The caller has events already: what is wrong is told as one, and raised next.
+            self._failure = error
+            return [failed_event(error)]
+
+    async def _first(self) -> list[StreamEvent]:
+        async def once() -> list[StreamEvent]:
+            reading = self._reading = Reading(
+                await self._client.begin(self._request), self._request.model
+            )
+            return await reading.batch()
+
+        for attempt in range(self._retries + 1):
+            try:
+                return await once()
+            except CorralError as error:
+                wait = delay(attempt, error) if attempt < self._retries else None
+                if wait is None:
+                    self._over = True
+                    raise
+            await asyncio.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    @property
+    def response(self) -> Response | None:
+        return self._reading.response if self._reading is not None else None
+
+    def close(self) -> None:
+        self._over = True
+        if self._reading is not None:
+            self._reading.close()
+
+
+class _Singly:
+    """Events of an iterator that knows no batches, such as a middleware's."""
+
+    def __init__(self, events: AsyncIterator[StreamEvent]) -> None:
+        self._events = events
+        self.response: Response | None = None
+
+    async def batch(self) -> list[StreamEvent]:
+        try:
+            event = await anext(self._events)
+        except StopAsyncIteration:
+            return []
+        self.response = getattr(event, "response", None) or self.response
+        return [event]
+
+    def close(self) -> None:
+        close = getattr(self._events, "close", None)
+        if close is not None:
+            close()
+
+
+class AnswerStream:
+    """The events of one answer, as ``async for``. Left half-way, the connection is closed; as
+    ``async with`` at once. ``response`` is the whole answer, once ``finish`` was handed out."""
+
+    def __init__(self, source: _Batches | _Singly) -> None:
+        self._source = source
+        self._left: list[StreamEvent] = []
+
+    @property
+    def response(self) -> Response | None:
+        return self._source.response
+
+    def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
+        return self._events()
+
+    async def _events(self) -> AsyncGenerator[StreamEvent, None]:
+        batch = self._source.batch
+        try:
+            while events := await batch():
+                for event in events:
+                    yield event
+        finally:
+            self._source.close()
+
+    async def __anext__(self) -> StreamEvent:
+        if not self._left:
+            self._left = (await self._source.batch())[::-1]
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+    async def batch(self) -> list[StreamEvent]:
+        """The next events that came together; empty at the end."""
+        return await self._source.batch()
+
+    def close(self) -> None:
+        self._source.close()
+
+    async def __aenter__(self) -> AnswerStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._source.close()
+
+    def __del__(self) -> None:
+        self._source.close()
+
+
+_clients: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]
+] = weakref.WeakKeyDictionary()
+
+
+async def default_client() -> Client:
+    """The client of the running loop. It is closed when the loop ends: ``asyncio.run`` closes
+    every generator that is left, and with this one the client."""
+    loop = asyncio.get_running_loop()
+    held = _clients.get(loop)
+    if held is None:
+        client = Client()
+        watch = _until_the_end(client)
+        await anext(watch)
+        held = _clients[loop] = (client, watch)
+    return held[0]
+
+
+async def _until_the_end(client: Client) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.close()

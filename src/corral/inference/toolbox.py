@@ -1,0 +1,67 @@
+"""The tools of a call: told to the model, and run when it calls them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
+
+from corral.errors import ConfigError
+from corral.generation import ToolChoice, ToolNamed, ToolSpec
+from corral.messages import ToolCall, ToolResult
+from corral.sessions.tools import Tool, Tools
+
+Given: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
+
+
+class Toolbox:
+    """Functions that run here, and specs whose calls are the caller's to run."""
+
+    def __init__(self, given: Given) -> None:
+        if isinstance(given, Tools):
+            self.tools, passive = given, tuple[ToolSpec, ...]()
+        else:
+            passive = tuple(each for each in given if isinstance(each, ToolSpec))
+            self.tools = Tools([each for each in given if not isinstance(each, ToolSpec)])
+        self._passive = frozenset(spec.name for spec in passive)
+        if twice := self._passive & self.tools.by_name.keys():
+            raise ConfigError(f"two tools are called {min(twice)}")
+        active = (spec_of(tool) for tool in self.tools.by_name.values())
+        self.specs = (*active, *passive)
+
+    def runs(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether all of these can be answered here; an unknown tool is, with an error."""
+        return not any(call.name in self._passive for call in calls)
+
+    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """All of them at once, in the order of the calls. Never raises but for a cancellation."""
+        if len(calls) == 1:
+            return (await self._result(calls[0]),)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._result(call)) for call in calls]
+        return tuple(task.result() for task in tasks)
+
+    async def _result(self, call: ToolCall) -> ToolResult:
+        if call.raw is not None:
+            said = f"the arguments of {call.name} are no JSON object: {call.raw[:200]}"
+            return ToolResult(call.id, said, is_error=True, name=call.name)
+        answer = await self.tools.call(call.name, call.arguments, call_id=call.id)
+        return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
+
+
+def spec_of(tool: Tool) -> ToolSpec:
+    return ToolSpec(tool.name, tool.description, tool.parameters.json)
+
+
+def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> ToolChoice | None:
+    """``auto``, ``none``, ``required``, or the name of a tool. Raises ``ConfigError``."""
+    if choice is None or choice in ("auto", "none", "required"):
+        return cast("ToolChoice | None", choice)
+    name = choice.name if isinstance(choice, ToolNamed) else choice
+    if name not in {spec.name for spec in specs}:
+        known = ", ".join(spec.name for spec in specs) or "none"
+        raise ConfigError(
+            f"tool_choice names {name!r}, which is no tool of this call",
+            hint=f"It is auto, none, required, or one of: {known}.",
+        )
+    return ToolNamed(name)
