@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from corral.errors import ConfigError
 from corral.generation import ToolChoice, ToolNamed, ToolSpec
@@ -55,9 +55,11 @@ def spec_of(tool: Tool) -> ToolSpec:
 
 def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> ToolChoice | None:
     """``auto``, ``none``, ``required``, or the name of a tool. Raises ``ConfigError``."""
-    if choice is None or choice in ("auto", "none", "required"):
-        return cast("ToolChoice | None", choice)
-    name = choice.name if isinstance(choice, ToolNamed) else choice
+    match choice:
+        case None | "auto" | "none" | "required":
+            return choice
+        case ToolNamed(name) | str(name):
+            pass
     if name not in {spec.name for spec in specs}:
         known = ", ".join(spec.name for spec in specs) or "none"
         raise ConfigError(
