@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from corral.events import Json
-from corral.testing.script import Call
 
 SECRET = frozenset({"x-goog-api-key", "x-api-key", "api-key", "authorization"})
 """Headers that carry a key, in any vendor's spelling."""
@@ -18,6 +18,14 @@ class Headers(dict[str, str]):
 
     def __repr__(self) -> str:
         return repr({name: "…" if name in SECRET else value for name, value in self.items()})
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A function that the model calls. Without an id none is sent."""
+
+    name: str
+    args: Mapping[str, Json] = {}
+    id: str | None = None
 
 
 class ToolResult(NamedTuple):

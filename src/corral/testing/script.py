@@ -19,23 +19,15 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.testing.request import Call as Call  # noqa: PLC0414  a word of scripts too
+from corral.testing.request import Request
 
 if TYPE_CHECKING:
-    from corral.testing.request import Request
-
     Raw: TypeAlias = str | bytes
 else:
     Raw = Any  # to msgspec, bytes are base64 in a string and clash with text
 
 USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A function that the model calls. Without an id none is sent."""
-
-    name: str
-    args: Mapping[str, Json] = {}
-    id: str | None = None
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
