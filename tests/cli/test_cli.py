@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from scripted import GOOD, PROGRAM
 from corral import from_json
 from corral.events import Done
 
-_JSON = ("--program", str(PROGRAM), "--json")
 CORRAL = str(Path(sys.executable).with_name("corral"))
 
 
@@ -38,9 +38,36 @@ def corral(
     )
 
 
+AGENT = ("--agent", "gemini-cli", "--program", str(PROGRAM))
+
+
 def run(orders: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    agent = ("--agent", "gemini-cli", "--program", str(PROGRAM))
-    return corral("run", *agent, *words, "-", cwd=cwd, stdin=orders)
+    return corral("run", *AGENT, *words, "-", cwd=cwd, stdin=orders)
+
+
+class Running:
+    """``corral run --json`` under way, with its orders given."""
+
+    def __init__(self, orders: str, *words: str, cwd: Path) -> None:
+        self._process = subprocess.Popen(
+            [CORRAL, "run", *AGENT, "--json", *words, "-"],
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(orders.encode())
+        self._process.stdin.close()
+        self.stdout = self._process.stdout
+        self.signal = self._process.send_signal
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and what it wrote to stderr, once it is over."""
+        assert self._process.stderr
+        with closing(self.stdout), self._process.stderr as stderr:
+            return self._process.wait(30), stderr.read().decode()
 
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) -> None:
@@ -190,23 +217,12 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None:
-    process = subprocess.Popen(
-        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
-        cwd=workspace,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin
-    assert process.stdout
-    assert process.stderr
-    process.stdin.write(b"init\ntext x\nmany 200000\nhang")
-    process.stdin.close()
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(30) == 141
-    assert b"Traceback" not in process.stderr.read()
-    process.stderr.close()
+    running = Running("init\ntext x\nmany 200000\nhang", cwd=workspace)
+    assert running.stdout.readline()
+    running.stdout.close()
+    code, said = running.end()
+    assert code == 141
+    assert "Traceback" not in said
     assert list((Path(os.environ["CORRAL_HOME"]) / "ledger").iterdir()) == []
 
 
@@ -228,23 +244,12 @@ def test_a_closed_stdout_is_refused_before_anything_is_spent(workspace: Path) ->
 def test_an_interruption_ends_the_agent_and_exits_130(
     number: signal.Signals, workspace: Path
 ) -> None:
-    process = subprocess.Popen(
-        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
-        cwd=workspace,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"init\ndaemon\ntext x\nhang")
-    process.stdin.close()
-    process.stdout.readline()
-    process.stdout.readline()
-    process.send_signal(number)
-    rest = process.stdout.read().splitlines()
-    process.stdout.close()
-    assert process.wait(30) == 130
+    running = Running("init\ndaemon\ntext x\nhang", cwd=workspace)
+    running.stdout.readline()
+    running.stdout.readline()
+    running.signal(number)
+    rest = running.stdout.read().splitlines()
+    assert running.end()[0] == 130
     last = from_json(rest[-1])
     assert isinstance(last, Done)
     assert last.status == "interrupted"
@@ -317,22 +322,11 @@ def test_a_script_is_served_and_stops_by_itself(workspace: Path) -> None:
 
 
 def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
-    process = subprocess.Popen(
-        [CORRAL, "run", "--agent", "gemini-cli", "--program", str(PROGRAM), "--json", "-"],
-        cwd=workspace,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"init\ndaemon\ntext x\nhang")
-    process.stdin.close()
-    process.stdout.readline()
-    process.stdout.readline()
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    running = Running("init\ndaemon\ntext x\nhang", cwd=workspace)
+    running.stdout.readline()
+    running.stdout.readline()
+    running.signal(signal.SIGKILL)
+    running.end()
     ledger = Path(os.environ["CORRAL_HOME"]) / "ledger"
     assert len(list(ledger.iterdir())) == 1
     done = corral("agents", "doctor", "--reap", cwd=workspace)
@@ -342,19 +336,8 @@ def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
 
 
 def test_a_reader_that_only_stalls_does_not_stop_the_deadlines(workspace: Path) -> None:
-    process = subprocess.Popen(
-        [CORRAL, "run", "--agent", "gemini-cli", *_JSON, "--timeout", "1", "-"],
-        cwd=workspace,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"init\nmany 20000\nresult")
-    process.stdin.close()
-    assert process.wait(30) == 3
-    process.stdout.close()
+    running = Running("init\nmany 20000\nresult", "--timeout", "1", cwd=workspace)
+    assert running.end()[0] == 3
 
 
 @pytest.mark.parametrize(
@@ -375,17 +358,10 @@ def test_odd_streams_cost_no_answer(redirection: str, workspace: Path) -> None:
 
 
 def test_the_folder_of_a_killed_run_is_cleaned_away(workspace: Path) -> None:
-    process = subprocess.Popen(
-        [CORRAL, "run", "--agent", "gemini-cli", *_JSON, "--no-keep", "init\ntext x\nhang"],
-        cwd=workspace,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout
-    process.stdout.readline()
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    running = Running("init\ntext x\nhang", "--no-keep", cwd=workspace)
+    running.stdout.readline()
+    running.signal(signal.SIGKILL)
+    running.end()
     sessions = Path(os.environ["CORRAL_HOME"]) / "sessions"
     assert len(list(sessions.iterdir())) == 1
     assert corral("agents", "doctor", "--reap", cwd=workspace).returncode == 0
