@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from corral.errors import ConfigError
-from corral.testing import anthropic, chat, gemini
+from corral.testing import anthropic, chat, gemini, responses
 from corral.testing.http import BACKLOG, Answer, Incoming, serve
 from corral.testing.request import Request
 from corral.testing.script import Cursor, Script, Source
@@ -26,7 +26,7 @@ END_TIMEOUT = 10.0
 """Ending is a matter of milliseconds; this only keeps a bug from becoming a hang."""
 
 
-WIRES: Sequence[Wire] = (anthropic, chat, gemini)
+WIRES: Sequence[Wire] = (anthropic, responses, chat, gemini)
 """The last also answers for paths that nobody knows."""
 
 

@@ -1,0 +1,84 @@
+"""What a Responses request says: its history, its system prompt, its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from corral.events import Json
+from corral.testing.fields import arguments, result, string, tables, texts
+from corral.testing.request import Message, ToolResult
+from corral.testing.script import Call
+from corral.testing.wire import unsigned
+
+INSTRUCTIONS = ("system", "developer")
+"""Roles that say how to behave: no entries of the history."""
+
+
+def system(body: dict[str, Json]) -> str:
+    said = list(texts(body.get("instructions")))
+    for item in tables(body.get("input")):
+        if item.get("role") in INSTRUCTIONS:
+            said.extend(texts(item.get("content")))
+    return "\n".join(said)
+
+
+def history(sent: Json) -> list[Message]:
+    """What the model said in one answer comes as several items; here it is one message."""
+    if isinstance(sent, str):
+        return [Message("user", texts=(sent,))]
+    entries: list[Message] = []
+    for message in _items(sent):
+        if message.role == "model" and entries and entries[-1].role == "model":
+            entries[-1] = _joined(entries[-1], message)
+        else:
+            entries.append(message)
+    return entries
+
+
+def tools(declarations: Json) -> Iterator[str]:
+    """Functions, and tools whose input is plain text; the vendor's own have no name."""
+    return (name for tool in tables(declarations) if isinstance(name := tool.get("name"), str))
+
+
+def _items(sent: Json) -> Iterator[Message]:
+    """A result names only its call, so names are looked up in what came before."""
+    called: dict[str | None, str] = {}
+    for item in tables(sent):
+        id = string(item.get("call_id"))
+        match item.get("type", "message"):
+            case "message" if item.get("role") in INSTRUCTIONS:
+                pass
+            case "message":
+                role = "model" if item.get("role") == "assistant" else "user"
+                yield Message(role, texts=texts(item.get("content")))
+            case "reasoning":
+                yield _reasoning(item)
+            case "function_call" | "custom_tool_call" as kind:
+                name = called[id] = string(item.get("name")) or ""
+                plain = {"input": item.get("input")}
+                args = arguments(item.get("arguments")) if kind == "function_call" else plain
+                yield Message("model", calls=(Call(name, args, id),))
+            case "function_call_output" | "custom_tool_call_output":
+                returned = ToolResult(called.get(id, ""), result(item.get("output")), id)
+                yield Message("user", results=(returned,))
+            case _:
+                pass
+
+
+def _reasoning(item: dict[str, Json]) -> Message:
+    thoughts = texts(item.get("summary")) + texts(item.get("content"))
+    sealed = string(item.get("encrypted_content"))
+    signatures = () if sealed is None else (unsigned(sealed),)
+    return Message("model", thoughts=thoughts, signatures=signatures)
+
+
+def _joined(one: Message, other: Message) -> Message:
+    return msgspec.structs.replace(
+        one,
+        texts=one.texts + other.texts,
+        thoughts=one.thoughts + other.thoughts,
+        calls=one.calls + other.calls,
+        signatures=one.signatures + other.signatures,
+    )

@@ -1,0 +1,280 @@
+"""The openai SDK is the oracle of Responses: what it reads from us is what the script says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from testing.openai_client import MODEL, SEALED, ask, both, client, events, stream
+from testing.raw import events as raw_events
+from testing.raw import post
+
+from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
+
+PATH = "/v1/responses"
+READ: Any = {"type": "function", "name": "read", "parameters": {"type": "object"}, "strict": False}
+
+
+def test_text() -> None:
+    answer = both(say("Hel", "lo\u2028\u0085", "."))
+    assert answer.output_text == "Hello\u2028\u0085."
+    assert answer.model == MODEL
+    assert answer.status == "completed"
+    (message,) = answer.output
+    assert message.type == "message"
+    assert message.status == "completed"
+
+
+def test_thoughts_are_a_summary_and_sealed_where_that_is_asked_for() -> None:
+    turn = Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig")
+    thought, message = both(turn, include=SEALED).output
+    assert thought.type == "reasoning"
+    assert [part.text for part in thought.summary] == ["hm, yes"]
+    assert thought.encrypted_content == "c2ln"
+    assert message.type == "message"
+    unsealed = both(turn).output[0]
+    assert unsealed.type == "reasoning"
+    assert unsealed.encrypted_content is None
+
+
+def test_a_signature_alone_is_reasoning_without_a_summary() -> None:
+    thought = both(Turn(signature="sig", text="So."), include=SEALED).output[0]
+    assert thought.type == "reasoning"
+    assert (thought.summary, thought.encrypted_content) == ([], "c2ln")
+
+
+def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
+    made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
+    answer = both(Turn(text="so", calls=made))
+    calls = [item for item in answer.output if item.type == "function_call"]
+    assert [(c.call_id, c.name, json.loads(c.arguments)) for c in calls] == [
+        ("mine", "read", {"path": "a"}),
+        ("call_1", "write", {"text": "é\n", "n": [1, {}]}),
+    ]
+    assert len({c.id for c in calls}) == 2
+    assert answer.status == "completed"
+
+
+def test_a_conversation_comes_back_in_nobodys_words() -> None:
+    called = Turn(thoughts="hm", text="I read.", calls=[Call("read", {"n": 1}), Call("read")])
+    expect = Expect(tools="read", results="read", text=["Be good.", "I read."], model=MODEL)
+    with ModelServer([called, Turn(text="Done.", expect=expect)]) as server:
+        first = ask(server, tools=[READ], include=SEALED)
+        ids = [item.call_id for item in first.output if item.type == "function_call"]
+        sent = [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            *first.output,
+            {"type": "function_call_output", "call_id": ids[0], "output": "words"},
+            {
+                "type": "function_call_output",
+                "call_id": ids[1],
+                "output": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_text", "text": "b"},
+                ],
+            },
+        ]
+        done = stream(server, sent, tools=[READ], instructions="Be good.")
+        assert done.output_text == "Done."
+        assert server.failures == []
+        request = server.requests[1]
+    assert request.method == "responses"
+    assert request.tools == ("read",)
+    assert request.system == "Be good.\nBe brief."
+    assert request.last_text == "hello"
+    assert [message.role for message in request.history] == ["user", "model", "user", "user"]
+    said = request.history[1]
+    assert (said.thoughts, said.texts) == (("hm",), ("I read.",))
+    assert said.signatures == ("scripted-signature",)
+    assert said.calls == (Call("read", {"n": 1}, "call_0"), Call("read", {}, "call_1"))
+    assert request.history[2].results == (ToolResult("read", "words", "call_0"),)
+    assert request.tool_results == [("read", "words"), ("read", "a\nb")]
+
+
+def test_plain_tools_and_nonsense_are_read_too() -> None:
+    sent = [
+        {"role": "assistant", "content": "so"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+        {"type": "function_call", "name": "odd", "arguments": "{no json"},
+        {"type": "odd"},
+        "nonsense",
+    ]
+    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
+    with ModelServer([say("ok")]) as server:
+        post(server, PATH, {"model": "m", "input": sent, "tools": tools})
+        (request,) = server.requests
+    assert request.tools == ("patch",)
+    assert request.tool_calls == [Call("patch", {"input": "*** Begin"}, "c"), Call("odd")]
+    assert request.tool_results == [("patch", "done")]
+    assert [message.role for message in request.history] == ["model", "user", "model"]
+
+
+def test_made_up_ids_are_unlike_those_before() -> None:
+    before = {"type": "function_call", "call_id": "call_0", "name": "read", "arguments": "{}"}
+    with ModelServer([call("read")]) as server:
+        (made,) = ask(server, [before]).output
+    assert made.type == "function_call"
+    assert made.call_id == "call_1"
+
+
+def test_usage_counts_the_cache_among_the_input_and_reasoning_among_the_output() -> None:
+    usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
+    told = both(Turn(text="a", usage=usage)).usage
+    assert told is not None
+    assert (told.input_tokens, told.output_tokens, told.total_tokens) == (100, 8, 108)
+    assert told.input_tokens_details.cached_tokens == 60
+    assert told.input_tokens_details.cache_write_tokens == 30
+    assert told.output_tokens_details.reasoning_tokens == 3
+
+
+def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
+    counted = both(say("four" * 4)).usage
+    assert counted is not None
+    assert counted.output_tokens == 4
+    assert both(Turn(text="a", usage=False)).usage is None
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("MAX_TOKENS", "max_output_tokens"), ("SAFETY", "content_filter")]
+)
+def test_an_answer_that_is_not_all_of_it_is_incomplete(finish: str, reason: str) -> None:
+    answer = both(say("a", finish=finish))
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == reason
+    assert answer.output_text == "a"
+    (message,) = answer.output
+    assert message.type == "message"
+    assert message.status == "incomplete"
+
+
+def test_a_response_can_fail_and_still_be_an_answer() -> None:
+    turn = Turn(text="a", finish="FAILED", message="Try again.", error_status="rate_limit_exceeded")
+    answer = both(turn)
+    assert answer.status == "failed"
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.message) == ("rate_limit_exceeded", "Try again.")
+
+
+def test_a_refusal_says_why_or_is_filtered() -> None:
+    answer = both(Turn(text="never", block_reason="SAFETY", message="not this"))
+    assert answer.status == "completed"
+    (message,) = answer.output
+    assert message.type == "message"
+    assert [part.to_dict() for part in message.content] == [
+        {"type": "refusal", "refusal": "not this"}
+    ]
+    filtered = both(Turn(text="never", block_reason="SAFETY"))
+    assert filtered.output == []
+    assert filtered.incomplete_details is not None
+    assert filtered.incomplete_details.reason == "content_filter"
+
+
+def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
+    turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
+    with ModelServer([turn]) as server:
+        told = raw_events(post(server, PATH, {"model": "m", "stream": True}))
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert [event["type"].removeprefix("response.") for event in told] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    items = [event["output_index"] for event in told if "output_index" in event]
+    assert items == [0] * 6 + [1] * 7 + [2] * 5
+
+
+def test_a_refusal_is_streamed_as_one() -> None:
+    with ModelServer([Turn(block_reason="SAFETY", message="not this")]) as server:
+        told = [event.type for event in events(server)]
+    assert "response.refusal.delta" in told
+    assert "response.refusal.done" in told
+
+
+def test_the_sdks_own_assembler_agrees() -> None:
+    async def talk() -> None:
+        turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
+        async with ModelServer([turn]) as server:
+            url = server.env["OPENAI_BASE_URL"]
+            async with (
+                AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as sdk,
+                sdk.responses.stream(model=MODEL, input="hello") as told,
+            ):
+                answer = await told.get_final_response()
+        assert answer.output_text == "ab"
+        assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+
+    asyncio.run(talk())
+
+
+def test_without_a_finish_the_stream_just_ends() -> None:
+    with ModelServer([Turn(text="a", finish=None), Turn(finish="")]) as server:
+        first, second = events(server), events(server)
+    assert first[-1].type == "response.output_item.done"
+    assert [event.type for event in second] == ["response.created", "response.in_progress"]
+
+
+def test_a_response_repeats_what_was_asked_for() -> None:
+    more: Any = {"instructions": "Be good.", "max_output_tokens": 9, "tools": [READ]}
+    answer = both(say("a"), **more)
+    assert answer.instructions == "Be good."
+    assert answer.max_output_tokens == 9
+    assert [tool.type for tool in answer.tools] == ["function"]
+
+
+def test_the_answers_of_two_requests_have_two_ids() -> None:
+    with ModelServer([say("a")] * 3) as server:
+        one, two = ask(server), ask(server, "other")
+        assert one.id != two.id
+        assert ask(server).id == one.id
+
+
+def test_any_path_before_it_and_a_lane_will_do() -> None:
+    with ModelServer([]) as server:
+        lane = server.lane("mine", [say("a"), say("b")])
+        assert ask(lane).output_text == "a"
+        body = {"model": "m", "input": "hello"}
+        assert "resp_" in post(lane, "/proxy/openai/responses?api-version=1", body)
+        assert [request.lane for request in server.requests] == ["mine", "mine"]
+
+
+def test_one_script_is_played_on_both_of_the_vendors_wires() -> None:
+    with ModelServer([say("a"), say("b")]) as server, client(server) as sdk:
+        assert ask(server).output_text == "a"
+        chat = sdk.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}]
+        )
+        assert chat.choices[0].message.content == "b"
+        assert [r.method for r in server.requests] == ["responses", "chat.completions"]
+
+
+def test_the_environment_leads_the_sdk_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ModelServer([say("a")], key="right") as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        with OpenAI(max_retries=0) as sdk:
+            assert sdk.responses.create(model=MODEL, input="hello").output_text == "a"
+            assert MODEL in [model.id for model in sdk.models.list()]
