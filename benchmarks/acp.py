@@ -16,7 +16,7 @@ UPDATES = 100_000
 PROMPT_ROUNDS = 3
 PROCESSES = 4
 PROMPTS = 60
-"""More than a process of the pool serves, twice over."""
+"""More than one process of the pool serves."""
 QUICK_PROMPTS = 30
 MEMORY_PROMPTS = 1_000
 
@@ -113,7 +113,7 @@ def prompts(world: World) -> list[Row]:
         row("pool", f"pool, {count} sessions", "cpu", 10),
         row("session", "one session, once it is open", "warm", 60),
         row("session", f"one session, {count} prompts and its start", "cpu", None),
-        first("pool", "pool, two at once: time to the whole answer"),
+        first("pool", "pool, two at once: time to the first text"),
         first("session", "one session: time to the first text"),
     ]
 

@@ -2,8 +2,7 @@
 
 What they cost is counted for this process and all that came of it, living and gone:
 ``cpu`` from before the first, its start and end included, ``warm`` from the end of the
-first to the end of the last. ``first`` is the median of the times to the first text; a
-pool hands out no events, so with it to the whole answer.
+first to the end of the last. ``first`` is the median of the times to the first text.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ class Watch:
         self._begun: float | None = time.monotonic()
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, Text):
-            self.stop()
-
-    def stop(self) -> None:
-        if self._begun is not None:
+        if isinstance(event, Text) and self._begun is not None:
             waits.append(time.monotonic() - self._begun)
             self._begun = None
 
@@ -60,9 +55,7 @@ async def by_pool() -> None:
 
     async def client(count: int) -> None:
         for _ in range(count):
-            watch = Watch()
-            await pool.run("go", check=True)
-            watch.stop()
+            await pool.run("go", check=True, on_event=Watch().hear)
             marks.append(spent())
 
     async with corral.pool("gemini-acp", size=1, prompts_at_once=2, **OPTIONS) as pool:
