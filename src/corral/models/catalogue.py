@@ -1,0 +1,247 @@
+"""What is known of models: their windows, limits, abilities and prices.
+
+Advice, never a gate: a model that is not here can be used all the same, and what
+is not known of one is None. The figures stand in ``catalogue.toml``; a person's
+own, already parsed, are laid over them with ``Catalogue.merged``::
+
+    [models."gemini:gemini-2.5-flash"]
+    prices = { input = 0.25, output = 2.00, cache_read = 0.02 }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from functools import cache
+from math import isfinite
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+
+from corral.content import Cost, Usage
+from corral.errors import ConfigError
+
+Ability = Literal["tools", "images", "audio", "documents", "reasoning", "json_schema", "caching"]
+
+Price = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+SNAPSHOT = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|\d{3}|preview-\d{2}-\d{4})$")
+"""What vendors append to the name of the same model at the same price: ``-20250929``,
+``-2025-08-07``, ``-001``, ``-preview-09-2025``. Not ``-preview-04-17``: those had prices
+of their own."""
+
+DATED = re.compile(r"-\d{3,8}(-\d{2}){0,2}")
+"""What a vendor that was asked for ``grok-4`` calls it in its answer: ``grok-4-0709``."""
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """USD for a million tokens, of text and without a discount for batches."""
+
+    input: Price
+    output: Price
+    cache_read: Price | None = None
+    cache_write: Price | None = None
+    """For as long as the vendor keeps it when nothing else is asked for."""
+
+
+class Tier(Prices, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices of the whole request, once its input is more than so many tokens."""
+
+    above: Count
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model. ``None`` is not known."""
+
+    id: str
+    """``vendor:model``."""
+    aliases: tuple[str, ...] = ()
+    window: Count | None = None
+    """Tokens of input and output together, or of input alone, as the vendor counts it."""
+    output_limit: Count | None = None
+    abilities: tuple[Ability, ...] = ()
+    prices: Prices | None = None
+    tiers: tuple[Tier, ...] = ()
+    knowledge: str | None = None
+    """Until when it was taught, such as ``2025-01``."""
+    note: str | None = None
+    checked: date | None = None
+    """When the figures were compared with the vendor's."""
+
+    def prices_for(self, tokens: int) -> Prices | None:
+        """Those of a request with so many tokens of input."""
+        reached = [tier for tier in self.tiers if tokens > tier.above]
+        return max(reached, key=lambda tier: tier.above) if reached else self.prices
+
+
+class Catalogue:
+    """Entries by id and alias. Never changed: ``merged`` makes another."""
+
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        checked: date | None = None,
+        same: Mapping[str, str] | None = None,
+    ) -> None:
+        self.checked = checked
+        self._same = dict(same or {})
+        self._entries = {entry.id: entry for entry in entries}
+        self._names = {name: name for name in self._entries}
+        for entry in self._entries.values():
+            for alias in entry.aliases:
+                other = self._names.setdefault(alias, entry.id)
+                if other != entry.id or alias in self._entries:
+                    raise ConfigError(f"{entry.id}: {alias!r} already names {other}")
+
+    def every(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def lookup(self, model_id: str) -> Entry | None:
+        """The entry of an id, an alias, or a dated snapshot of either; never a mere relative."""
+        vendor, colon, name = model_id.strip().partition(":")
+        name = name.strip().removeprefix("models/")
+        if not colon or not name:
+            return None
+        vendor = vendor.strip().lower()
+        whole = f"{self._same.get(vendor, vendor)}:{name}"
+        found = self._names.get(whole) or self._names.get(SNAPSHOT.sub("", whole))
+        return self._entries[found] if found else None
+
+    def cost(self, model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
+        """Of *one* request: tiers count by request, so a sum of several would be priced wrong.
+
+        ``answered_by`` is the model that the vendor says has answered; it decides. Unknown
+        where a price or a count is missing.
+        """
+        entry = self._billed(model_id, answered_by)
+        read, written = usage.cache_read or 0, usage.cache_write or 0
+        if entry is None or usage.coverage != "complete":
+            return Cost()
+        if usage.input is None or usage.output is None or usage.input < read + written:
+            return Cost()
+        prices = entry.prices_for(usage.input)
+        if prices is None:
+            return Cost()
+        if (read and prices.cache_read is None) or (written and prices.cache_write is None):
+            return Cost()
+        millions = (
+            (usage.input - read - written) * prices.input
+            + read * (prices.cache_read or 0)
+            + written * (prices.cache_write or 0)
+            + usage.output * prices.output
+        )
+        return Cost(usd=millions / 1_000_000, source="computed")
+
+    def merged(self, table: Mapping[str, Any], source: str = "models.toml") -> Catalogue:
+        """These with a person's own laid over them, field by field; prices replace prices whole.
+
+        Raises ``ConfigError`` that names the model and the field.
+        """
+        own = _file(table, source)
+        entries = dict(self._entries)
+        for name, fields in own.models.items():
+            known = self._entries.get(self._names.get(name, name))
+            before: dict[str, Any] = msgspec.to_builtins(known) if known else {"id": name}
+            if "prices" in fields and "tiers" not in fields:
+                before.pop("tiers", None)  # they belong to the prices that are gone
+            whole = {**before, "checked": own.checked, **fields}
+            entry = _entry(whole, f"{source}: {name}")
+            entries[entry.id] = entry
+        try:
+            return Catalogue(entries.values(), self.checked, {**self._same, **own.same})
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error.message}") from error
+
+    def _billed(self, model_id: str, answered_by: str | None) -> Entry | None:
+        asked = self.lookup(model_id)
+        if not answered_by:
+            return asked
+        vendor, _, name = model_id.strip().partition(":")
+        answered = answered_by.strip().removeprefix("models/")
+        found = self.lookup(f"{vendor}:{answered}")
+        if found is not None or asked is None:
+            return found
+        for called in (name.strip(), asked.id.partition(":")[2]):
+            rest = answered.removeprefix(called)
+            if not rest or (rest != answered and DATED.fullmatch(rest)):
+                return asked
+        return None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: dict[str, dict[str, Any]] = {}
+    checked: date | None = None
+    same: dict[str, str] = {}
+    """Vendor → whose models it sells, at the same prices."""
+
+
+def _file(table: Mapping[str, Any], source: str) -> _File:
+    try:
+        return msgspec.convert(table, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{source}: {error}", hint='Known are checked, same and [models."vendor:model"].'
+        ) from error
+
+
+def _entry(fields: Mapping[str, Any], where: str) -> Entry:
+    vendor, _, name = str(fields["id"]).partition(":")
+    if not vendor or not name:
+        raise ConfigError(f"{where}: a model is named vendor:model")
+    _refuse_infinite(fields, where, "")
+    try:
+        return msgspec.convert(fields, Entry)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}", hint=f"Known are {_FIELDS}.") from error
+
+
+_FIELDS = ", ".join(name for name in Entry.__struct_fields__ if name not in ("id", "checked"))
+
+
+def _refuse_infinite(value: object, where: str, path: str) -> None:
+    """TOML can say ``nan`` and ``inf``; no comparison would ever find them wrong."""
+    match value:
+        case float() if not isfinite(value):
+            raise ConfigError(f"{where}: {path.lstrip('.')} is {value}, which is no price")
+        case Mapping():
+            for key, inner in cast("Mapping[str, object]", value).items():
+                _refuse_infinite(inner, where, f"{path}.{key}")
+        case list() | tuple():
+            for number, inner in enumerate(cast("list[object]", value)):
+                _refuse_infinite(inner, where, f"{path}[{number}]")
+        case _:
+            pass
+
+
+@cache
+def shipped() -> Catalogue:
+    """The one that comes with corral, read when first asked for."""
+    import tomllib
+    from importlib import resources
+
+    text = resources.files("corral.models").joinpath("catalogue.toml").read_text("utf-8")
+    table = _file(tomllib.loads(text), "catalogue.toml")
+    return Catalogue(
+        (
+            _entry({"id": name, "checked": table.checked, **fields}, f"catalogue.toml: {name}")
+            for name, fields in table.models.items()
+        ),
+        table.checked,
+        table.same,
+    )
+
+
+def lookup(model_id: str) -> Entry | None:
+    """Of the shipped catalogue: the entry of an id, an alias, or a dated snapshot of either."""
+    return shipped().lookup(model_id)
+
+
+def every() -> Iterator[Entry]:
+    return shipped().every()
+
+
+def cost(model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
+    """What one request costs by the shipped prices; unknown where one is missing."""
+    return shipped().cost(model_id, usage, answered_by)

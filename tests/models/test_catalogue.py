@@ -1,0 +1,251 @@
+"""What is known of models: found only where sure, priced only where known."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from datetime import date
+from typing import Any
+
+import pytest
+
+from corral.content import Cost, Usage
+from corral.errors import ConfigError
+from corral.models import catalogue, registry
+from corral.models.catalogue import Catalogue, Entry, Prices, Tier
+
+TIERED = Entry(
+    id="x:pro",
+    aliases=("x:best",),
+    prices=Prices(input=1, output=10, cache_read=0.1, cache_write=1.25),
+    tiers=(
+        Tier(above=1_000, input=2, output=20, cache_read=0.2, cache_write=2.5),
+        Tier(above=2_000, input=4, output=40),
+    ),
+)
+KNOWN = Catalogue([TIERED, Entry(id="x:plain", window=10)], date(2026, 1, 2), {"x-too": "x"})
+
+
+def used(**counts: int) -> Usage:
+    return Usage(**counts, coverage="complete")
+
+
+def usd(catalogue: Catalogue, model: str, **counts: int) -> float | None:
+    return catalogue.cost(model, used(**counts)).usd
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("gemini:gemini-2.5-flash", "gemini:gemini-2.5-flash"),
+        ("gemini:2.5-flash", "gemini:gemini-2.5-flash"),
+        ("Gemini:models/gemini-2.5-flash", "gemini:gemini-2.5-flash"),
+        (" gemini : gemini-2.5-flash ", "gemini:gemini-2.5-flash"),
+        ("gemini:gemini-2.5-flash-001", "gemini:gemini-2.5-flash"),
+        ("gemini:gemini-2.5-flash-preview-09-2025", "gemini:gemini-2.5-flash"),
+        ("gemini:gemini-2.5-flash-lite-preview-09-2025", "gemini:gemini-2.5-flash-lite"),
+        ("anthropic:claude-sonnet-4-5-20250929", "anthropic:claude-sonnet-4-5"),
+        ("anthropic:sonnet-4.5", "anthropic:claude-sonnet-4-5"),
+        ("openai:gpt-5-2025-08-07", "openai:gpt-5"),
+        ("openai:gpt-5.6", "openai:gpt-5.6-sol"),
+        ("openai-chat:gpt-5", "openai:gpt-5"),
+    ],
+)
+def test_a_model_is_found_by_id_alias_and_snapshot(asked: str, found: str) -> None:
+    entry = catalogue.lookup(asked)
+    assert entry is not None
+    assert entry.id == found
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "gemini",
+        "gemini:",
+        "gemini-2.5-flash",  # whose?
+        "openrouter:gemini-2.5-flash",  # somebody else's price
+        "gemini:gemini-2.5-flash-preview-04-17",  # had prices of its own
+        "gemini:gemini-2.5-flash-image",
+        "gemini:gemini-2.5-flash-native-audio-preview-09-2025",
+        "gemini:gemini-2.5",
+        "gemini:gemini-flash-latest",
+        "openai:gpt-5-codex",
+        "openai:gpt-5-pro",
+        "openai:gpt-5-",
+        "anthropic:claude-sonnet-4",
+        "anthropic:claude-sonnet-4-5-2025",
+    ],
+)
+def test_a_relative_is_never_taken_for_the_model(asked: str) -> None:
+    assert catalogue.lookup(asked) is None
+
+
+def test_the_shipped_figures_are_whole_and_plausible() -> None:
+    entries = list(catalogue.every())
+    assert len(entries) > 30
+    assert catalogue.shipped().checked
+    for entry in entries:
+        assert entry.checked == catalogue.shipped().checked, entry.id
+        assert entry.abilities, entry.id
+        assert (entry.window or math.inf) >= (entry.output_limit or 0), entry.id
+        limits = [tier.above for tier in entry.tiers]
+        assert limits == sorted(set(limits)), entry.id
+        assert entry.prices or not entry.tiers, entry.id
+        for prices in filter(None, (entry.prices, *entry.tiers)):
+            assert 0 < prices.input < prices.output, entry.id
+            assert (prices.cache_read or 0) < prices.input, entry.id
+            assert prices.cache_write is None or prices.cache_write > prices.input, entry.id
+
+
+def test_every_vendor_of_the_catalogue_is_one_we_can_ask() -> None:
+    names = {provider.name for provider in registry.every()}
+    assert {entry.id.partition(":")[0] for entry in catalogue.every()} <= names
+
+
+def test_each_kind_of_token_has_its_price_and_the_cached_are_part_of_the_input() -> None:
+    whole = usd(KNOWN, "x:pro", input=1_000, output=100, cache_read=600, cache_write=100)
+    assert whole == pytest.approx((300 * 1 + 600 * 0.1 + 100 * 1.25 + 100 * 10) / 1e6)
+
+
+def test_reasoning_is_part_of_the_output_and_not_paid_twice() -> None:
+    thought = usd(KNOWN, "x:pro", input=10, output=100, reasoning=90)
+    assert thought == usd(KNOWN, "x:pro", input=10, output=100)
+
+
+@pytest.mark.parametrize(("tokens", "price"), [(1_000, 1), (1_001, 2), (2_000, 2), (2_001, 4)])
+def test_a_tier_prices_the_whole_request_once_its_input_is_above(tokens: int, price: int) -> None:
+    paid = usd(KNOWN, "x:pro", input=tokens, output=10)
+    assert paid == pytest.approx((tokens * price + 10 * price * 10) / 1e6)
+
+
+def test_the_cached_tokens_count_towards_the_tier() -> None:
+    paid = usd(KNOWN, "x:pro", input=1_500, output=0, cache_read=1_400)
+    assert paid == pytest.approx((100 * 2 + 1_400 * 0.2) / 1e6)
+
+
+def test_a_computed_cost_says_so() -> None:
+    assert catalogue.cost("gemini:gemini-2.5-pro", used(input=200_000, output=0)) == Cost(
+        usd=0.25, source="computed"
+    )
+    assert catalogue.cost("gemini:gemini-2.5-pro", used(input=200_001, output=0)).usd == (
+        pytest.approx(0.5000025)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "usage"),
+    [
+        ("x:unheard-of", used(input=1, output=1)),
+        ("x:plain", used(input=1, output=1)),
+        ("x:pro", Usage()),
+        ("x:pro", Usage(input=1, output=1)),
+        ("x:pro", Usage(input=1, output=1, coverage="partial")),
+        ("x:pro", used(input=1)),
+        ("x:pro", used(output=1)),
+        ("x:pro", used(input=1, output=1, cache_read=2)),
+        ("x:pro", used(input=3_000, output=1, cache_read=1)),
+        ("x:pro", used(input=3_000, output=1, cache_write=1)),
+    ],
+)
+def test_a_cost_is_unknown_where_a_price_or_a_count_is_missing(model: str, usage: Usage) -> None:
+    assert KNOWN.cost(model, usage) == Cost()
+
+
+def test_nothing_used_costs_nothing_which_is_known() -> None:
+    assert KNOWN.cost("x:pro", used(input=0, output=0)) == Cost(usd=0, source="computed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "price"),
+    [
+        ("x:pro", "pro", 1),
+        ("x:pro", "models/pro", 1),
+        ("x:pro", "pro-0709", 1),
+        ("x:pro", "pro-2026-01-01", 1),
+        ("x:best", "pro-0709", 1),
+        ("x:best", "best", 1),
+        ("x:whatever-latest", "pro", 1),
+        ("x:pro", "", 1),
+        ("x:pro", "plain", None),
+        ("x:pro", "pro-mini", None),
+        ("x:pro", "pro-1", None),
+        ("x:pro", "somebody-else", None),
+    ],
+)
+def test_the_model_that_answered_is_the_one_that_is_paid(
+    asked: str, answered: str, price: int | None
+) -> None:
+    paid = KNOWN.cost(asked, used(input=1_000, output=0), answered).usd
+    assert paid == (None if price is None else pytest.approx(price / 1e3))
+
+
+def test_ones_own_figures_lie_over_the_shipped_ones_field_by_field() -> None:
+    own = KNOWN.merged(
+        {
+            "checked": date(2026, 5, 1),
+            "models": {"x:plain": {"output_limit": 5}, "y:new": {"window": 7}},
+        }
+    )
+    plain, new = own.lookup("x:plain"), own.lookup("y:new")
+    assert plain == Entry(id="x:plain", window=10, output_limit=5, checked=date(2026, 5, 1))
+    assert new == Entry(id="y:new", window=7, checked=date(2026, 5, 1))
+    assert own.lookup("x-too:pro") == KNOWN.lookup("x:pro") == TIERED
+    assert KNOWN.lookup("y:new") is None, "the shipped ones stay as they were"
+
+
+def test_ones_own_prices_take_the_place_of_all_the_others_of_that_model() -> None:
+    own = KNOWN.merged({"models": {"x:best": {"prices": {"input": 0, "output": 1}}}})
+    assert usd(own, "x:pro", input=5_000, output=1_000_000) == 1
+    assert own.cost("x:pro", used(input=10, output=0, cache_read=5)) == Cost()
+
+
+def bad(**fields: Any) -> dict[str, Any]:
+    return {"models": {"x:pro": fields}}
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (bad(prices={"input": -1, "output": 1}), ["x:pro", "prices.input", ">= 0"]),
+        (bad(prices={"input": 1, "output": math.nan}), ["x:pro", "prices.output is nan"]),
+        (bad(prices={"input": math.inf, "output": 1}), ["x:pro", "prices.input is inf"]),
+        (bad(prices={"input": 1}), ["x:pro", "`output`", "prices"]),
+        (bad(prices={"input": "1", "output": 1}), ["x:pro", "prices.input"]),
+        (bad(prices={"input": True, "output": 1}), ["x:pro", "prices.input"]),
+        (bad(prices={"input": 1, "output": 1, "ouput": 1}), ["x:pro", "`ouput`"]),
+        (bad(tiers=[{"input": 1, "output": 1}]), ["x:pro", "`above`", "tiers[0]"]),
+        (
+            bad(tiers=[{"above": 1, "input": math.nan, "output": 1}]),
+            ["x:pro", "tiers[0].input is nan"],
+        ),
+        (bad(window=0), ["x:pro", "window"]),
+        (bad(windw=1), ["x:pro", "`windw`", "Known are aliases, window"]),
+        (bad(abilities=["magic"]), ["x:pro", "magic"]),
+        (bad(aliases=["x:plain"]), ["x:pro", "'x:plain' already names x:plain"]),
+        ({"models": {"pro": {}}}, ["pro", "vendor:model"]),
+        ({"models": {"x:pro": 3}}, ["models"]),
+        ({"models": 3}, ["models"]),
+        ({"modles": {}}, ["`modles`", "Known are checked"]),
+    ],
+)
+def test_what_is_wrong_in_ones_own_figures_is_named(table: dict[str, Any], says: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        KNOWN.merged(table, "mine.toml")
+    assert all(text in str(caught.value) for text in ["mine.toml", *says]), str(caught.value)
+
+
+def test_two_models_cannot_share_an_alias() -> None:
+    with pytest.raises(ConfigError, match="already names"):
+        Catalogue([Entry(id="x:a", aliases=("x:c",)), Entry(id="x:b", aliases=("x:c",))])
+
+
+def test_the_figures_are_read_only_when_somebody_asks() -> None:
+    code = (
+        "import sys, corral.models.catalogue as c; assert 'tomllib' not in sys.modules; c.every()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
