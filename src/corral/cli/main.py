@@ -17,6 +17,7 @@ from corral.version import __version__
 COMMANDS = {
     "run": ("corral.cli.run", "Give an agent a prompt and see it through."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
+    "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
     "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
 }

@@ -1,0 +1,191 @@
+"""``corral models``: whose models can be asked here, and what is known of each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from corral.cli.tables import table
+from corral.errors import ConfigError
+from corral.io import folders
+from corral.models import registry
+from corral.models.catalogue import Catalogue, Entry, Prices, shipped
+from corral.models.profile import Provider
+
+UNLISTED = "Not in the catalogue, which is advice only: the model can be used all the same."
+OTHERS = "Other models can be used too."
+
+
+@click.group("models")
+def command() -> None:
+    """List vendors and models, their limits and prices."""
+
+
+@command.command("list")
+@click.option("--provider", "name", metavar="NAME", help="Of this vendor only.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_models(name: str | None, as_json: bool) -> None:
+    """The vendors known here, whether their keys are set, and the models of the catalogue.
+    Any other model of theirs can be used too."""
+    known = list(registry.every()) if name is None else [registry.find(name)]
+    catalogue = _catalogue()
+    vendors = [_vendor(provider) for provider in known]
+    entries = list(_of(catalogue, known))
+    if as_json:
+        found = {
+            "checked": catalogue.checked,
+            "vendors": vendors,
+            "models": [_plain(entry) for entry in entries],
+        }
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    rows = [(str(one["name"]), _key(one), str(one["base_url"] or "–")) for one in vendors]
+    click.echo(table(("vendor", "key", "base URL"), rows))
+    if entries:
+        head = ("model", "window", "output", "in", "out", "cached", "abilities")
+        click.echo("\n" + table(head, [_row(entry) for entry in entries]))
+        click.echo(f"\nIn USD for a million tokens, as of {catalogue.checked}. {OTHERS}")
+
+
+@command.command("show")
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(model: str, as_json: bool) -> None:
+    """All that is known of one model, given as vendor:model."""
+    provider, name = registry.split(model)
+    entry = _catalogue().lookup(f"{provider.name}:{name}")
+    shown: dict[str, Any] = {
+        "model": f"{provider.name}:{name}",
+        "listed": entry is not None,
+        "vendor": _vendor(provider),
+        **({"note": UNLISTED} if entry is None else _plain(entry)),
+    }
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    click.echo(table(("", ""), list(_told(shown, entry))).lstrip("\n"))
+
+
+def _catalogue() -> Catalogue:
+    """The shipped one, with the person's own figures over it."""
+    given = os.environ.get("CORRAL_MODELS")
+    if given == "":
+        return shipped()
+    path = Path(given) if given else folders.user_config().with_name("models.toml")
+    if given is None and not path.is_file():
+        return shipped()
+    import tomllib
+
+    try:
+        own = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    return shipped().merged(own, str(path))
+
+
+def _of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
+    names = {provider.name for provider in known}
+    return (entry for entry in catalogue.every() if entry.id.partition(":")[0] in names)
+
+
+def _vendor(provider: Provider) -> dict[str, Any]:
+    """Names of variables, never what they hold."""
+    return {
+        "name": provider.name,
+        "title": provider.title,
+        "aliases": list(provider.aliases),
+        "wire": provider.wire.name,
+        "key": next((name for name in provider.key_env if os.environ.get(name)), None),
+        "key_variables": list(provider.key_env),
+        "key_optional": provider.key_optional,
+        "credentials": provider.credentials,
+        "base_url": _base_url(provider),
+        "base_url_variables": list(provider.base_url_env),
+    }
+
+
+def _base_url(provider: Provider) -> str:
+    """That in force, without a name and password that may stand in it."""
+    given = (os.environ.get(name) for name in provider.base_url_env)
+    url = next((url for url in given if url), provider.base_url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(no URL)"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _key(vendor: dict[str, Any]) -> str:
+    if vendor["key"]:
+        return f"✓ {vendor['key']}"
+    if vendor["credentials"]:
+        return f"by {vendor['credentials']} credentials"
+    if vendor["key_optional"]:
+        return "not needed"
+    return f"– {' or '.join(vendor['key_variables'])}"
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    prices = entry.prices
+    money = (prices.input, prices.output, prices.cache_read) if prices else (None,) * 3
+    return (
+        entry.id,
+        _count(entry.window),
+        _count(entry.output_limit),
+        *(_usd(price) for price in money),
+        " ".join(entry.abilities),
+    )
+
+
+def _told(shown: dict[str, Any], entry: Entry | None) -> Iterator[tuple[str, str]]:
+    vendor = shown["vendor"]
+    yield "model", shown["model"]
+    yield "vendor", vendor["title"]
+    yield "key", _key(vendor)
+    yield "base URL", vendor["base_url"] or "–"
+    if entry is not None:
+        yield "listed as", entry.id
+        yield "aliases", ", ".join(entry.aliases) or "–"
+        yield "window", _count(entry.window)
+        yield "output limit", _count(entry.output_limit)
+        yield "abilities", ", ".join(entry.abilities) or "–"
+        yield "knowledge", entry.knowledge or "–"
+        yield "prices", _priced(entry.prices)
+        for tier in entry.tiers:
+            yield f"above {tier.above:,}", _priced(tier)
+        yield "checked", str(entry.checked or "–")
+    if shown.get("note"):
+        yield "note", shown["note"]
+
+
+def _priced(prices: Prices | None) -> str:
+    if prices is None:
+        return "not known"
+    names = ("input", "output", "cache_read", "cache_write")
+    known = {name: getattr(prices, name) for name in names}
+    told = (f"{name} {_usd(price)}" for name, price in known.items() if price is not None)
+    return ", ".join(told) + " USD for a million tokens"
+
+
+def _usd(price: float | None) -> str:
+    if price is None:
+        return "–"
+    exact = f"{price:.6f}".rstrip("0")
+    return exact if len(exact.partition(".")[2]) >= 2 else f"{price:.2f}"
+
+
+def _count(tokens: int | None) -> str:
+    return "–" if tokens is None else f"{tokens:,}"
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return cast("dict[str, Any]", msgspec.to_builtins(entry))
