@@ -210,11 +210,12 @@ class _Answer:
                 parts.redacted(block.data)
             case "tool_use":
                 given = bytes(block.input).decode("utf-8", "replace")
-                self._given = "" if given.strip() in ("{}", "null") else given
                 if block.name in (RESULT, VALUE):
                     self._handed = _Handed(block.name == VALUE)
                 else:
                     parts.call(index, block.name, block.id)
+                    given = "" if given.strip() in ("{}", "null") else given
+                self._given = given
             case _:
                 pass
 
