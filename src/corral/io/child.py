@@ -8,7 +8,8 @@ import os
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from corral.io import platform
 from corral.io.input import Feed
@@ -22,8 +23,7 @@ LINGER = 2.0
 until nothing came for QUIET seconds, and for no longer than LINGER."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """How a program ended. Both are None when somebody else reaped it, or when not even
     KILL could end it in time."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -46,8 +45,7 @@ class Entry(msgspec.Struct, frozen=True):
         return owner is None or not owner.alive or owner.born != self.owner_born
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True):
     """Several processes may write and reap in one folder at once."""
 
     folder: Path
