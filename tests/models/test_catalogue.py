@@ -192,7 +192,8 @@ def test_ones_own_figures_lie_over_the_shipped_ones_field_by_field() -> None:
     assert plain == Entry(id="x:plain", window=10, output_limit=5, checked=date(2026, 5, 1))
     assert new == Entry(id="y:new", window=7, checked=date(2026, 5, 1))
     assert own.lookup("x-too:pro") == KNOWN.lookup("x:pro") == TIERED
-    assert KNOWN.lookup("y:new") is None, "the shipped ones stay as they were"
+    assert [entry.id for entry in KNOWN.every()] == ["x:pro", "x:plain"]
+    assert KNOWN.lookup("x:plain") == Entry(id="x:plain", window=10)
 
 
 def test_ones_own_prices_take_the_place_of_all_the_others_of_that_model() -> None:
