@@ -16,7 +16,7 @@ CONTEXT = 3
 
 def numbers(old: str, new: str) -> tuple[int, int]:
     """Lines added and removed."""
-    _, before, after = _middle(_lines(old), _lines(new))
+    _, before, after = _compared(_lines(old), _lines(new))
     if max(len(before), len(after)) > COMPARED:
         return len(after), len(before)
     added = removed = 0
@@ -29,21 +29,11 @@ def numbers(old: str, new: str) -> tuple[int, int]:
 
 def diff(old: str, new: str) -> str:
     """The change as ``@@`` hunks; only what it is about where that is too long."""
-    one, other = _lines(old), _lines(new)
-    start, before, after = _middle(one, other)
+    start, before, after = _compared(_lines(old), _lines(new))
     if max(len(before), len(after)) > COMPARED:
         return f"(lines {start + 1} to {start + len(after)} are new: too many to be shown)"
-    # The same lines on both sides, so that a hunk has its context.
-    head = one[max(0, start - CONTEXT) : start]
-    rest = start + len(before)
-    tail = one[rest : rest + CONTEXT]
-    shift = start - len(head)
-    shown: list[str] = []
-    hunks = difflib.unified_diff(head + before + tail, head + after + tail, n=CONTEXT, lineterm="")
-    for line in list(hunks)[2:]:
-        if line.startswith("@@"):
-            line = _shifted(line, shift)  # noqa: PLW2901
-        shown.append(line)
+    hunks = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
+    shown = [_shifted(row, start) if row.startswith("@@") else row for row in list(hunks)[2:]]
     return plain("\n".join(shown))
 
 
@@ -59,14 +49,16 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def _middle(old: list[str], new: list[str]) -> tuple[int, list[str], list[str]]:
-    """Where they begin to differ, and what of each lies between the common ends."""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
+def _compared(old: list[str], new: list[str]) -> tuple[int, list[str], list[str]]:
+    """Where they begin to differ, and what of each lies between the common ends; with some
+    lines of those, so that a hunk has its context."""
+    shorter = min(len(old), len(new))
+    start = end = 0
+    while start < shorter and old[start] == new[start]:
         start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+    while end < shorter - start and old[-1 - end] == new[-1 - end]:
         end += 1
+    start, end = max(0, start - CONTEXT), max(0, end - CONTEXT)
     return start, old[start : len(old) - end], new[start : len(new) - end]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from corral.builtin.tools import page as page_program
 from corral.builtin.tools import truncate
-from corral.builtin.tools.page import readable
+from corral.builtin.tools.running import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 LARGEST = 2_000_000
 """Bytes that are read of a page."""
+PARSING = 5.0
+"""Seconds for turning a page into text."""
 REDIRECTS = 5
 LONGEST_URL = 8_192
 
@@ -43,14 +47,13 @@ class Page(msgspec.Struct, frozen=True):
     cut: bool
 
 
-async def web_fetch(_: Workspace, args: WebFetch, output: Output) -> Outcome:
-    del output
+async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
     import aiohttp  # here: most sessions fetch nothing, and it is heavy
 
     try:
         async with asyncio.timeout(SECONDS):
             page = await _fetch(args.url)
-            text = await _text(page)
+            text = await _text(workspace, page)
     except TimeoutError as error:
         raise ToolError(f"{args.url} did not answer in full within {SECONDS:g} s") from error
     except (aiohttp.ClientError, ValueError, UnicodeError) as error:
@@ -122,7 +125,7 @@ def _is_text(kind: str) -> bool:
     return not kind or kind.startswith("text/") or any(text in kind for text in _TEXTS)
 
 
-async def _text(page: Page) -> str:
+async def _text(workspace: Workspace, page: Page) -> str:
     try:
         text = page.data.decode(page.charset, "replace")
     except LookupError:  # a charset that nobody knows
@@ -130,7 +133,23 @@ async def _text(page: Page) -> str:
     is_page = "html" in page.kind or (
         not page.kind and text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
     )
-    return await readable(text, page.url) if is_page else text
+    return await _readable(workspace, text, page.url) if is_page else text
+
+
+async def _readable(workspace: Workspace, html: str, url: str) -> str:
+    heard = bytearray()
+    argv = [sys.executable, "-I", "-S", page_program.__file__, url]
+    ran = await run(
+        workspace,
+        argv,
+        workspace.root,
+        PARSING,
+        heard.extend,
+        stdin=html.encode("utf-8", "replace"),
+    )
+    if ran.late or ran.exit.code != 0:
+        raise ToolError(f"{url} is a page that cannot be turned into text")
+    return heard.decode("utf-8", "replace")
 
 
 TOOLS = (

@@ -55,7 +55,8 @@ class Found:
                 self.full = True
                 break
             whole = self._base / os.fsdecode(path)
-            self.lines.append(f"{self._workspace.name(whole)}:{text.decode('utf-8', 'replace')}")
+            said = text.removesuffix(b"\r").decode("utf-8", "replace")
+            self.lines.append(f"{self._workspace.name(whole)}:{said}")
         return self.full or len(self._rest) > PENDING
 
 
@@ -65,6 +66,9 @@ async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
     whole = workspace.resolve(args.path)
     if not whole.exists():
         raise ToolError(f"{args.path} does not exist")
+    if not whole.is_dir() and not whole.is_file():
+        # ripgrep would wait for somebody to write into a pipe.
+        raise ToolError(f"{args.path} is not a regular file")
     base, only = (whole, "") if whole.is_dir() else (whole.parent, whole.name)
     found = Found(workspace, base, args.max_results)
     ripgrep = _ripgrep(workspace)

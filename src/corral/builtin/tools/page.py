@@ -1,16 +1,15 @@
-"""HTML as text that a model can read: headings, lists, links, code; no scripts, no styles."""
+"""HTML as text that a model can read: headings, lists, links, code; no scripts, no styles.
+
+It is a program of its own, started by its path: a page can be made so that the standard
+library takes minutes over it, with everything else held up meanwhile.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import re
+import sys
 from html.parser import HTMLParser
 from urllib.parse import urljoin
-
-PIECE = 16_384
-"""Characters parsed before others get their turn."""
-SECONDS = 5.0
-"""For a page that was made to take long: what is read by then is all."""
 
 _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object"})
 _BLOCKS = frozenset(
@@ -86,16 +85,14 @@ class _Page(HTMLParser):
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-async def readable(html: str, url: str) -> str:
+def readable(html: str, url: str) -> str:
     """The text of a page; links as they are to be fetched from ``url``."""
     page = _Page(url)
-    clock = asyncio.get_running_loop().time
-    over = clock() + SECONDS
-    for at in range(0, len(html), PIECE):
-        page.feed(html[at : at + PIECE])
-        await asyncio.sleep(0)
-        if clock() > over:
-            break
-    else:
-        page.close()
+    page.feed(html)
+    page.close()
     return page.text
+
+
+if __name__ == "__main__":
+    said = readable(sys.stdin.buffer.read().decode("utf-8", "replace"), sys.argv[1])
+    sys.stdout.buffer.write(said.encode("utf-8", "replace"))

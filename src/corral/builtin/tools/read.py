@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -20,8 +21,9 @@ LONGEST = 2_000
 """Characters of a line that are shown: a longer one was written by a machine."""
 WHOLE = 1_000_000
 """Bytes of text in one answer, before it is cut for the model."""
+PIECE = 1_048_576
 COUNTED = 64 * 1024 * 1024
-"""Bytes up to which the rest of a file is read to say how many lines it has."""
+"""Bytes of a file past which it is not read on to say how many lines it has."""
 FILES = 100
 SHARE = 2_000
 """Characters that each of many files gets at least."""
@@ -134,34 +136,36 @@ async def _numbered(workspace: Workspace, whole: Path, offset: int, limit: int) 
 async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
     """Read line by line, so that a huge file takes time but no memory."""
     window = Window([])
-    number = size = 0
-    kept = 0
+    huge = os.fstat(file.fileno()).st_size > COUNTED
+    number = kept = 0
     while True:
-        line = file.readline(LONGEST * 4)
+        full = len(window.lines) == limit or kept >= WHOLE
+        line = b"" if full and huge else file.readline(LONGEST * 4)
         if not line:
-            window.total = number
+            window.more = window.more or bool(file.read(1))
+            window.total = None if window.more and huge else number
             return window
         number += 1
-        size += len(line)
-        over = 0
-        while not line.endswith(b"\n") and (rest := file.readline(65_536)):
-            # Only its length counts, and whether it ends here.
-            over += len(rest)
-            size += len(rest)
-            if rest.endswith(b"\n"):
-                break
-        if number % PAUSE == 0 or over > WHOLE:
+        over = 0 if line.endswith(b"\n") else await _rest_of_line(file)
+        if number % PAUSE == 0:
             await asyncio.sleep(0)
-        if number < offset:
-            continue
-        if number < offset + limit and kept < WHOLE:
+        if full:
+            window.more = True
+        elif number >= offset:
             text = _shown(line, over, window)
             kept += len(text)
             window.lines.append(text)
-        else:
-            window.more = True
-            if size > COUNTED:
-                return window
+
+
+async def _rest_of_line(file: BinaryIO) -> int:
+    """How long it is; nothing else of it is kept."""
+    over = 0
+    while rest := file.readline(PIECE):
+        over += len(rest.removesuffix(b"\n"))
+        if rest.endswith(b"\n"):
+            break
+        await asyncio.sleep(0)
+    return over
 
 
 def _shown(line: bytes, over: int, window: Window) -> str:

@@ -28,6 +28,8 @@ async def run(
     cwd: Path,
     seconds: float,
     hear: Callable[[bytes], bool | None],
+    *,
+    stdin: bytes | None = None,
 ) -> Ran:
     """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
     has heard enough. When this returns or raises, nothing that it started is left.
@@ -36,7 +38,7 @@ async def run(
     it cannot be started.
     """
     process = await Process.start(
-        argv, cwd=cwd, env=workspace.child_env(), scratch=workspace.scratch
+        argv, cwd=cwd, env=workspace.child_env(), stdin=stdin, scratch=workspace.scratch
     )
 
     async def listen() -> None:
