@@ -219,10 +219,10 @@ def _refuse_infinite(value: object, where: str, path: str) -> None:
 def shipped() -> Catalogue:
     """The one that comes with corral, read when first asked for."""
     import tomllib
-    from importlib import resources
+    from pkgutil import get_data  # importlib.resources takes longer to import than all the rest
 
-    text = resources.files("corral.models").joinpath("catalogue.toml").read_text("utf-8")
-    table = _file(tomllib.loads(text), "catalogue.toml")
+    data = get_data("corral.models", "catalogue.toml") or b""
+    table = _file(tomllib.loads(data.decode()), "catalogue.toml")
     return Catalogue(
         (
             _entry({"id": name, "checked": table.checked, **fields}, f"catalogue.toml: {name}")
