@@ -1,0 +1,376 @@
+"""The Responses API's answers, told to us and to the vendor's own SDK."""
+
+# The SDK is generic over what it parses, which the checkers cannot follow.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import Response as SdkResponse
+from openai.types.responses import ResponseStreamEvent
+from openai_oracle import Told, outcomes_of_cuts, read, replaying, told
+from openai_streams import Answer, called, responded, response, said, sse, thought
+from pydantic import TypeAdapter
+
+from corral import errors
+from corral.content import Usage
+from corral.errors import CorralError, StreamBroken
+from corral.generation import (
+    FinishReason,
+    ProviderEvent,
+    Response,
+    Start,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+)
+from corral.messages import Text, Thinking, ToolCall
+from corral.models.openai import PROVIDERS
+from corral.wire.sse import Sse
+
+PROVIDER = PROVIDERS[0]
+LONDON, ROME = '{"city":"London"}', '{"city":"Rome","days":3}'
+
+ANSWERS = {
+    "text": responded(said("Hi", " there", "! 你好 🎉")),
+    "thoughts": responded(
+        thought(("**Looking", " it up**", " first"), ("**Then**",)),
+        said("42", phase="final_answer"),
+    ),
+    "silent thoughts": responded(thought(sealed="gAAA=="), said("42")),
+    "parallel calls": responded(
+        thought(("Both.",)),
+        said("I look.", phase="commentary"),
+        called("weather", '{"city":', '"London"}', id="fc_1", call_id="call_1"),
+        called("weather", '{"city":"Rome"', ',"days":', "3}", id="fc_2", call_id="call_2"),
+    ),
+    "a call without arguments": responded(called("now", "{}")),
+    "two messages": responded(said("One.", id="msg_1"), said("Two.", id="msg_2")),
+    "refusal": responded(said("I can't", " help.", refused=True)),
+    "cut short": responded(
+        said("Once upon"), end="incomplete", incomplete_details={"reason": "max_output_tokens"}
+    ),
+    "filtered": responded(
+        said("Once"), end="incomplete", incomplete_details={"reason": "content_filter"}
+    ),
+    "empty": responded(),
+}
+
+
+def every(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(name, ANSWERS.values(), ids=ANSWERS.keys())
+
+
+@cache
+def events_of_sdk() -> TypeAdapter[Any]:
+    return TypeAdapter(ResponseStreamEvent)
+
+
+@every("answer")
+def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> None:
+    for data in Sse().receive(answer.stream):
+        events_of_sdk().validate_json(data)
+    TypeAdapter(SdkResponse).validate_json(answer.whole)
+
+
+def by_sdk(stream: bytes) -> SdkResponse:
+    """What the SDK gathers from the events of a stream."""
+    with replaying(stream) as client, client.responses.stream(model="m", input="hi") as events:
+        return cast("SdkResponse", events.get_final_response())
+
+
+def of_sdk(whole: SdkResponse) -> tuple[Any, ...]:
+    calls = [item for item in whole.output if item.type == "function_call"]
+    refusals = [
+        part.refusal
+        for item in whole.output
+        if item.type == "message"
+        for part in item.content
+        if part.type == "refusal"
+    ]
+    thoughts = [item for item in whole.output if item.type == "reasoning"]
+    usage = whole.usage
+    assert usage is not None
+    return (
+        whole.id,
+        whole.model,
+        whole.output_text + "".join(refusals),
+        [(call.call_id, call.id, call.name, json.loads(call.arguments)) for call in calls],
+        ["\n\n".join(part.text for part in item.summary) for item in thoughts],
+        [(item.id, item.encrypted_content) for item in thoughts],
+        (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.output_tokens_details.reasoning_tokens,
+            usage.input_tokens_details.cached_tokens,
+        ),
+    )
+
+
+def of_ours(whole: Response) -> tuple[Any, ...]:
+    thoughts = [part for part in whole.message.content if isinstance(part, Thinking)]
+    usage = whole.usage
+    return (
+        whole.id,
+        whole.model,
+        whole.text,
+        [(call.id, call.item_id, call.name, call.arguments) for call in whole.tool_calls],
+        [part.text for part in thoughts],
+        [(part.item_id, part.signature) for part in thoughts],
+        (usage.input, usage.output, usage.reasoning, usage.cache_read),
+    )
+
+
+@every("answer")
+def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
+    if b"response.incomplete" in answer.stream:
+        theirs = SdkResponse.model_validate_json(answer.whole)  # its helper waits for a completion
+    else:
+        theirs = by_sdk(answer.stream)
+    assert of_ours(told(PROVIDER, answer.stream)) == of_sdk(theirs)
+
+
+@every("answer")
+def test_streamed_and_whole_answers_are_equal(answer: Answer) -> None:
+    assert told(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
+
+
+@every("answer")
+def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(answer: Answer) -> None:
+    *cut, whole = outcomes_of_cuts(PROVIDER, answer.stream)
+    assert cut == [None] * len(cut)
+    assert whole == told(PROVIDER, answer.stream)
+
+
+@given(st.data())
+def test_chunks_may_be_cut_anywhere(data: st.DataObject) -> None:
+    answer = data.draw(st.sampled_from([*ANSWERS.values()]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.stream)), max_size=8)))
+    chunks = [answer.stream[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
+    assert Told(PROVIDER, chunks).response == told(PROVIDER, answer.stream)
+
+
+def finish_of(name: str) -> FinishReason:
+    return told(PROVIDER, ANSWERS[name].stream).finish_reason
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "raw"),
+    [
+        ("text", "stop", "completed"),
+        ("parallel calls", "tool_calls", "completed"),
+        ("refusal", "content_filter", "refusal"),
+        ("cut short", "length", "max_output_tokens"),
+        ("filtered", "content_filter", "content_filter"),
+    ],
+)
+def test_why_an_answer_ended(name: str, reason: Any, raw: str) -> None:
+    assert finish_of(name) == FinishReason(reason, raw)
+
+
+def test_a_call_that_was_cut_short_is_no_call_to_run() -> None:
+    answer = responded(
+        called("weather", '{"ci'),
+        end="incomplete",
+        incomplete_details={"reason": "max_output_tokens"},
+    )
+    whole = told(PROVIDER, answer.stream)
+    assert whole.finish_reason.reason == "length"
+    assert whole.tool_calls[0].raw == '{"ci'
+
+
+def test_text_and_thoughts_come_as_they_are_written() -> None:
+    answer = Told(PROVIDER, [ANSWERS["thoughts"].stream])
+    kinds = [e for e in answer.events if isinstance(e, Start | TextDelta | ThinkingDelta)]
+    assert kinds == [
+        Start("resp_67c9fdcecf488190bdd9a0409de3a1ec", "gpt-5.5-2026-04-01", "openai"),
+        ThinkingDelta("**Looking", 0),
+        ThinkingDelta(" it up**", 0),
+        ThinkingDelta(" first", 0),
+        ThinkingDelta("\n\n", 0),
+        ThinkingDelta("**Then**", 0),
+        TextDelta("42", 1),
+    ]
+    assert answer.response.message.content == (
+        Thinking("**Looking it up** first\n\n**Then**", "gAAA==", "rs_1"),
+        Text("42", "final_answer"),
+    )
+
+
+def test_the_pieces_of_parallel_calls_are_told_apart() -> None:
+    answer = Told(PROVIDER, [ANSWERS["parallel calls"].stream])
+    pieces = [(e.part, e.arguments) for e in answer.events if isinstance(e, ToolCallDelta)]
+    assert pieces == [
+        (2, '{"city":'),
+        (3, '{"city":"Rome"'),
+        (2, '"London"}'),
+        (3, ',"days":'),
+        (3, "3}"),
+    ]
+    ends = [e.call for e in answer.events if isinstance(e, ToolCallEnd)]
+    assert ends == [
+        ToolCall("call_1", "weather", {"city": "London"}, item_id="fc_1"),
+        ToolCall("call_2", "weather", {"city": "Rome", "days": 3}, item_id="fc_2"),
+    ]
+
+
+def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
+    assert told(PROVIDER, ANSWERS["text"].stream).usage == Usage(
+        input=81, output=1035, reasoning=832, cache_read=64, cache_write=0, coverage="complete"
+    )
+
+
+def test_a_server_that_only_tells_whole_items_is_understood() -> None:
+    whole = ANSWERS["parallel calls"]
+    kept = (b"response.output_item.done", b"response.completed", b"response.created")
+    events = [d for d in Sse().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
+    few = b"".join(b"data: " + data + b"\n\n" for data in events)
+    assert told(PROVIDER, few) == told(PROVIDER, whole.stream)
+    assert told(PROVIDER, b"data: " + events[-1] + b"\n\n") == told(PROVIDER, whole.stream)
+
+
+def test_a_server_that_numbers_no_items_is_understood() -> None:
+    for name in ("text", "parallel calls", "thoughts"):
+        events = [json.loads(data) for data in Sse().receive(ANSWERS[name].stream)]
+        bare = [{k: v for k, v in event.items() if k != "output_index"} for event in events]
+        assert told(PROVIDER, sse(*bare)).message == told(PROVIDER, ANSWERS[name].stream).message
+
+
+def test_events_that_have_no_unified_form_are_passed_on() -> None:
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "content": 7}
+    odd: list[dict[str, Any]] = [
+        {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1"},
+        {"type": "response.output_item.done", "output_index": 0, "item": search},
+        {"type": "response.shell_call_output_content.delta", "delta": {"stdout": "x"}},
+        {"type": "response.of_the_future", "delta": [1], "output_index": "first"},
+        {"type": "keepalive", "sequence_number": 3},
+    ]
+    rest = responded(said("Done.")).stream.replace(b'"output_index":0', b'"output_index":1')
+    first = b'"output":[' + msgspec.json.encode(search)
+    rest = rest.replace(b'"output":[{', first + b",{")
+    answer = Told(PROVIDER, [sse(*odd) + rest])
+    assert answer.response.text == "Done."
+    names = [event.name for event in answer.events if isinstance(event, ProviderEvent)]
+    assert names == [
+        "response.web_search_call.searching",
+        "web_search_call",
+        "response.shell_call_output_content.delta",
+        "response.of_the_future",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "code"),
+    [
+        ({"type": "error", "code": "rate_limit_exceeded", "message": "Slow down. Try again in 2s",
+          "param": None, "sequence_number": 3}, errors.RateLimited, "rate_limit_exceeded"),
+        ({"type": "error", "error": {"type": "invalid_request_error", "message": "too long",
+          "code": "context_length_exceeded"}}, errors.ContextLengthExceeded,
+         "context_length_exceeded"),
+        ({"error": {"type": "server_error", "message": "Oops"}}, errors.ServerFailed,
+         "server_error"),
+        ({"type": "error", "code": "insufficient_quota", "message": "You exceeded it"},
+         errors.QuotaSpent, "insufficient_quota"),
+        ({"type": "error", "code": "invalid_prompt", "message": "flagged"},
+         errors.ContentRefused, "invalid_prompt"),
+        ({"type": "error", "code": None, "message": None}, errors.ServerFailed, None),
+    ],
+)  # fmt: skip
+def test_an_error_inside_the_stream_is_that_error(
+    event: dict[str, Any], error: type[CorralError], code: str | None
+) -> None:
+    begun = sse({"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"})
+    with pytest.raises(error) as caught:
+        told(PROVIDER, begun + sse(event))
+    assert type(caught.value) is error
+    assert caught.value.provider == "openai"
+    if code:
+        assert caught.value.provider_code == code
+    if event.get("error"):
+        with replaying(begun + sse(event)) as client, pytest.raises(openai.APIError):
+            list(client.responses.create(model="m", input="hi", stream=True))
+
+
+def test_the_delay_that_an_error_tells_is_kept() -> None:
+    for words, delay in (("1.5s", 1.5), ("20ms", 0.02), ("1m2s", 62.0), ("a while", None)):
+        stream = sse(
+            {"type": "error", "code": "rate_limit_exceeded", "message": f"try again in {words}"}
+        )
+        with pytest.raises(errors.RateLimited) as caught:
+            told(PROVIDER, stream)
+        assert caught.value.retry_after == delay
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("server_error", errors.ServerFailed),
+        ("rate_limit_exceeded", errors.RateLimited),
+        ("invalid_prompt", errors.ContentRefused),
+        ("bio_policy", errors.ContentRefused),
+        ("invalid_image_url", errors.InvalidRequest),
+        ("image_too_large", errors.InvalidRequest),
+        ("vector_store_timeout", errors.ServerFailed),
+    ],
+)
+def test_an_answer_that_failed_is_its_error(code: str, error: type[CorralError]) -> None:
+    answer = responded(said("Hi"), end="failed", error={"code": code, "message": "It failed."})
+    for tell, data in ((told, answer.stream), (read, answer.whole)):
+        with pytest.raises(error, match="It failed") as caught:
+            tell(PROVIDER, data)
+        assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "7",
+        "null",
+        '"x"',
+        '{"type":',
+        "[" * 100_000,
+        '{"type":"response.completed","response":7}',
+        '{"type":"response.output_text.delta","delta":7}',
+        '{"type":"response.output_text.delta","delta":"\\ud800"}',
+    ],
+)
+def test_garbage_is_a_broken_stream(data: str) -> None:
+    with pytest.raises(StreamBroken):
+        told(PROVIDER, sse(data))
+    with pytest.raises(StreamBroken):
+        PROVIDER.wire.read(data.encode(), Told(PROVIDER, []).parts, PROVIDER)
+        raise StreamBroken("JSON, but no answer")  # told as such by the parts
+
+
+def test_odd_but_harmless_events_do_not_fail() -> None:
+    odd = sse({}, {"type": ""}, {"type": "response.output_item.done"}, {"type": "response.created"},
+              {"type": "response.output_item.added", "item": 7},
+              {"type": "response.output_item.done", "item": {"type": "message", "content": None}},
+              "[DONE]")  # fmt: skip
+    assert told(PROVIDER, odd + ANSWERS["text"].stream + sse("[DONE]")).text == "Hi there! 你好 🎉"
+
+
+@given(
+    st.binary(max_size=200) | st.text(max_size=100).map(lambda t: b"data: " + t.encode() + b"\n\n")
+)
+def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
+    for tell in (told, read):
+        with pytest.raises(CorralError):
+            tell(PROVIDER, garbage)
+
+
+def test_a_response_that_is_still_at_work_is_no_answer() -> None:
+    with pytest.raises(StreamBroken):
+        read(PROVIDER, json.dumps(response("queued", [])).encode())
