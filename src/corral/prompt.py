@@ -32,7 +32,7 @@ TOP = 2
 DEEPEST = 6
 """Markdown has no heading below it."""
 
-_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_BRACES = r"\{\{|\}\}|\{([^{}]*)\}|[{}]"
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -169,7 +169,7 @@ def _texts(sections: Iterable[Section]) -> Iterator[tuple[str, str]]:
 
 
 def _names(text: str, where: str) -> Iterator[str]:
-    for found in _BRACES.finditer(text):
+    for found in re.finditer(_BRACES, text):
         if found[0] in ("{{", "}}"):
             continue
         name = found[1]
@@ -185,7 +185,7 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
     def put(found: re.Match[str]) -> str:
         return found[0][0] if found[1] is None else _shown(values[found[1]])
 
-    return _BRACES.sub(put, text).strip()
+    return re.sub(_BRACES, put, text).strip()
 
 
 def _shown(value: Any) -> str:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 
-_HIDDEN = re.compile(r"\$\(|\$\{|\$'|`|<\(|>\(|[<>]|\\\n")
+# Texts: re compiles them when first needed, which most runs never do.
+_HIDDEN = r"\$\(|\$\{|\$'|`|<\(|>\(|[<>]|\\\n"
 """Substitutions and redirections: what they do cannot be read off the line."""
-_PREFIX = re.compile(
-    r"""(?: [A-Za-z_]\w*\+?= (?: '[^']*' | "[^"]*" | \\. | [^\s'"\\] )*
+_PREFIX = r"""(?x)
+        (?: [A-Za-z_]\w*\+?= (?: '[^']*' | "[^"]*" | \\. | [^\s'"\\] )*
           | \d*[<>]+[&|]?\s*[^\s<>]+
           | if | then | elif | else | while | until | do | time | !
-        )\s+""",
-    re.VERBOSE,
-)
+        )\s+"""
 """What may stand before a command's own name: assignments, redirections, the shell's words."""
 _QUOTES = str.maketrans("", "", "'\"\\")
 
@@ -32,7 +31,7 @@ def matches(pattern: str, command: str) -> bool:
 def covers(pattern: str, command: str) -> bool:
     """Whether the pattern fits every simple command in the line, in full sight. An assignment
     before a command counts as part of it: ``PATH=. git status`` is not ``git status``."""
-    if _HIDDEN.search(command):
+    if re.search(_HIDDEN, command):
         return False
     wanted = _compiled(pattern)
     parts = split(command)
@@ -102,6 +101,6 @@ def _tidy(part: str) -> str:
 
 
 def _bare(part: str) -> str:
-    while found := _PREFIX.match(part):
+    while found := re.match(_PREFIX, part):
         part = part[found.end() :]
     return part

@@ -35,13 +35,14 @@ _KEY_HINT = (
     "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
     " `corral agents doctor gemini-cli` shows what was found."
 )
-_RETRY_AFTER = re.compile(r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)")
-_ATTEMPT = re.compile(r"^Attempt (\d+) failed")
+# Texts: re compiles them when first needed, which most runs never do.
+_RETRY_AFTER = r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)"
+_ATTEMPT = r"^Attempt (\d+) failed"
 
 
 def read_stderr(line: str) -> Item | None:
     """The one thing on stderr worth an event: the CLI backs off, for up to half a minute."""
-    if not _ATTEMPT.match(line) or "Max attempts reached" in line:
+    if not re.match(_ATTEMPT, line) or "Max attempts reached" in line:
         return None
     return Error(
         "retrying",
@@ -172,7 +173,7 @@ def _too_long(text: str) -> CorralError:
 def _limited(text: str, message: str) -> CorralError:
     if "PerDay" in message or "daily quota" in message.lower():
         return errors.QuotaSpent(text, hint="The quota of the day is spent: wait, or change key.")
-    found = _RETRY_AFTER.search(message)
+    found = re.search(_RETRY_AFTER, message)
     after = None
     if found:
         after = float(found[1]) / (1000 if found[2] == "ms" else 1)

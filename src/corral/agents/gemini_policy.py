@@ -62,7 +62,7 @@ OWN_SERVER = "corral"
 _BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 950, 990
 _MOST_RULES = 150
 _LONGEST_PATTERN = 2048
-_REFUSED_PATTERN = re.compile(r"\([^)]*[*+?{].*\)[*+?{]")
+_REFUSED_PATTERN = r"\([^)]*[*+?{].*\)[*+?{]"
 """The CLI's own test for nested repetition, which also hits some that are none."""
 _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
@@ -164,7 +164,7 @@ def _deny_rules(policy: Policy, rules: _Rules, *, strict: bool) -> None:
     for rule in policy.shell_rules:
         verb, pattern = parse_rule(rule)
         for regex in _patterns(pattern, verb):
-            if len(regex) > _LONGEST_PATTERN or _REFUSED_PATTERN.search(regex):
+            if len(regex) > _LONGEST_PATTERN or re.search(_REFUSED_PATTERN, regex):
                 raise PolicyError(
                     f"the Gemini CLI would not take the shell rule {rule!r}",
                     hint="It takes short ones, and few with parentheses.",

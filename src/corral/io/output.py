@@ -27,7 +27,7 @@ two pages. So only this many of ours at a time are big."""
 HOLE = 4 * 1_048_576
 """Read parts of a file are given back to the disk in pieces of this size."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
 
 
 class Source(Protocol):
@@ -235,7 +235,8 @@ class Stderr:
 
     @property
     def text(self) -> str:
-        return _ANSI.sub("", self._tail[-self._keep :].decode(errors="replace"))
+        text = self._tail[-self._keep :].decode(errors="replace")
+        return re.sub(_ANSI, "", text) if "\x1b" in text else text
 
     def _hear(self) -> None:
         self._take()

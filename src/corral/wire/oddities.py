@@ -17,8 +17,9 @@ LOG_LIMIT = 4096
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What a decoder raises, whatever the bytes."""
 
-_TERMINAL = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Texts: re compiles them when first needed, which most runs never do.
+_TERMINAL = r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])"
+_SURROGATE = rb"\\u[dD][89a-fA-F]"
 
 F = TypeVar("F")
 
@@ -27,13 +28,13 @@ def look_again(
     line: bytes, decode: Callable[[str], F], note: Callable[[Log | Error | Unknown], Any]
 ) -> F | None:
     """The frame behind the line, once mended; else ``None``, and what it was is noted."""
-    text = _TERMINAL.sub("", line.decode("utf-8", "replace")).strip("\ufeff \t\r\n")
+    text = re.sub(_TERMINAL, "", line.decode("utf-8", "replace")).strip("\ufeff \t\r\n")
     if not text:
         return None
     if text[0] not in "{[":
         note(Log(text[:LOG_LIMIT]))
         return None
-    mended = _without_surrogates(text) if _SURROGATE.search(line) else text
+    mended = _without_surrogates(text) if re.search(_SURROGATE, line) else text
     try:
         raw: Json = msgspec.json.decode(mended)
     except (msgspec.MsgspecError, RecursionError) as error:
