@@ -353,6 +353,7 @@ def test_the_limit_is_always_told_and_over_the_budget(
         (OLD, None, {"temperature": 0.5, "top_p": 0.9}),
         (MODEL, None, {"temperature": 0.5}),
         (MODEL, "low", {}),
+        ("claude-opus-4-8", None, {}),
         (NEW, None, {}),
     ],
 )
@@ -401,6 +402,8 @@ def test_a_tool_is_forced_only_on_a_model_that_does_not_think() -> None:
     assert thinking == {"type": "enabled", "budget_tokens": 2048}
     assert told(NEW, None) == ({"type": "any"}, {"type": "disabled"}, 1)
     assert told(NEWEST, None) == ({"type": "auto"}, None, 1)
+    quiet = told("claude-sonnet-5-5", "none")
+    assert quiet == ({"type": "auto"}, {"type": "between_tools"}, 1)
 
 
 def test_what_changes_least_is_cached_unless_told_otherwise() -> None:
