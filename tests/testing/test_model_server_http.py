@@ -302,3 +302,11 @@ def test_a_body_beyond_the_limit_is_refused_while_it_comes() -> None:
         got = read_all(client)
         assert not got or got.startswith(b"HTTP/1.1 413 ")
         assert server.requests == []
+
+
+def test_a_piece_of_nothing_does_not_end_a_stream_twice() -> None:
+    closing = request(STREAM, BODY, "Connection: close")
+    with ModelServer([Turn(text="one", malformed=b""), say("two")]) as server:
+        told = exchange(server, request(), closing)
+    assert told.count(b"\r\n0\r\n\r\n") == 2
+    assert b"0\r\n\r\n0\r\n\r\n" not in told

@@ -248,7 +248,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         ended: dict[str, Json] = {"type": "message_delta", "delta": _stop(request, turn)}
         waiting.append(ended | _usage(request, turn))
         waiting.append({"type": "message_stop"})
-    return [*sent, sse(waiting)] if waiting else sent
+    return [*sent, sse(waiting)]
 
 
 def _started(request: Request, turn: Turn) -> dict[str, Json]:

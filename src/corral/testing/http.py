@@ -231,7 +231,8 @@ async def _send(
             return False
         part = piece if left is None else piece[:left]
         # The size is that of the whole piece, so that a cut inside it shows as one.
-        frame = (b"%x\r\n" % len(piece), part, b"\r\n") if chunked else (part,)
+        # An empty chunk would be the end, and the real end the start of the next answer.
+        frame = (b"%x\r\n" % len(piece), part, b"\r\n") if chunked and piece else (part,)
         if left is not None:
             left -= len(part)
             if left == 0:

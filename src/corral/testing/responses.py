@@ -214,7 +214,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         if said:
             sent.append(sse(waiting))
             waiting = []
-    return [*sent, sse(waiting)] if waiting else sent
+    return [*sent, sse(waiting)]
 
 
 def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json]]]:
