@@ -34,8 +34,10 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
       name = "read_file"
       args = { file_path = "a.txt" }
 
-    Point the agent at it: GOOGLE_GEMINI_BASE_URL is the address printed first, and
-    GEMINI_API_KEY anything at all.
+    It speaks Gemini, Anthropic's Messages, OpenAI's Responses and chat completions, all
+    from the one script. Point the agent at it: GOOGLE_GEMINI_BASE_URL or
+    ANTHROPIC_BASE_URL is the address printed first, OPENAI_BASE_URL the same with /v1;
+    the API key is anything at all.
     """
     gc.enable()  # it may serve for long
     server = ModelServer(Script.load(script), key=key, port=port)
