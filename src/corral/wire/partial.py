@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import cast
+
 import msgspec
 
 from corral.events import Json
 
 NOTHING = object()
 """No value yet; ``None`` is one."""
+
+_HALF = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\"\Z")
+"""The first of two escapes that make one character, at the end of a string."""
 
 
 class Partial:
@@ -18,10 +25,20 @@ class Partial:
     (a fence, a sentence) is passed over.
     """
 
-    __slots__ = ("_escaped", "_in_string", "_is_key", "_pieces", "_safe", "_stack", "_unicode")
+    __slots__ = (
+        "_escaped",
+        "_in_string",
+        "_is_key",
+        "_length",
+        "_pieces",
+        "_safe",
+        "_stack",
+        "_unicode",
+    )
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
+        self._length = 0
         self._stack: list[str] = []
         """What closes the brackets that are open."""
         self._safe: tuple[int, str] | None = None
@@ -40,8 +57,9 @@ class Partial:
             piece = piece[min(starts) :]
         elif not self._stack:
             return  # the value is complete
-        begin = sum(map(len, self._pieces))
+        begin = self._length
         self._pieces.append(piece)
+        self._length += len(piece)
         for offset, sign in enumerate(piece):
             end = begin + offset + 1
             if self._in_string:
@@ -85,16 +103,28 @@ class Partial:
             self._mark(end, '"')
 
     def _mark(self, end: int, closer: str = "") -> None:
-        self._safe = (end, closer + "".join(reversed(self._stack)))
+        # The brackets are those of the stack: whatever changes it marks anew.
+        self._safe = (end, closer)
 
     def value(self) -> Json | object:
         """What the text makes so far; ``NOTHING`` where that is no JSON."""
         if self._safe is None:
             return NOTHING
-        end, closers = self._safe
+        end, closer = self._safe
         text = "".join(self._pieces)
         self._pieces = [text]
-        try:
-            return msgspec.json.decode(text[:end] + closers)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return NOTHING
+        return _read(text[:end] + closer, "".join(reversed(self._stack)))
+
+
+def _read(text: str, closers: str) -> Json | object:
+    try:
+        return cast("Json", msgspec.json.decode(text + closers))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        pass
+    if text.endswith('"') and (half := _HALF.search(text, max(0, len(text) - 4096))):
+        text = text[: half.start(1)] + text[half.end(1) :]
+    try:
+        # Models write real line breaks into strings.
+        return cast("Json", json.loads(text + closers, strict=False))
+    except (ValueError, RecursionError):
+        return NOTHING

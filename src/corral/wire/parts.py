@@ -130,8 +130,9 @@ class Parts:
         signature: str | None = None,
         item_id: str | None = None,
     ) -> None:
-        """A call has begun; ``key`` names it in what follows."""
+        """A call has begun; ``key`` names it in what follows. Another of that key has ended."""
         self.end_part()
+        self.end_call(key)
         growing = _Growing("call", len(self._parts))
         growing.id = self._fresh(id)
         growing.name = name
@@ -145,7 +146,7 @@ class Parts:
         """A piece of the arguments' JSON. Of a call that never began it is only an event."""
         growing = self._calls.get(key)
         if growing is None:
-            self.events.append(ProviderEvent("arguments of an unknown call", piece))
+            self.other("arguments of an unknown call", piece)
         elif piece:
             growing.pieces.append(piece)
             self.events.append(ToolCallDelta(growing.index, piece))
@@ -173,6 +174,8 @@ class Parts:
         self.end_call(key)
 
     def other(self, name: str, data: Json) -> None:
+        if not self._started:
+            self.start()
         self.events.append(ProviderEvent(name, data))
 
     def stop(self, reason: Reason, raw: str | None = None) -> None:
@@ -214,14 +217,15 @@ class Parts:
         return growing
 
     def _fresh(self, id: str | None) -> str:
-        """The vendor's id, or one that no other call of the conversation has."""
+        """The vendor's id, or one that no other call of the conversation has: some vendors
+        send none, some count anew in every answer."""
         if not self._started:
             self.start()
         number = len(self._used)
         fresh = id or f"call_{number}"
-        while not id and fresh in self._used:
-            number += 1
+        while fresh in self._used:
             fresh = f"call_{number}"
+            number += 1
         self._used.add(fresh)
         return fresh
 
@@ -241,7 +245,7 @@ def _call(growing: _Growing) -> ToolCall:
     if written.strip():
         try:
             arguments = msgspec.json.decode(written)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             arguments = None
     is_object = isinstance(arguments, dict)
     return ToolCall(
