@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from corral.errors import StreamBroken
 
+BLANK = b"\n\n"
+BLANK_CRLF = b"\r\n\r\n"
 LARGEST = 64 * 1024 * 1024
 """Bytes of one event: the same limit as for a line of an agent."""
 
@@ -38,6 +40,16 @@ class Sse:
         is too large."""
         if not self._started:
             chunk = self._beginning(chunk)
+        if b"\r" in chunk:
+            # Between the first and the last blank line all is whole, and often all alike.
+            first, last = chunk.find(BLANK_CRLF) + 4, chunk.rfind(BLANK_CRLF) + 4
+            short = last - first < self._limit  # what is longer is measured event by event
+            alike = _alike(chunk[first:last], BLANK_CRLF) if first < last and short else None
+            if alike is not None:
+                return [*self._receive(chunk[:first]), *alike, *self._receive(chunk[last:])]
+        return self._receive(chunk)
+
+    def _receive(self, chunk: bytes) -> list[bytes]:
         if self._carriage and chunk:
             self._carriage = False
             chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF that was cut in two
@@ -57,8 +69,13 @@ class Sse:
             block = b"".join((*self._held, block))
             self._held.clear()
             self._size = 0
+        if len(block) >= self._limit:
+            # However it was cut: byte by byte the end of the last line would be held too.
+            for event in block.split(b"\n\n"):
+                self._bounded(len(event) + 1)
         self._hold(chunk[end:])
-        return _events(block)
+        found = _alike(block, BLANK)
+        return _events(block) if found is None else found
 
     def _beginning(self, chunk: bytes) -> bytes:
         """Without the mark of UTF-8 that a stream may open with, cut in pieces or not."""
@@ -76,10 +93,37 @@ class Sse:
         if rest:
             self._held.append(rest)
             self._size += len(rest)
-            if self._size > self._limit:
-                raise StreamBroken(
-                    f"an event of the stream is over {self._limit:,} bytes", retryable=False
-                )
+            self._bounded(self._size)
+
+    def _bounded(self, size: int) -> None:
+        if size > self._limit:
+            raise StreamBroken(
+                f"an event of the stream is over {self._limit:,} bytes",
+                hint="Ask for less in one answer.",
+                retryable=False,
+            )
+
+
+def _alike(block: bytes, blank: bytes) -> list[bytes] | None:
+    """The data of whole events of one name with one line of data each; None where any is of
+    another kind. There is no work for each: nearly all of a stream looks like this."""
+    before = block.rfind(blank, 0, len(block) // 2)
+    start = 0 if before < 0 else before + len(blank)
+    end = block.find(b"data: ", start) + 6
+    head = block[start:end]
+    if head != b"data: ":
+        name, data, more = head.partition(blank[: len(blank) // 2] + b"data: ")
+        if name[:6] != b"event:" or b"\n" in name or not data or more:
+            return None
+    found = block.split(blank + head)
+    if not found[0].startswith(head):
+        return None
+    found[0] = found[0][len(head) :]
+    found[-1] = found[-1][: -len(blank)]
+    lines = len(found) * (2 + head.count(b"\n"))
+    if block.count(b"\n") != lines or (blank == BLANK_CRLF and block.count(b"\r") != lines):
+        return None
+    return found if all(found) else None
 
 
 def _events(block: bytes) -> list[bytes]:
