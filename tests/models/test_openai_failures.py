@@ -1,0 +1,105 @@
+"""What an answer that is no success means, in OpenAI's words and in those of others."""
+
+# The SDK is generic over what it parses, which the checkers cannot follow.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai_oracle import sdk
+
+from corral import errors
+from corral.errors import CorralError
+from corral.generation import RateLimit
+from corral.models import chat
+from corral.models.openai import PROVIDERS
+from corral.models.profile import Failure
+
+PROVIDER = PROVIDERS[0]
+
+
+def failed(status: int, body: Any, **headers: str) -> CorralError:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return PROVIDER.wire.failure(
+        Failure(provider=PROVIDER, model="gpt-9", status=status, body=raw, headers=named)
+    )
+
+
+def told(message: str = "No.", **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": None, "param": None, "code": None, **more}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "theirs"),
+    [
+        (400, told(type="invalid_request_error"), errors.InvalidRequest, openai.BadRequestError),
+        (400, told(code="context_length_exceeded"), errors.ContextLengthExceeded,
+         openai.BadRequestError),
+        (400, told("This model's maximum context length is 8192 tokens."),
+         errors.ContextLengthExceeded, openai.BadRequestError),
+        (400, told(code="content_filter"), errors.ContentRefused, openai.BadRequestError),
+        (400, told(code="invalid_prompt"), errors.ContentRefused, openai.BadRequestError),
+        (401, told(code="invalid_api_key"), errors.AuthenticationFailed,
+         openai.AuthenticationError),
+        (403, told(), errors.AccessDenied, openai.PermissionDeniedError),
+        (404, told(code="model_not_found"), errors.ModelNotFound, openai.NotFoundError),
+        (422, told(), errors.InvalidRequest, openai.UnprocessableEntityError),
+        (429, told(code="rate_limit_exceeded", type="tokens"), errors.RateLimited,
+         openai.RateLimitError),
+        (429, told(code="insufficient_quota", type="insufficient_quota"), errors.QuotaSpent,
+         openai.RateLimitError),
+        (500, told(type="server_error"), errors.ServerFailed, openai.InternalServerError),
+        (503, told(code="invalid_api_key"), errors.ServerFailed, openai.InternalServerError),
+    ],
+)  # fmt: skip
+def test_an_error_is_told_by_its_status_and_its_code(
+    status: int, body: Any, error: type[CorralError], theirs: type[openai.APIStatusError]
+) -> None:
+    ours = failed(status, body)
+    assert type(ours) is error
+    assert (ours.provider, ours.http_status) == ("openai", status)
+    assert body["error"]["message"] in ours.message
+    with sdk(lambda _: httpx2.Response(status, json=body)) as client, pytest.raises(theirs) as sent:
+        client.responses.create(model="m", input="hi")
+    code = body["error"]["code"]
+    assert sent.value.code == code
+    assert ours.provider_code == (code or body["error"]["type"])
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"error": "model 'x' not found"}, "model 'x' not found"),
+        ({"code": "invalid", "error": "Incorrect API key"}, "Incorrect API key"),
+        ({"object": "error", "message": "Bad id", "code": "3280"}, "Bad id"),
+        ({"detail": "Not Found"}, "Not Found"),
+        ({"detail": [{"loc": ["body"], "msg": "Extra inputs are not permitted"}]}, "Extra inputs"),
+        ([{"error": {"message": "In a list", "code": 400}}], "In a list"),
+        ({"error": {"message": "Provider returned error", "code": 400,
+                    "metadata": {"raw": "too many images"}}}, "too many images"),
+        (b"<html><h1>Bad gateway</h1></html>", "Bad gateway"),
+        (b"", "HTTP 400"),
+        ({"error": None}, '"error": null'),
+    ],
+)  # fmt: skip
+def test_bodies_as_servers_write_them(body: Any, words: str) -> None:
+    assert words in failed(400, body).message
+
+
+def test_the_delay_is_taken_from_the_headers_first() -> None:
+    body = told("Please try again in 20s.", code="rate_limit_exceeded")
+    assert failed(429, body).retry_after == 20
+    assert failed(429, body, retry_after="3").retry_after == 3
+    assert failed(429, body, retry_after_ms="150").retry_after == 0.15
+
+
+def test_what_is_left_is_told_in_headers_for_every_field() -> None:
+    for wire in (PROVIDER.wire, chat.WIRE):
+        assert wire.limits.keys() == {*RateLimit.__struct_fields__}
+        assert wire.limits["tokens_remaining"] == "x-ratelimit-remaining-tokens"
