@@ -42,6 +42,7 @@ NAMES = [
     "files_exist",
     "fold",
     "from_json",
+    "models",
     "pool",
     "read_before_write",
     "required_order",
