@@ -393,10 +393,12 @@ def test_an_input_that_comes_with_its_block_counts_unless_pieces_follow() -> Non
 
 
 def test_a_block_that_is_never_closed_is_closed_by_the_next_and_by_the_end() -> None:
-    events = [*thinking(0, "sig", "a")[:-1], *use(1, "t", "f", "{}")[:-1], *end("tool_use")]
+    events = [*thinking(0, "one", "a")[:-1], *use(1, "t", "f", "{}")[:-1]]
+    events += [*thinking(2, "two", "b")[:-1], *end("tool_use")]
     assert streamed(stream(start(), events)).message.content == (
-        Thinking("a", "sig"),
+        Thinking("a", "one"),
         ToolCall("t", "f", {}),
+        Thinking("b", "two"),
     )
 
 
@@ -419,7 +421,9 @@ def test_garbage_is_a_broken_stream(garbage: bytes) -> None:
         b'{"type":"content_block_delta","delta":{"type":"text_delta","text":null}}',
         b'{"type":"message_start","message":7}',
         b'{"type":"text_delta","a":"\xff"}',
+        b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"\xff"}}',
         b"[" * 100_000,
+        b'{"type":"ping","new":' + b"[" * 100_000,
     ],
 )
 def test_what_is_no_event_of_the_api_is_a_broken_stream(data: bytes) -> None:

@@ -95,7 +95,7 @@ class _Handed:
         if not self._wrapped:
             return text
         text, self._held = self._held + text, ""
-        if text.endswith("}") and not self._quoted:
+        if text.endswith("}"):
             text, self._held = text[:-1], "}"
         return text
 
@@ -324,7 +324,7 @@ def _error(
     provider: Provider, error: Fault, model: str, failure: Failure | None = None
 ) -> CorralError:
     said = f"{error.message} {error.details}".lower().replace("_", " ")
-    spent = error.type == "billing_error" or any(words in said for words in SPENT)
+    spent = any(words in said for words in SPENT)
     name = "RESOURCE_EXHAUSTED" if spent else MEANINGS.get(error.type)
     if failure is not None:
         return failed(failure, error.message, name=name, code=error.type or None, spent=spent)
