@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 Coverage = Literal["complete", "partial", "unknown"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+"""How hard a model should think."""
 CostSource = Literal["reported", "computed", "unknown"]
 
 

@@ -6,13 +6,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from corral.content import Cost, Usage
+from corral.content import Cost, Effort, Usage
 from corral.events import Json
 from corral.messages import Message, ToolCall
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from corral.content import McpServer
+from corral.content import Effort, McpServer
 from corral.options import ApprovalMode, Inherit, PermissionMode
 from corral.policy import Policy, Preset
 
@@ -35,6 +35,8 @@ class Options(TypedDict, total=False):
     startup_timeout: float
     grace: float
     max_turns: int | None
+    max_tool_rounds: int | None
+    reasoning_effort: Effort | None
     retries: int
     mcp_servers: Sequence[McpServer | Mapping[str, Any]]
     resume: str | None

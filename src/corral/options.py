@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from corral.content import McpServer
+from corral.content import Effort, McpServer
 from corral.errors import ConfigError, PromptError
 from corral.policy import PRESETS, Policy
 
@@ -51,6 +51,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     startup_timeout: float = 60.0
     grace: float = 5.0
     max_turns: int | None = None
+    max_tool_rounds: int | None = None
+    """Rounds of tools in one turn of our own agent."""
+    reasoning_effort: Effort | None = None
     retries: int = 3
     mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
@@ -235,6 +238,7 @@ _NUMBERS = (
     "grace",
     "quiet_period",
     "max_turns",
+    "max_tool_rounds",
     "retries",
 )
 
@@ -247,8 +251,10 @@ def _check(run: Run) -> None:
         raise ConfigError(f"grace must be between 0 and 60 seconds, got: {run.grace:g}")
     if run.quiet_period is not None and not 0 <= run.quiet_period <= 60:
         raise ConfigError(f"quiet_period must be between 0 and 60 seconds: {run.quiet_period:g}")
-    if run.max_turns is not None and run.max_turns < 1:
-        raise ConfigError(f"max_turns must be at least 1, got: {run.max_turns}")
+    for name in ("max_turns", "max_tool_rounds"):
+        number: int | None = getattr(run, name)
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} must be at least 1, got: {number}")
     if not 1 <= run.retries <= 10:
         raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
     if run.system_prompt is not None and run.replace_system_prompt is not None:

@@ -63,6 +63,8 @@ class Fold:
         self._done: Done | None = None
 
     def add(self, event: Event) -> None:
+        if event.parent is not None:
+            return  # a sub-agent's words are not the answer
         if isinstance(event, Text):
             # A piece without an id goes on with the message before it.
             if self._apart or event.message_id not in (None, self._message_id):

@@ -57,7 +57,7 @@ def test_an_unknown_agent_is_refused_with_the_nearest(name: str) -> None:
 def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(UnknownAgent) as raised:
         agents.find(name)
-    assert "Known: gemini-acp, gemini-cli, opencode-acp" in (raised.value.hint or "")
+    assert "Known: corral, gemini-acp, gemini-cli, opencode-acp" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
@@ -72,8 +72,10 @@ def test_an_agents_record_is_whole(agent: Agent) -> None:
     if agent.transport == "stream":
         assert agent.translator is not None
         assert agent.translator() is not agent.translator()
-    else:
+    elif agent.transport == "acp":
         assert agent.quirks is not None
+    else:
+        assert agent.driver is not None
 
 
 def test_no_two_agents_share_a_name() -> None:

@@ -24,6 +24,8 @@ def find(name: str) -> Agent:
     ``UnknownAgent`` with the nearest names."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownAgent(f"an agent is named by text, got: {name!r}")
+    if names_a_model(name):
+        return find("corral")
     if len(name.split()) > 1 or "/" in name:
         from corral.agents.command import agent_for
 
@@ -38,6 +40,10 @@ def find(name: str) -> Agent:
         if wanted == agent.name or wanted in agent.aliases:
             return agent
         known += [agent.name, *agent.aliases]
+    if ":" in name:
+        from corral.models.registry import split
+
+        split(name)  # says which vendors there are
     from difflib import get_close_matches
 
     near = get_close_matches(wanted, known, 1, 0.5)
@@ -46,6 +52,15 @@ def find(name: str) -> Agent:
         f"no agent is called {name!r}",
         hint=f"Did you mean {near[0]!r}? Known: {names}." if near else f"Known: {names}.",
     )
+
+
+def names_a_model(name: str) -> bool:
+    """Whether this is ``vendor:model``, which our own agent runs on."""
+    if ":" not in name:
+        return False
+    from corral.models.registry import names_a_model
+
+    return names_a_model(name)
 
 
 def every() -> Iterator[Agent]:

@@ -23,7 +23,7 @@ from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.wire.acp_quirks import Quirks
 from corral.wire.stream import Finish, Item, Translate
 
-Transport = Literal["stream", "acp"]
+Transport = Literal["stream", "acp", "builtin"]
 
 
 ACP_OPTIONS = frozenset(
@@ -174,6 +174,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     memory_a_process: int = 2 * 1024**3
     """And when it holds so many bytes."""
     probe: Probe | None = None
+    driver: str | None = None
+    """Of one that runs in this process: ``module:name`` of what drives a session with it."""
+    for_run: Callable[[Run], Agent] | None = None
+    """The record for these options, where it depends on them."""
     aliases: tuple[str, ...] = ()
     supports: frozenset[str] = frozenset()
     """Options beyond the common ones; any other that is set is refused by name."""

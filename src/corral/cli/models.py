@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -13,10 +12,9 @@ import click
 import msgspec
 
 from corral.cli.tables import table
-from corral.errors import ConfigError
-from corral.io import folders
+from corral.io import prices
 from corral.models import registry
-from corral.models.catalogue import Catalogue, Entry, Prices, shipped
+from corral.models.catalogue import Catalogue, Entry, Prices
 from corral.models.profile import Provider
 
 UNLISTED = "Not in the catalogue, which is advice only: the model can be used all the same."
@@ -35,7 +33,7 @@ def list_models(name: str | None, as_json: bool) -> None:
     """The vendors known here, whether their keys are set, and the models of the catalogue.
     Any other model of theirs can be used too."""
     known = list(registry.every()) if name is None else [registry.find(name)]
-    catalogue = _catalogue()
+    catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
     entries = list(_of(catalogue, known))
     if as_json:
@@ -60,7 +58,7 @@ def list_models(name: str | None, as_json: bool) -> None:
 def show(model: str, as_json: bool) -> None:
     """All that is known of one model, given as vendor:model."""
     provider, name = registry.split(model)
-    entry = _catalogue().lookup(f"{provider.name}:{name}")
+    entry = prices.catalogue().lookup(f"{provider.name}:{name}")
     shown: dict[str, Any] = {
         "model": f"{provider.name}:{name}",
         "listed": entry is not None,
@@ -71,25 +69,6 @@ def show(model: str, as_json: bool) -> None:
         click.echo(json.dumps(shown))
         return
     click.echo(table(("", ""), list(_told(shown, entry))).lstrip("\n"))
-
-
-def _catalogue() -> Catalogue:
-    """The shipped one, with the person's own figures over it."""
-    given = os.environ.get("CORRAL_MODELS")
-    if given == "":
-        return shipped()
-    path = Path(given) if given else folders.user_config().with_name("models.toml")
-    if given is None and not path.is_file():
-        return shipped()
-    import tomllib
-
-    try:
-        own = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    return shipped().merged(own, str(path))
 
 
 def _of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast, get_args
 
+from corral.content import Effort
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.generation import EFFORTS, Effort, Request, ResponseFormat, ToolChoice
+from corral.generation import Request, ResponseFormat, ToolChoice
 from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.toolbox import Given, Toolbox, choice_of
@@ -51,6 +52,7 @@ class Options(Settings, total=False):
     client: Client | None
 
 
+EFFORTS: tuple[str, ...] = get_args(Effort)
 SETTINGS = tuple(Settings.__annotations__)
 OPTIONS = tuple(Options.__annotations__)
 

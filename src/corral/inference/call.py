@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
 from corral.generation import Failed, Finish, RateLimit, Request, Response, StreamEvent
+from corral.io import prices
 from corral.io.http import LARGEST_ERROR, Answer, Http
 from corral.io.keys import Access, with_token
 from corral.io.media import loaded
-from corral.models import catalogue
 from corral.models.profile import Encoded, Failure, Provider
 from corral.wire.parts import Parts
 from corral.wire.sse import Sse
@@ -25,6 +25,20 @@ class Sent(msgspec.Struct, frozen=True):
     answer: Answer
     parts: Parts
     provider: Provider
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Sent({self.provider.name!r}, {self.answer.status})"
+
+
+def named(error: CorralError, provider: Provider, key: str | None) -> CorralError:
+    """The error with whose it is. A server may repeat the key that it was sent: struck out."""
+    error.provider = error.provider or provider.name
+    if key:
+        error.message = error.message.replace(key, "…")
+        error.args = (error.message,)
+        error.frame = error.frame.replace(key, "…") if error.frame else error.frame
+    return error
 
 
 async def encode(request: Request, found: Access, name: str, *, streamed: bool) -> Encoded:
@@ -50,15 +64,18 @@ async def send(
         body = msgspec.json.encode(encoded.body)
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
-    answer = await http.post(
-        found.base_url + path, body, {**found.headers, **encoded.headers}, streamed=streamed
-    )
+    sent_along = {**found.headers, **encoded.headers}
+    try:
+        answer = await http.post(found.base_url + path, body, sent_along, streamed=streamed)
+    except CorralError as error:
+        named(error, provider, found.key)
+        raise
     if not answer.is_success:
-        raise await _refusal(answer, provider, name)
+        raise named(await _refusal(answer, provider, name), provider, found.key)
     used = [call.id for message in request.messages for call in message.tool_calls]
     parts = Parts(provider.name, name, used)
     parts.warnings += encoded.warnings
-    return Sent(answer, parts, provider)
+    return Sent(answer, parts, provider, found.key)
 
 
 _tokens: dict[str, Any] = {}
@@ -90,14 +107,21 @@ async def read_whole(sent: Sent, model: str) -> Response:
     """The answer that comes in one piece."""
     provider = sent.provider
     try:
-        body = await sent.answer.body()
-    finally:
-        sent.answer.close()
-    if not body.strip():
-        raise StreamBroken(f"{provider.title} answered with nothing", provider=provider.name)
-    _refuse_pages(sent.answer, provider, body)
-    raw = provider.wire.read(body, sent.parts, provider)
-    return replace(_finished(sent, model), raw=raw)
+        try:
+            body = await sent.answer.body()
+        finally:
+            sent.answer.close()
+        if not body.strip():
+            raise StreamBroken(
+                f"{provider.title} answered with nothing",
+                hint="Try again; a proxy in between may have given up.",
+            )
+        _refuse_pages(sent.answer, provider, body)
+        raw = provider.wire.read(body, sent.parts, provider)
+        return replace(_finished(sent, model), raw=raw)
+    except CorralError as error:
+        named(error, provider, sent.key)
+        raise
 
 
 class Reading:
@@ -127,8 +151,7 @@ class Reading:
                     return parts.take()
         except CorralError as error:
             self.close()
-            if error.provider is None:
-                error.provider = sent.provider.name
+            named(error, sent.provider, sent.key)
             raise
         except BaseException:
             self.close()
@@ -156,7 +179,7 @@ def _finished(sent: Sent, model: str) -> Response:
     response = sent.parts.response()
     return replace(
         response,
-        cost=catalogue.cost(model, response.usage, response.model),
+        cost=prices.catalogue().cost(model, response.usage, response.model),
         rate_limit=_rate_limit(sent.provider.wire.limits, sent.answer),
     )
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 
 from corral.errors import CorralError
 from corral.generation import Request, Response, StreamEvent
 from corral.inference.call import Reading, Sent, encode, failed_event, read_whole, send
 from corral.inference.middleware import Middleware, around_complete, around_stream
-from corral.inference.retry import attempts, delay
+from corral.inference.retry import attempts
+from corral.io import prices
 from corral.io.http import Http
 from corral.io.keys import Access, access, has_key
 from corral.models import registry
@@ -99,14 +100,21 @@ class Client:
             return await around_complete(self._middleware, core)(request)
         return await core(request)
 
-    def stream(self, request: Request, *, max_retries: int | None = None) -> AnswerStream:
-        """The events of an answer. Tried again only while none has reached the caller."""
+    def stream(
+        self,
+        request: Request,
+        *,
+        max_retries: int | None = None,
+        on_retry: Callable[[CorralError, float], None] | None = None,
+    ) -> AnswerStream:
+        """The events of an answer. Tried again only while none has reached the caller;
+        ``on_retry`` is told of it, with the seconds until then."""
         retries = self._max_retries if max_retries is None else max_retries
         if not self._middleware:
-            return AnswerStream(_Batches(self, request, retries))
+            return AnswerStream(_Batches(self, request, retries, on_retry))
 
         def core(request: Request) -> AsyncIterator[StreamEvent]:
-            return AnswerStream(_Batches(self, request, retries))
+            return AnswerStream(_Batches(self, request, retries, on_retry))
 
         return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
 
@@ -115,6 +123,7 @@ class Client:
         provider = self._own.get(prefix)
         if provider is None or not colon or not name:
             provider, name = registry.split(model)
+        name = prices.catalogue().unaliased(provider.name, name)
         key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
         return access(provider, self._environ, key=key, base_url=url), name
 
@@ -128,10 +137,17 @@ class Client:
 class _Batches:
     """Events in the batches they came in, with retries before the first."""
 
-    def __init__(self, client: Client, request: Request, retries: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        request: Request,
+        retries: int,
+        on_retry: Callable[[CorralError, float], None] | None,
+    ) -> None:
         self._client = client
         self._request = request
         self._retries = retries
+        self._on_retry = on_retry
         self._reading: Reading | None = None
         self._failure: CorralError | None = None
         self._over = False
@@ -159,16 +175,11 @@ class _Batches:
             )
             return await reading.batch()
 
-        for attempt in range(self._retries + 1):
-            try:
-                return await once()
-            except CorralError as error:
-                wait = delay(attempt, error) if attempt < self._retries else None
-                if wait is None:
-                    self._over = True
-                    raise
-            await asyncio.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await attempts(once, self._retries, on_retry=self._on_retry)
+        except CorralError:
+            self._over = True
+            raise
 
     @property
     def response(self) -> Response | None:

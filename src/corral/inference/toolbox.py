@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from corral.errors import ConfigError
+from corral.events import Json
 from corral.generation import ToolChoice, ToolNamed, ToolSpec
 from corral.messages import ToolCall, ToolResult
 from corral.sessions.tools import Tool, Tools
+from corral.wire.schema import Schema
 
 Given: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
+
+
+class Described(Protocol):
+    """Whatever can be told to a model as a tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Schema[Any]: ...
 
 
 class Toolbox:
@@ -49,8 +62,24 @@ class Toolbox:
         return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
 
 
-def spec_of(tool: Tool) -> ToolSpec:
-    return ToolSpec(tool.name, tool.description, tool.parameters.json)
+def spec_of(tool: Described) -> ToolSpec:
+    """A tool whose arguments are checked here. That no others may be given is our own check,
+    and not every vendor can be told of it."""
+    return ToolSpec(
+        tool.name, tool.description, cast("dict[str, Json]", _open(tool.parameters.json))
+    )
+
+
+def _open(schema: Json) -> Json:
+    if isinstance(schema, list):
+        return [_open(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _open(held)
+        for key, held in schema.items()
+        if not (key == "additionalProperties" and held is False)
+    }
 
 
 def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> ToolChoice | None:

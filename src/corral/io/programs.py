@@ -21,13 +21,14 @@ import msgspec
 from corral.agents.profile import Agent
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.io import folders, memory
+from corral.version import __version__
 
 VERSION_SECONDS = 30
 _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
 _SHIM = re.compile(rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"')
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 
-Source = Literal["option", "PATH", "managed"]
+Source = Literal["option", "PATH", "managed", "built in"]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -49,6 +50,8 @@ class _Package(msgspec.Struct):
 def locate(agent: Agent, program: str | None) -> Found:
     """The program, fit to be started. Raises ``NotInstalled``, ``BrokenInstall``
     or ``VersionTooOld``, each with the command that mends it."""
+    if not agent.programs:
+        return Found("", (), __version__, "built in")
     path, source = _path(agent, program)
     argv = _start(path, agent)
     if not agent.package.tested:

@@ -109,6 +109,11 @@ class Catalogue:
         found = self._names.get(whole) or self._names.get(SNAPSHOT.sub("", whole))
         return self._entries[found] if found else None
 
+    def unaliased(self, vendor: str, name: str) -> str:
+        """The vendor's own name of a model that may be given by one of ours."""
+        found = self._names.get(f"{self._same.get(vendor, vendor)}:{name}")
+        return found.partition(":")[2] if found else name
+
     def cost(self, model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
         """Of *one* request: tiers count by request, so a sum of several would be priced wrong.
 

@@ -15,6 +15,8 @@ from corral.errors import ConfigError, UnknownProvider
 from corral.models.profile import Provider
 
 ENTRY_POINTS = "corral.models"
+EXAMPLE = "gemini:gemini-2.5-flash"
+"""For messages that say how a model is named."""
 
 
 def find(name: str) -> Provider:
@@ -47,7 +49,7 @@ def split(model: str) -> tuple[Provider, str]:
     if not colon:
         raise ConfigError(
             f"whose model is {model!r}?",
-            hint=f"Name its vendor too, as in gemini:gemini-2.5-flash or chat:{model or 'name'}.",
+            hint=f"Name its vendor too, as in {EXAMPLE} or chat:{model or 'name'}.",
         )
     provider = find(prefix)
     if not name.strip():

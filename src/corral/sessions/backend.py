@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from corral.errors import CorralError
 from corral.sessions.guard import Guard
@@ -59,4 +59,25 @@ class Backend(Protocol):
 
     def add_facts(self, error: CorralError) -> None:
         """Write what is known into an error."""
+        ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """A driver whose agent takes words while it works."""
+
+    def steer(self, text: str) -> None: ...
+
+    def follow_up(self, text: str) -> None: ...
+
+
+class Driver(Protocol):
+    """A session with an agent that runs in this process: what its turns share."""
+
+    def turn(self, prompt: str) -> Backend:
+        """The next turn's way to the agent."""
+        ...
+
+    async def close(self) -> None:
+        """End all that outlives a turn."""
         ...

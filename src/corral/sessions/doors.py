@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def session(
-    agent: str = DEFAULT_AGENT,
+    agent: str | None = None,
     *,
     ask: Asker | None = None,
     tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
@@ -44,6 +44,9 @@ def session(
     ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
     """
+    model = options.get("model")
+    if agent is None:  # a vendor's model by name needs no other agent than ours
+        agent = model if model and agents.names_a_model(model) else DEFAULT_AGENT
     return Session(agent, cast("dict[str, Any]", options), ask, tools)
 
 

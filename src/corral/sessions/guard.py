@@ -68,6 +68,8 @@ class Guard:
         self._open: dict[str, _Open] = {}
         self._closed: dict[str, None] = {}
         self._calls = 0
+        self._telling: set[str] = set()
+        """Calls whose tool told of its changes itself."""
         self._usage = Usage()
         self._cost = Cost()
         self.finish: Finish | None = None
@@ -166,6 +168,12 @@ class Guard:
             case Text():
                 self.answered = True
                 self._emit(item, ts, out)
+            case FileChange():
+                # Told by the tool itself: it knows better than we could guess from its kind.
+                self.written[item.path] = item.kind
+                if item.call_id is not None:
+                    self._telling.add(item.call_id)
+                self._emit(item, ts, out)
             case UsageReport():
                 self._usage = item.usage
                 self._cost = item.cost or self._cost
@@ -251,7 +259,11 @@ class Guard:
             self.denied.append(
                 Refusal(tool.name, title=tool.title, reason=named.error, call_id=call_id)
             )
-        elif named.status == "success" and tool.kind in ("edit", "delete", "move"):
+        elif (
+            named.status == "success"
+            and tool.kind in ("edit", "delete", "move")
+            and tool.theirs not in self._telling
+        ):
             for path in tool.paths:
                 self._written(path, tool.kind, call_id, ts, out)
 

@@ -76,7 +76,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def prepare(name: str, options: dict[str, object]) -> Prepared:
     """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin."""
     agent = agents.find(name)
+    if agents.names_a_model(name):
+        options = _with_model(name, options)
     run = Run.build(agent.name, options, config.load(agent.name), "corral.toml")
+    if agent.for_run is not None:
+        agent = agent.for_run(run)
     _supported(agent, run)
     compiled = agent.compile(run.policy, run)
     _enforced(agent, run, compiled.report)
@@ -99,6 +103,13 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
     )
+
+
+def _with_model(model: str, options: dict[str, object]) -> dict[str, object]:
+    other = options.get("model")
+    if other is not None and other != model:
+        raise ConfigError(f"two models are named: {model} and {other}")
+    return {**options, "model": model}
 
 
 def the_prompt(prepared: Prepared, prompt: str | Prompt | None) -> str:

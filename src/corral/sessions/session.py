@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.backend import Backend
+from corral.sessions.backend import Backend, Driver, Steered
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
 from corral.sessions.stream_backend import StreamBackend
@@ -58,6 +59,7 @@ class Session:
         self._tools = tools
         self._server: ToolServer | None = None
         self._line: OwnLine | None = None
+        self._driver: Driver | None = None
         self._prepared: Prepared | None = None
         self._kept: Kept | None = None
         self._turn: Turn | None = None
@@ -77,7 +79,7 @@ class Session:
             raise RuntimeError("the session is open already")
         prepared = prepare(self._agent, self._options)
         if self._tools:  # what is wrong was told before a server is opened
-            prepared = await self._with_tools()
+            prepared = await self._with_tools(prepared)
         try:
             kept = _resumed(prepared) if prepared.run.resume is not None else None
         except BaseException:
@@ -87,17 +89,20 @@ class Session:
         self._kept = kept or store.create(prepared.agent.name, prepared.cwd)
         return self
 
-    async def _with_tools(self) -> Prepared:
-        """The same, with the caller's own functions as one more tool server."""
-        from corral.sessions.tool_server import ToolServer
-
-        self._server = await ToolServer(self._tools).__aenter__()
-        servers = [*self._options.get("mcp_servers", ()), self._server.mcp_server]
-        options: dict[str, Any] = {**self._options, "mcp_servers": servers}
+    async def _with_tools(self, prepared: Prepared) -> Prepared:
+        """The same, with the caller's own functions as one more tool server; an agent that
+        runs in this process calls them itself."""
+        options = dict(self._options)
         policy = options.get("policy") or Policy()
         if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
             # Whoever hands over a function means it to be called.
             options["policy"] = replace(policy, own_mcp="allow")
+        if prepared.agent.driver is not None:
+            return prepare(self._agent, options)
+        from corral.sessions.tool_server import ToolServer
+
+        self._server = await ToolServer(self._tools).__aenter__()
+        options["mcp_servers"] = [*options.get("mcp_servers", ()), self._server.mcp_server]
         try:
             return prepare(self._agent, options)
         except BaseException:
@@ -130,6 +135,8 @@ class Session:
                 await turn.close()
             if self._line is not None:
                 await self._line.close()
+            if self._driver is not None:
+                await self._driver.close()
         finally:
             await self._stop_serving()
             if self._kept is not None and self._prepared is not None:
@@ -148,7 +155,11 @@ class Session:
         whole = the_prompt(prepared, text)
         eraser = Eraser(prepared.environment.secrets)
         backend: Backend
-        if prepared.agent.transport == "acp":
+        if prepared.agent.driver is not None:
+            if self._driver is None:
+                self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
+            backend = self._driver.turn(whole)
+        elif prepared.agent.transport == "acp":
             from corral.sessions.acp_backend import AcpBackend
 
             backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
@@ -168,6 +179,23 @@ class Session:
     def whole_prompt(self, text: str | None) -> str:
         """The text a prompt would send: a prompt file's content where one is set."""
         return the_prompt(self._open()[0], text)
+
+    def steer(self, text: str) -> None:
+        """Words for the agent while it works: it gets them after its current round of tools.
+        Raises ``ConfigError`` where the agent cannot be steered."""
+        self._steerable().steer(text)
+
+    def follow_up(self, text: str) -> None:
+        """Words that it gets once it has answered, in the same turn."""
+        self._steerable().follow_up(text)
+
+    def _steerable(self) -> Steered:
+        if self._driver is None or not isinstance(self._driver, Steered):
+            raise ConfigError(
+                f"{self._agent} cannot be steered while it works",
+                hint="Give it another prompt once it has answered.",
+            )
+        return self._driver
 
     async def run(self, text: str | Prompt | None = None) -> Result:
         """The next turn, to its end."""
@@ -200,6 +228,19 @@ class Session:
 
 def _absolute(prepared: Prepared, folder: str | Path) -> str:
     return os.path.normpath(os.path.join(prepared.cwd, folder))
+
+
+def _driver(
+    prepared: Prepared,
+    kept: Kept,
+    eraser: Eraser,
+    ask: Asker | None,
+    tools: Sequence[Tool | Callable[..., Any]] | Tools,
+) -> Driver:
+    """What drives an agent of this process stands above this floor; its record says where."""
+    module, _, name = (prepared.agent.driver or "").partition(":")
+    make = cast("Callable[..., Driver]", getattr(import_module(module), name))
+    return make(prepared, kept, eraser, ask, tools)
 
 
 def _resumed(prepared: Prepared) -> Kept:

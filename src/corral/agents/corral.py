@@ -1,0 +1,132 @@
+"""Our own agent: a model of any vendor, and the tools of this package.
+
+It runs inside this process, so its policy is enforced here, call by call.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.errors import ConfigError, CorralError, PolicyError
+from corral.events import ToolKind
+from corral.models import registry
+from corral.options import Run
+from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy
+
+TOOLS: dict[str, ToolKind] = {
+    "read_file": "read",
+    "read_many_files": "read",
+    "list_dir": "read",
+    "glob": "search",
+    "grep": "search",
+    "write_file": "edit",
+    "edit_file": "edit",
+    "apply_patch": "edit",
+    "shell": "execute",
+    "web_fetch": "fetch",
+    "spawn_agent": "think",
+    "send_input": "think",
+    "wait": "think",
+    "close_agent": "think",
+}
+
+
+def for_run(run: Run) -> Agent:
+    """The record for the vendor of the model that is asked for. Raises ``ConfigError``."""
+    if run.model is None:
+        raise ConfigError(
+            "our own agent needs a model", hint=f"As in model='{registry.EXAMPLE}' (--model)."
+        )
+    provider, _ = registry.split(run.model)
+    return replace(
+        AGENT,
+        env_family=(*provider.key_env, *provider.base_url_env, *provider.extra_env.values()),
+        secret_env=provider.key_env,
+    )
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    for where, names in (("allow_tools", policy.allow_tools), ("deny_tools", policy.deny_tools)):
+        for name in names or ():
+            _check_name(where, name)
+    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+
+
+def _check_name(where: str, name: str) -> None:
+    """A name that is nearly a tool's is a slip; any other may be one of the caller's own."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, TOOLS, 1, 0.8)
+    if name not in TOOLS and near:
+        raise PolicyError(f"{where}: there is no tool {name!r}; did you mean {near[0]!r}?")
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    if policy.allow_tools is not None:
+        of_it = [n for n in policy.allow_tools if CAPABILITY_OF[TOOLS.get(n, "mcp")] == capability]
+        verdict = "allow" if of_it else "deny"
+        notes.append(f"allow_tools: {', '.join(of_it) or 'not listed'}")
+    elif verdict == "ask":
+        enforcement = "brokered"
+        notes.append("put to whoever answers; with nobody there it is denied")
+    free_shell = policy.verdict("shell") == "allow"
+    if policy.allow_tools is not None:
+        free_shell = "shell" in policy.allow_tools
+    if free_shell and capability == "network" and policy.network == "deny":
+        enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: there is no wall for it")
+    elif free_shell and capability in ("write", "read") and verdict != "allow":
+        notes.append("its own tools; a permitted shell reaches further")
+    if capability == "shell" and verdict == "allow":
+        notes.append("commands are not confined to the workspace")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    return Launch(argv=(), env={}, stdin=b"")
+
+
+def explain(ending: Ending) -> CorralError | None:
+    return None
+
+
+AGENT = Agent(
+    name="corral",
+    title="corral's own agent",
+    description="our own coding agent, on the model that --model names",
+    transport="builtin",
+    driver="corral.builtin.driver:Driver",
+    for_run=for_run,
+    programs=(),
+    package=Package(npm="", tested="", minimum=""),
+    compile=compile_policy,
+    launch=launch,
+    explain=explain,
+    tools=TOOLS,
+    aliases=("builtin",),
+    supports=frozenset(
+        {
+            "attachments",
+            "audio",
+            "images",
+            "include_directories",
+            "max_tool_rounds",
+            "max_turns",
+            "permission_mode",
+            "reasoning_effort",
+            "replace_system_prompt",
+            "resume",
+            "retries",
+            "system_prompt",
+            "thinking",
+        }
+    ),
+    capabilities=("tools", "permissions", "steering", "subagents"),
+    asks=True,
+    resumes=True,
+)
+AGENTS = (AGENT,)

@@ -1,0 +1,203 @@
+"""One call of a tool: look up, check the arguments, ask the policy, run, truncate.
+
+The model gets the truncated output, the event the whole. What cannot be run is
+an error *result*, never an exception; only a cancellation passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from corral.builtin.tools.tool import BuiltinTool
+from corral.builtin.tools.truncate import Limits, truncate
+from corral.builtin.tools.workspace import Workspace
+from corral.events import (
+    FileChange,
+    Json,
+    PermissionDecision,
+    PermissionRequest,
+    ToolKind,
+    ToolOutput,
+    ToolStatus,
+    ToolUse,
+)
+from corral.events import ToolResult as ToolResultEvent
+from corral.io.environment import Eraser
+from corral.messages import ToolCall, ToolResult
+from corral.policy import Action
+from corral.sessions.broker import Broker
+from corral.sessions.tools import Tools
+from corral.wire.stream import Item
+
+Emit = Callable[[Item], None]
+
+OWN = Limits(30_000, 500)
+"""Of what a function of the caller's returns."""
+current_call: contextvars.ContextVar[str] = contextvars.ContextVar("current_call", default="")
+"""The id of the call that runs, for a tool that must know it."""
+CHANGING = frozenset({"edit", "delete", "move", "execute", "other"})
+"""Kinds that run one after another, in the order they were called."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How a call ended: the event's side, and the model's."""
+
+    status: ToolStatus
+    text: str
+    shown: str
+
+
+class Hands:
+    """The tools of one session, behind its policy."""
+
+    def __init__(
+        self,
+        tools: dict[str, BuiltinTool],
+        own: Tools,
+        workspace: Workspace,
+        broker: Broker,
+        eraser: Eraser,
+    ) -> None:
+        self.tools = tools
+        self.own = own
+        self._workspace = workspace
+        self._broker = broker
+        self._eraser = eraser
+        self._in_order = asyncio.Lock()
+        self._granted: set[tuple[str, str | None]] = set()
+        """What a person allowed for the whole session."""
+        self.busy = 0
+        """Calls under way: while there are any, silence is not idleness, for each has a deadline
+        of its own, and so has a question to a person."""
+
+    async def results(self, calls: tuple[ToolCall, ...], emit: Emit) -> tuple[ToolResult, ...]:
+        """All at once, those that change something one after another; in the order of the
+        calls."""
+        for call in calls:
+            emit(self._use(call))
+        self.busy += 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._result(call, emit)) for call in calls]
+        finally:
+            self.busy -= 1
+        return tuple(task.result() for task in tasks)
+
+    def _use(self, call: ToolCall) -> ToolUse:
+        tool = self.tools.get(call.name)
+        given: Json = call.arguments if call.raw is None else call.raw
+        if tool is None:
+            return ToolUse(call.id, call.name, kind=self._kind(call.name), input=given)
+        return ToolUse(
+            call.id,
+            call.name,
+            kind=tool.kind,
+            title=tool.title(call.arguments),
+            input=given,
+            paths=tool.paths(call.arguments),
+        )
+
+    def _kind(self, name: str) -> ToolKind:
+        if name in self.tools:
+            return self.tools[name].kind
+        return "mcp" if name in self.own.by_name else "other"
+
+    async def _result(self, call: ToolCall, emit: Emit) -> ToolResult:
+        begin = time.monotonic()
+        current_call.set(call.id)  # each call runs in a task of its own
+        if self._kind(call.name) in CHANGING:
+            async with self._in_order:
+                done = await self._done(call, emit)
+        else:
+            done = await self._done(call, emit)
+        text = self._eraser.clean_text(done.text)
+        ok = done.status == "success"
+        emit(
+            ToolResultEvent(
+                call.id,
+                done.status,
+                name=call.name,
+                output=text if ok else None,
+                error=None if ok else text,
+                duration_ms=round((time.monotonic() - begin) * 1000),
+            )
+        )
+        shown = self._eraser.clean_text(done.shown)
+        return ToolResult(call.id, shown, is_error=not ok, name=call.name)
+
+    async def _done(self, call: ToolCall, emit: Emit) -> Done:
+        wrong = self._wrong(call)
+        if wrong is not None:
+            return Done("error", wrong, wrong)
+        refusal = await self._refusal(call, emit)
+        if refusal is not None:
+            return Done("denied", refusal, refusal)
+        tool = self.tools.get(call.name)
+        if tool is None:
+            answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
+            return Done(answer.status, answer.text, truncate(answer.text, OWN))
+
+        def put_out(piece: str) -> None:
+            emit(ToolOutput(call.id, self._eraser.clean_text(piece)))
+
+        outcome = await tool.call(self._workspace, call.arguments, put_out)
+        for effect in outcome.effects:
+            if effect.source is not None:
+                emit(FileChange(effect.source, "deleted", call_id=call.id))
+            emit(
+                FileChange(
+                    effect.path,
+                    effect.kind,
+                    call_id=call.id,
+                    lines_added=effect.lines_added,
+                    lines_removed=effect.lines_removed,
+                )
+            )
+        return Done("error" if outcome.is_error else "success", outcome.text, outcome.shown)
+
+    def _wrong(self, call: ToolCall) -> str | None:
+        """What keeps the call from being one."""
+        if call.name not in self.tools and call.name not in self.own.by_name:
+            known = ", ".join((*self.tools, *self.own.by_name))
+            return f"there is no tool {call.name!r}; known are: {known}"
+        if call.raw is not None:
+            return f"the arguments of {call.name} are no JSON object: {call.raw[:200]}"
+        tool = self.tools.get(call.name)
+        complaints = tool.complaints(call.arguments) if tool else ()
+        if not complaints:
+            return None
+        listed = "".join(f"\n- {complaint}" for complaint in complaints)
+        return f"the arguments do not fit {call.name}:{listed}"
+
+    async def _refusal(self, call: ToolCall, emit: Emit) -> str | None:
+        """Why the call may not be made; None where it may."""
+        tool = self.tools.get(call.name)
+        command = tool.command(call.arguments) if tool else None
+        kind = self._kind(call.name)
+        answer = self._broker.at_once(Action(call.name, kind, command, own=tool is None))
+        if answer is None and (call.name, command) in self._granted:
+            return None
+        if answer is None:
+            title = tool.title(call.arguments) if tool else call.name
+            request = PermissionRequest(
+                call.id, call_id=call.id, kind=kind, title=title, input=call.arguments
+            )
+            emit(request)
+            answer = await self._broker.put(request)
+            emit(
+                PermissionDecision(
+                    call.id, answer.decision, answer.by, call_id=call.id, rule=answer.rule
+                )
+            )
+            if answer.decision == "allow_session":
+                self._granted.add((call.name, command))
+        if answer.decision == "cancel":
+            raise asyncio.CancelledError("a person ended the run")
+        if answer.decision == "deny":
+            return f"not allowed: {answer.rule}"
+        return None

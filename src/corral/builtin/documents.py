@@ -1,0 +1,62 @@
+"""What a project says to agents: its documents, from the root of its repository down."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ALWAYS = "AGENTS.md"
+LARGEST = 32 * 1024
+"""Bytes of all of them together."""
+
+
+def project_root(cwd: Path) -> Path:
+    """The repository's root, or the folder itself where there is none."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / ".git").exists():
+            return folder
+    return cwd
+
+
+def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(path from the root, text) of each, the outermost first. What cannot be read is left
+    out; what is over the limit is cut, and says so."""
+    root = project_root(cwd)
+    steps = cwd.relative_to(root).parts
+    folders = [root.joinpath(*steps[:depth]) for depth in range(len(steps) + 1)]
+    found: list[tuple[str, str]] = []
+    left = LARGEST
+    for folder in folders:
+        for name in (ALWAYS, *names):
+            text = _read(folder / name, left)
+            if text:
+                found.append((str((folder / name).relative_to(root)), text))
+                left -= len(text.encode())
+            if left <= 0:
+                return found
+    return found
+
+
+def _read(path: Path, most: int) -> str | None:
+    try:
+        # A link out of the repository would put any file of ours into the prompt.
+        if not os.path.realpath(path).startswith(os.path.realpath(path.parent) + os.sep):
+            return None
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError:
+        return None
+    text = data[:most].decode("utf-8", "ignore").strip()
+    return f"{text}\n[cut here: over {LARGEST:,} bytes]" if len(data) > most else text
+
+
+def git_branch(cwd: Path) -> str | None:
+    """Read off the files: starting git for it would cost more than the rest."""
+    git = project_root(cwd) / ".git"
+    try:
+        if git.is_file():  # a worktree
+            git = Path(git.read_text("utf-8").partition("gitdir:")[2].strip())
+        head = (git / "HEAD").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else head[:12] or None

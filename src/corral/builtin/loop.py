@@ -1,0 +1,292 @@
+"""The loop: the user speaks, the model answers, its tools run, until it calls no more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.builtin.calls import Emit, Hands
+from corral.builtin.history import History
+from corral.builtin.repetition import ADVICE, Repetition
+from corral.content import Cost, Usage
+from corral.errors import (
+    ContentRefused,
+    ContextLengthExceeded,
+    CorralError,
+    EmptyAnswer,
+    InvalidRequest,
+    NetworkFailed,
+    StreamBroken,
+    TurnLimit,
+)
+from corral.events import Error, Thinking, UsageReport, Vendor
+from corral.generation import (
+    Finish,
+    ProviderEvent,
+    Request,
+    Response,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+from corral.inference.client import Client
+from corral.io.environment import Eraser
+from corral.messages import Message
+
+NEARLY_FULL = 0.8
+"""Of the model's window, when it is worth a warning."""
+MALFORMED = 2
+"""Times a model may botch a call in one turn before that is an error."""
+BOTCHED = "Your last tool call was malformed and was not run. Make it again, as plain JSON."
+
+
+class Tally:
+    """What a turn took, of all its answers and sub-agents."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.usage = Usage()
+        self._usd: float | None = 0.0
+        self.model: str | None = None
+
+    def add(self, response: Response, asked: str) -> None:
+        self.usage = self.usage + response.usage
+        known = response.cost.usd
+        self._usd = None if known is None or self._usd is None else self._usd + known
+        provider, _, name = asked.partition(":")
+        # A dated version of what was asked for is what was asked for.
+        same = response.model.startswith(name)
+        self.model = asked if same or not response.model else f"{provider}:{response.model}"
+
+    @property
+    def cost(self) -> Cost:
+        """Known only where it is known of every answer."""
+        if self._usd is None or self.model is None:
+            return Cost()
+        return Cost(usd=self._usd, source="computed")
+
+
+class Mailbox:
+    """Words that come while the agent works."""
+
+    def __init__(self) -> None:
+        self._steering: list[str] = []
+        self._following: list[str] = []
+
+    def steer(self, text: str) -> None:
+        self._steering.append(text)
+
+    def follow_up(self, text: str) -> None:
+        self._following.append(text)
+
+    def after_tools(self) -> list[str]:
+        texts, self._steering = self._steering, []
+        return texts
+
+    def after_answer(self) -> list[str]:
+        texts = [*self._steering, *self._following]
+        self._steering, self._following = [], []
+        return texts
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    max_turns: int | None = None
+    """Answers of the model to one prompt."""
+    max_tool_rounds: int | None = None
+    retries: int = 2
+    window: int | None = None
+    """Tokens the model takes in, where that is known."""
+
+
+class Loop:
+    """One conversation with one model. ``run`` it once for each prompt."""
+
+    def __init__(
+        self,
+        client: Client,
+        request: Request,
+        history: History,
+        hands: Hands,
+        emit: Emit,
+        *,
+        room: Callable[[], Awaitable[None]],
+        eraser: Eraser,
+        limits: Limits,
+        tally: Tally,
+        mailbox: Mailbox,
+        thinking: bool = True,
+    ) -> None:
+        """``request`` holds the system prompt and the tools; ``emit`` takes what happens, and
+        ``room`` waits while nobody takes it away."""
+        self._client = client
+        self._request = request
+        self._history = history
+        self._hands = hands
+        self._emit = emit
+        self._room = room
+        self._clean = eraser.clean_text
+        self._limits = limits
+        self._tally = tally
+        self._mailbox = mailbox
+        self._thinking = thinking
+        self._repetition = Repetition()
+        self._warned = False
+        self._said: set[str] = set()
+        self._spoke = False
+
+    async def run(self, prompt: Message) -> Response:
+        """The last answer. Raises ``CorralError`` for whatever else ends it."""
+        history, limits = self._history, self._limits
+        history.mend()
+        history.add(prompt)
+        answers = rounds = botched = 0
+        while True:
+            if limits.max_turns is not None and answers >= limits.max_turns:
+                raise _limit(f"max_turns={limits.max_turns}")
+            response = await self._answer()
+            answers += 1
+            history.add(response.message)
+            reason = response.finish_reason.reason
+            if reason == "tool_calls":
+                if limits.max_tool_rounds is not None and rounds >= limits.max_tool_rounds:
+                    history.mend()
+                    raise _limit(f"max_tool_rounds={limits.max_tool_rounds}")
+                rounds += 1
+                results = await self._hands.results(response.tool_calls, self._emit)
+                history.add(Message("tool", results))
+                for text in (*self._advice(response), *self._mailbox.after_tools()):
+                    history.add(Message.user(text))
+                continue
+            history.mend()
+            if reason == "error" and botched < MALFORMED:
+                botched += 1
+                self._warn(
+                    "malformed_call", f"the model botched a call: {response.finish_reason.raw}"
+                )
+                history.add(Message.user(BOTCHED))
+                continue
+            _refuse(response)
+            more = self._mailbox.after_answer()
+            if not more:
+                return response
+            for text in more:
+                history.add(Message.user(text))
+
+    def _advice(self, response: Response) -> list[str]:
+        circles = [self._repetition.circles(call) for call in response.tool_calls]
+        if not any(circles):
+            return []
+        self._warn("repetition", "the agent makes the same calls over and over; it was told so")
+        return [ADVICE]
+
+    async def _answer(self) -> Response:
+        broken = 0
+        while True:
+            try:
+                return await self._stream()
+            except ContextLengthExceeded as error:
+                if not self._history.shrink():
+                    raise
+                self._warn(
+                    "context_shrunk",
+                    f"the conversation no longer fits, its older half is left out: {error.message}",
+                )
+            except (StreamBroken, NetworkFailed) as error:
+                # Once words of it were passed on, asking again would say them twice.
+                broken += 1
+                if self._spoke or not error.retryable or broken > self._limits.retries:
+                    raise
+                self._warn("stream_broken", f"asked again: {error.message}")
+
+    async def _stream(self) -> Response:
+        messages = (*self._request.messages, *self._history.messages)
+        request = replace(self._request, messages=messages)
+        self._spoke = False
+        stream = self._client.stream(
+            request, max_retries=self._limits.retries, on_retry=self._retried
+        )
+        async with stream:
+            while events := await stream.batch():
+                self._tell(events)
+                await self._room()
+        response = stream.response
+        if response is None:
+            raise StreamBroken("the model's answer has no end")
+        self._count(response)
+        return response
+
+    def _tell(self, events: list[StreamEvent]) -> None:
+        for event in events:
+            match event:
+                case TextDelta():
+                    self._spoke = True
+                    self._emit(self._clean(event.text))
+                case ThinkingDelta():
+                    if self._thinking:
+                        self._emit(Thinking(self._clean(event.text)))
+                case ProviderEvent():
+                    self._emit(Vendor(event.name, event.data))
+                case Finish():
+                    for warning in event.response.warnings:
+                        self._warn_once("request_changed", warning)
+                case _:
+                    pass
+
+    def _count(self, response: Response) -> None:
+        tally, window = self._tally, self._limits.window
+        tally.add(response, self._request.model)
+        size = response.usage.total
+        self._emit(UsageReport(tally.usage, context_size=size, cost=tally.cost))
+        if window and size and size > NEARLY_FULL * window and not self._warned:
+            self._warned = True
+            self._warn(
+                "context_nearly_full",
+                f"{size:,} of {window:,} tokens of the model's window are used",
+            )
+
+    def _retried(self, error: CorralError, wait: float) -> None:
+        self._warn(error.code, f"{error.message}; tried again in {wait:.0f} s")
+
+    def _warn_once(self, code: str, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._warn(code, message)
+
+    def _warn(self, code: str, message: str) -> None:
+        said = self._clean(message)
+        self._emit(Error(code, said, recoverable=True, level="warning", phase="request"))
+
+
+def _limit(which: str) -> TurnLimit:
+    return TurnLimit(
+        f"the agent was not done within {which}", hint="Raise it, or give it a smaller task."
+    )
+
+
+def _refuse(response: Response) -> None:
+    """Raise what a last answer that is none means."""
+    reason, raw = response.finish_reason.reason, response.finish_reason.raw
+    match reason:
+        case "length":
+            raise ContextLengthExceeded(
+                f"the answer was cut at the model's output limit ({raw})",
+                hint="Ask for less at once, or take a model with a larger output.",
+            )
+        case "content_filter":
+            raise ContentRefused(
+                f"the model's vendor filtered the answer ({raw})",
+                hint="Say it in another way, or take another model.",
+            )
+        case "error":
+            raise InvalidRequest(f"the model could not make its call: {raw}")
+        case _ if not response.text.strip():
+            raise EmptyAnswer(
+                "the model ended its turn without any answer",
+                hint="Try again, rephrase, or take another model.",
+            )
+        case _:
+            pass

@@ -1,0 +1,39 @@
+"""Going round in circles: the same calls again and again."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from corral.messages import ToolCall
+
+WATCHED = 10
+"""Calls that must repeat with one period before it is a circle."""
+
+ADVICE = (
+    "You have made the same tool calls over and over without getting further. Stop, think about"
+    " why they do not help, and do something else; if the task cannot be done, say so."
+)
+
+
+class Repetition:
+    """The signatures of the last calls."""
+
+    def __init__(self) -> None:
+        self._last: deque[bytes] = deque(maxlen=WATCHED)
+
+    def circles(self, call: ToolCall) -> bool:
+        """Whether with this call the last ones repeat with a period of 1, 2 or 3. It is told
+        once; then the counting begins anew."""
+        self._last.append(
+            msgspec.json.encode([call.name, call.arguments, call.raw], order="sorted")
+        )
+        last = list(self._last)
+        if len(last) < WATCHED:
+            return False
+        for period in (1, 2, 3):
+            if all(last[at] == last[at - period] for at in range(period, WATCHED)):
+                self._last.clear()
+                return True
+        return False

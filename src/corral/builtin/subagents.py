@@ -1,0 +1,185 @@
+"""Agents that the agent starts: a history of their own, the same workspace, one level deep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from corral.builtin.calls import Emit, current_call
+from corral.builtin.loop import Loop, Mailbox
+from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define, outcome
+from corral.builtin.tools.truncate import READ
+from corral.builtin.tools.workspace import ToolError, Workspace
+from corral.errors import CorralError
+from corral.events import Event, Text
+from corral.messages import Message
+from corral.wire.stream import Finish, Item
+
+MOST = 8
+"""At once: each is a conversation that costs money."""
+LONGEST_WAIT = 600_000
+SPAWN = (
+    "Starts another agent on a task beside you, in the same workspace, and returns its id at"
+    " once. Ask for its answer with wait."
+)
+SEND = "Says something to an agent that you started; one that has answered goes on with it."
+WAIT = "Waits until agents that you started have answered, and returns what they said."
+
+Make = Callable[[Emit, Mailbox], Loop]
+Call = Annotated[str, Meta(description="The agent's id, as spawn_agent told it.")]
+
+
+class Spawn(Arguments, frozen=True, kw_only=True):
+    task: Annotated[
+        str,
+        Meta(
+            description="All it needs to know: it sees nothing of this conversation.", min_length=1
+        ),
+    ]
+
+
+class Send(Arguments, frozen=True, kw_only=True):
+    agent: Call
+    text: Annotated[str, Meta(min_length=1)]
+
+
+class Wait(Arguments, frozen=True, kw_only=True):
+    agents: Annotated[tuple[str, ...], Meta(description="Their ids; left out, all of them.")] = ()
+    timeout_ms: Annotated[int, Meta(ge=1, le=LONGEST_WAIT)] = 300_000
+
+
+class Close(Arguments, frozen=True, kw_only=True):
+    agent: Call
+
+
+class _Sub:
+    """One of them."""
+
+    def __init__(self, id: str, loop: Loop, mailbox: Mailbox) -> None:
+        self.id = id
+        self.loop = loop
+        self.mailbox = mailbox
+        self.task: asyncio.Task[str] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+    def start(self, text: str) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._run(text))
+
+    async def _run(self, text: str) -> str:
+        try:
+            return (await self.loop.run(Message.user(text))).text
+        except CorralError as error:
+            return f"failed: {error.message}"
+
+    def said(self) -> str:
+        if self.task is None or not self.task.done():
+            return "still at work"
+        return "was closed" if self.task.cancelled() else self.task.result()
+
+
+class Subagents:
+    """All of a session's. What still runs when a turn ends is ended with it."""
+
+    def __init__(self, make: Make, emit: Emit) -> None:
+        self._make = make
+        self._emit = emit
+        self._subs: dict[str, _Sub] = {}
+
+    def tools(self) -> list[BuiltinTool]:
+        return [
+            _tool(Spawn, self._spawn, "spawn_agent", "Start task", SPAWN),
+            _tool(Send, self._send, "send_input", "Tell agent", SEND),
+            _tool(Wait, self._wait, "wait", "Wait agents", WAIT),
+            _tool(
+                Close, self._close, "close_agent", "End agent", "Ends an agent that you started."
+            ),
+        ]
+
+    async def end(self) -> int:
+        """End those that run; how many there were."""
+        running = [sub.task for sub in self._subs.values() if sub.task and not sub.task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        return len(running)
+
+    async def _spawn(self, _: Workspace, args: Spawn, __: Output) -> Outcome:
+        if sum(sub.runs for sub in self._subs.values()) >= MOST:
+            raise ToolError(f"{MOST} agents are at work already: wait for one, or close it")
+        id = f"agent-{len(self._subs) + 1}"
+        mailbox = Mailbox()
+        sub = _Sub(id, self._make(self._under(current_call.get(), id), mailbox), mailbox)
+        self._subs[id] = sub
+        sub.start(args.task)
+        return outcome(f"{id} is at work", READ)
+
+    async def _send(self, _: Workspace, args: Send, __: Output) -> Outcome:
+        sub = self._found(args.agent)
+        if sub.runs:
+            sub.mailbox.steer(args.text)
+            return outcome(f"{sub.id} gets it after its current round of tools", READ)
+        sub.start(args.text)
+        return outcome(f"{sub.id} is at work again", READ)
+
+    async def _wait(self, _: Workspace, args: Wait, __: Output) -> Outcome:
+        named = [self._found(id) for id in args.agents]
+        subs = named or [sub for sub in self._subs.values() if sub.task is not None]
+        tasks = [sub.task for sub in subs if sub.task is not None]
+        if not tasks:
+            raise ToolError("no agent was started")
+        await asyncio.wait(tasks, timeout=args.timeout_ms / 1000)
+        return outcome("\n\n".join(f"{sub.id}: {sub.said()}" for sub in subs), READ)
+
+    async def _close(self, _: Workspace, args: Close, __: Output) -> Outcome:
+        sub = self._found(args.agent)
+        if sub.task is not None and not sub.task.done():
+            sub.task.cancel()
+            await asyncio.wait([sub.task])
+        del self._subs[sub.id]
+        return outcome(f"{sub.id} is closed", READ)
+
+    def _found(self, id: str) -> _Sub:
+        if id not in self._subs:
+            raise ToolError(
+                f"there is no agent {id!r}; there are: {', '.join(self._subs) or 'none'}"
+            )
+        return self._subs[id]
+
+    def _under(self, parent: str, id: str) -> Emit:
+        """Its events, marked as a sub-agent's; its calls are told apart from ours."""
+
+        def emit(item: Item) -> None:
+            if isinstance(item, Finish):
+                return
+            self._emit(_marked(Text(item) if isinstance(item, str) else item, parent, id))
+
+        return emit
+
+
+def _marked(event: Event, parent: str, id: str) -> Event:
+    changes: dict[str, str] = {"parent": parent}
+    for name in ("call_id", "request_id"):
+        value = getattr(event, name, None)
+        if value:
+            changes[name] = f"{id}/{value}"
+    return replace(event, **changes)
+
+
+def _tool(
+    arguments: type[Arguments],
+    run: Callable[..., Awaitable[Outcome]],
+    name: str,
+    title: str,
+    description: str,
+) -> BuiltinTool:
+    return define(
+        arguments, run, name=name, kind="think", description=description, limits=READ, title=title
+    )
