@@ -92,7 +92,10 @@ class Http:
     def _proxy(self, url: str) -> str | None:
         """As the environment has it. Not aiohttp's own reading of it, which also opens
         ``.netrc`` for every request."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise _no_url(url) from error
         origin = f"{parts.scheme}://{parts.netloc}"
         if origin not in self._proxies:
             self._proxies[origin] = _proxy_of(parts.scheme, parts.hostname or "")
@@ -180,7 +183,7 @@ def _failed(error: Exception, url: str, connect: float, read: float) -> CorralEr
 
     host = _host(url)
     if isinstance(error, aiohttp.InvalidURL):
-        return ConfigError(f"not a URL: {url}", hint="A base URL reads https://host/path.")
+        return _no_url(url)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return NetworkFailed(
             f"{host} did not take the connection in {connect:g} s",
@@ -204,10 +207,19 @@ def _failed(error: Exception, url: str, connect: float, read: float) -> CorralEr
             hint="Is the base URL right, is the network up, is a proxy needed?",
         )
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return NetworkFailed(f"{host} closed the connection without an answer")
+        return NetworkFailed(
+            f"{host} closed the connection without an answer",
+            hint="Try again; a proxy in between may have given up.",
+        )
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         return ConfigError(f"the request to {host} cannot be written: {error}")
-    return NetworkFailed(f"the request to {host} failed: {_said(error)}")
+    return NetworkFailed(
+        f"the request to {host} failed: {_said(error)}", hint="Is the network up? Try again."
+    )
+
+
+def _no_url(url: str) -> ConfigError:
+    return ConfigError(f"not a URL: {url}", hint="A base URL reads https://host/path.")
 
 
 def _silent(url: str, seconds: float) -> IdleTimeout:

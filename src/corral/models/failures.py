@@ -59,6 +59,7 @@ SPENT = re.compile(
 """How they say that waiting a minute will not help."""
 
 HINTS: dict[type[CorralError], str] = {
+    errors.InvalidRequest: "The vendor does not take this request: its message says what to mend.",
     errors.AccessDenied: "The key has no right to this model or API: see the vendor's console.",
     errors.ContextLengthExceeded: "Send less: a shorter history, or smaller files.",
     errors.RateLimited: "Wait and try again, or send fewer requests at once.",
@@ -76,8 +77,10 @@ def failed(
     code: str | None = None,
     retry_after: float | None = None,
     spent: bool = False,
+    passing: bool = False,
 ) -> CorralError:
-    """The error behind a status. ``name`` is a gRPC status, ``code`` the vendor's own word."""
+    """The error behind a status. ``name`` is a gRPC status, ``code`` the vendor's own word;
+    ``passing``: the vendor tells that waiting helps, whatever its message sounds like."""
     return error_of(
         failure.provider,
         message or _first_words(failure.body) or f"HTTP {failure.status}",
@@ -87,6 +90,7 @@ def failed(
         code=code,
         retry_after=retry_after if retry_after is not None else told_delay(failure.headers),
         spent=spent,
+        passing=passing,
     )
 
 
@@ -100,11 +104,13 @@ def error_of(
     code: str | None = None,
     retry_after: float | None = None,
     spent: bool = False,
+    passing: bool = False,
 ) -> CorralError:
     kind = _kind(status, name)
     if kind is errors.InvalidRequest and TOO_LONG.search(f"{code} {message}"):
         kind = errors.ContextLengthExceeded
-    if kind is errors.RateLimited and (spent or SPENT.search(f"{code} {message}")):
+    sounds_spent = not passing and SPENT.search(f"{code} {message}")
+    if kind is errors.RateLimited and (spent or sounds_spent):
         kind = errors.QuotaSpent
     hint = HINTS.get(kind)
     if kind is errors.AuthenticationFailed:
@@ -124,7 +130,9 @@ def error_of(
 
 
 def _kind(status: int | None, name: str | None) -> type[CorralError]:
-    if name in BY_NAME and not (status and status >= 500):
+    # UNKNOWN is what stands there when a proxy's status has no name of gRPC's.
+    vague = name == "UNKNOWN" and status is not None
+    if name in BY_NAME and not vague and not (status and status >= 500):
         return BY_NAME[name]
     if status is None:
         return errors.ServerFailed
