@@ -63,6 +63,17 @@ def names_a_model(name: str) -> bool:
     return names_a_model(name)
 
 
+def usual(model: str | None) -> str:
+    """The agent where none is named: ours for ``vendor:model``, else the default. Raises
+    ``UnknownProvider`` for a vendor that nobody knows."""
+    if model is None or ":" not in model:
+        return DEFAULT_AGENT
+    from corral.models.registry import split
+
+    split(model)
+    return model
+
+
 def every() -> Iterator[Agent]:
     """All of them: ours by module name, then those of other packages."""
     from importlib.metadata import entry_points

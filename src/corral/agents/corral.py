@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Place, Probe, Row
 from corral.errors import ConfigError, CorralError, PolicyError
 from corral.events import ToolKind
 from corral.models import registry
@@ -94,6 +94,15 @@ def explain(ending: Ending) -> CorralError | None:
     return None
 
 
+_PROVIDER, _ = registry.split(registry.EXAMPLE)
+PROBE = Probe(
+    write=("write_file", {"file_path": "probe.txt", "content": "probed"}),
+    shell=("shell", {"command": "touch shell.txt"}),
+    url_env=_PROVIDER.base_url_env[0],
+    key_env=_PROVIDER.key_env[0],
+    model=registry.EXAMPLE,
+)
+
 AGENT = Agent(
     name="corral",
     title="corral's own agent",
@@ -103,6 +112,7 @@ AGENT = Agent(
     for_run=for_run,
     programs=(),
     package=Package(npm="", tested="", minimum=""),
+    probe=PROBE,
     compile=compile_policy,
     launch=launch,
     explain=explain,

@@ -27,7 +27,10 @@ async def examine(agent: Agent) -> dict[str, Any]:
     """What is here, and whether a scripted conversation had the effects it must have."""
     report: dict[str, Any] = {"agent": agent.name, "works": False, "checks": [], "exit_code": 1}
     try:
-        prepared = prepare(agent.name, {"policy": Policy.edits()})
+        options: dict[str, object] = {"policy": Policy.edits()}
+        if agent.driver is not None and agent.probe is not None:
+            options["model"] = agent.probe.model  # it is nothing without one
+        prepared = prepare(agent.name, options)
         report |= {
             "version": prepared.program.version,
             "tested_version": agent.package.tested,

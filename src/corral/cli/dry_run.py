@@ -21,6 +21,7 @@ def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: b
     shown: dict[str, Any] = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,
+        "model": prepared.run.model,
         "program": prepared.program.path,
         "cwd": prepared.cwd,
         "argv": list(launch.argv),
@@ -33,7 +34,7 @@ def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: b
     if as_json:
         click.echo(json.dumps(shown))
         return 0
-    for name in ("agent", "version", "program", "cwd", "stdin_bytes"):
+    for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes"):
         click.echo(f"{name:12} {shown[name]}")
     click.echo(f"{'argv':12} {' '.join(shown['argv'])}")
     click.echo(f"{'env names':12} {' '.join(shown['env'])}")

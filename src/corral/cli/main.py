@@ -16,6 +16,7 @@ from corral.version import __version__
 
 COMMANDS = {
     "run": ("corral.cli.run", "Give an agent a prompt and see it through."),
+    "chat": ("corral.cli.chat", "Talk with an agent or a model, turn by turn."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),

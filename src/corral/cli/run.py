@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import signal
-import sys
-from collections.abc import Callable, Generator
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from corral.agents import DEFAULT_AGENT
+from corral.cli.answers import Answer, signals
+from corral.cli.choices import chosen_agent, chosen_policy
 from corral.cli.dry_run import dry_run
 from corral.cli.out import Out
 from corral.cli.progress import Progress
 from corral.cli.prompts import read_prompt
 from corral.cli.questions import Terminal, somebody_is_there
 from corral.errors import ConfigError
-from corral.events import Done, Event, Text, to_json
-from corral.io import config
-from corral.policy import PRESETS, Policy, Preset
+from corral.events import Done, Event, to_json
 from corral.raised import by_code
 from corral.sessions.session import Session
 
@@ -32,13 +27,15 @@ from corral.sessions.session import Session
 @click.option(
     "-a",
     "--agent",
-    default=DEFAULT_AGENT,
-    show_default=True,
-    help="Which agent, or any command that speaks ACP.",
+    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
 )
 @click.option("-f", "--file", "file", help="Read the prompt from this file; - is stdin.")
 @click.option("-C", "--cwd", help="Where the agent works.  [default: here]")
-@click.option("-m", "--model", help="The model, by the agent's own name for it.")
+@click.option(
+    "-m",
+    "--model",
+    help="The model, by the agent's own name for it; vendor:model runs our own agent on it.",
+)
 @click.option(
     "--approve",
     type=click.Choice(["reads", "edits", "all"]),
@@ -53,6 +50,11 @@ from corral.sessions.session import Session
 @click.option("--idle-timeout", type=float, help="Seconds without an event.  [default: 300]")
 @click.option("--startup-timeout", type=float, help="Seconds to a sign of life.  [default: 60]")
 @click.option("--max-turns", type=int, help="Model calls at the most.")
+@click.option(
+    "--effort",
+    type=click.Choice(["none", "minimal", "low", "medium", "high", "xhigh"]),
+    help="How hard our own agent's model should think.",
+)
 @click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
 @click.option("--resume", metavar="ID", help="Go on with a session; 'last' is the newest.")
 @click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder; repeat.")
@@ -72,7 +74,7 @@ from corral.sessions.session import Session
 @click.option("--json", "as_json", is_flag=True, help="Events on stdout, a JSON object a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
-def command(prompt: str | None, file: str | None, agent: str, **given: Any) -> int:
+def command(prompt: str | None, file: str | None, agent: str | None, **given: Any) -> int:
     """Give an agent a PROMPT and see it through.
 
     The prompt is the argument, --file, or stdin. The answer goes to stdout,
@@ -88,10 +90,11 @@ def command(prompt: str | None, file: str | None, agent: str, **given: Any) -> i
     options = _options(given)
     if given["as_json"] and given["quiet"]:
         raise ConfigError("--json and --quiet both given")
+    agent = chosen_agent(agent, options)
     if given["dry_run"]:
         return dry_run(agent, {**options}, text, as_json=given["as_json"])
     gc.enable()  # all is loaded, and from here on it may take long
-    answer: _Answer | _Json = _Json() if given["as_json"] else _Answer()
+    answer: Answer | _Json = _Json() if given["as_json"] else Answer()
     return asyncio.run(_run(agent, text, options, answer, Progress(enabled=not given["quiet"])))
 
 
@@ -104,6 +107,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "idle_timeout": given["idle_timeout"],
         "startup_timeout": given["startup_timeout"],
         "max_turns": given["max_turns"],
+        "reasoning_effort": given["effort"],
         "retries": given["retries"],
         "resume": given["resume"],
         "include_directories": list(given["add_dir"]) or None,
@@ -115,40 +119,17 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "pass_env": list(given["env"]) or None,
         "program": given["program"],
         "strict": False if given["no_strict"] else None,
-        "policy": _policy(given),
+        "policy": chosen_policy(given),
     }
     options.update({name: value for name, value in chosen.items() if value is not None})
     return options
-
-
-def _policy(given: dict[str, Any]) -> Policy | None:
-    approve = "all" if given["yolo"] else given["approve"]
-    if given["yolo"]:
-        if given["approve"] not in (None, "all"):
-            raise ConfigError("--yolo and --approve both given")
-        click.echo("corral: --yolo: the agent may do everything, unasked", err=True)
-    if approve is not None and given["policy_file"] is not None:
-        raise ConfigError("--approve and --policy both given", hint="Put preset = into the file.")
-    policy: Policy | None = None
-    if given["policy_file"] is not None:
-        policy = config.read_policy(Path(given["policy_file"]))
-    elif approve is not None:
-        policy = PRESETS[cast("Preset", approve)]
-    if given["allow_tool"] or given["deny_tool"]:
-        from msgspec.structs import replace
-
-        policy = policy or Policy()
-        if given["allow_tool"]:
-            policy = replace(policy, allow_tools=tuple(given["allow_tool"]))
-        policy = replace(policy, deny_tools=(*policy.deny_tools, *given["deny_tool"]))
-    return policy
 
 
 async def _run(
     agent: str,
     text: str | None,
     options: dict[str, Any],
-    answer: _Answer | _Json,
+    answer: Answer | _Json,
     progress: Progress,
 ) -> int:
     asker = Terminal(progress.pause) if somebody_is_there() else None
@@ -157,7 +138,7 @@ async def _run(
         progress.begin(session.prepared, asks=can_ask)
         turn = session.prompt(text)
         last: Done | None = None
-        with _signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
+        with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
             async for event in turn:
                 await out.write(answer.text(event))
                 progress.show(event, turn.notes)
@@ -180,62 +161,9 @@ def exit_code(done: Done) -> int:
     return kind.cli_exit if kind else 1
 
 
-class _Answer:
-    """The answer's text as it comes, messages parted by a blank line."""
-
-    def __init__(self) -> None:
-        self._open = False
-        self._owed = ""
-        """What must be written before the next message."""
-        self._ends_line = True
-
-    def text(self, event: Event) -> str:
-        """What to write for the event."""
-        if isinstance(event, Text) and event.delta:
-            owed = "" if self._open else self._owed
-            self._open = True
-            self._ends_line = event.delta.endswith("\n")
-            return owed + event.delta
-        if self._open and getattr(event, "call_id", None) is not None:
-            self._open = False
-            self._owed = "\n" if self._ends_line else "\n\n"
-            if sys.stdout.isatty():  # progress follows on the same screen
-                self._owed = "\n"
-                return self.end()
-        return ""
-
-    def end(self) -> str:
-        ended, self._ends_line = self._ends_line, True
-        return "" if ended else "\n"
-
-
 class _Json:
     def text(self, event: Event) -> bytes:
         return to_json(event) + b"\n"
 
     def end(self) -> bytes:
         return b""
-
-
-_ENDING = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)
-]
-
-
-@contextlib.contextmanager
-def _signals(cancel: Callable[[], None]) -> Generator[None]:
-    """Ctrl-C and TERM end the agent; the stream then ends by itself."""
-    loop = asyncio.get_running_loop()
-    try:
-        for number in _ENDING:
-            loop.add_signal_handler(number, cancel)
-    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number in _ENDING:
-            loop.remove_signal_handler(number)

@@ -44,9 +44,7 @@ def session(
     ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
     """
-    model = options.get("model")
-    if agent is None:  # a vendor's model by name needs no other agent than ours
-        agent = model if model and agents.names_a_model(model) else DEFAULT_AGENT
+    agent = agents.usual(options.get("model")) if agent is None else agent
     return Session(agent, cast("dict[str, Any]", options), ask, tools)
 
 

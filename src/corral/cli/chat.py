@@ -1,0 +1,184 @@
+"""``corral chat``: a plain conversation at the terminal, with any agent or model."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from corral.agents import DEFAULT_AGENT
+from corral.cli.answers import Answer, signals
+from corral.cli.choices import chosen_agent, chosen_policy
+from corral.cli.out import Out
+from corral.cli.progress import Progress
+from corral.cli.questions import Terminal, somebody_is_there
+from corral.cli.run import exit_code
+from corral.content import Usage
+from corral.errors import CallerError, CorralError
+from corral.events import Done
+from corral.sessions.session import Session
+
+HELP = """\
+  /help    this        /usage   what it took so far
+  /exit    end, as Ctrl-D does; Ctrl-C stops an answer
+  A line that ends with \\ goes on in the next."""
+
+
+@click.command("chat")
+@click.option(
+    "-a",
+    "--agent",
+    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
+)
+@click.option(
+    "-m",
+    "--model",
+    help="The model, by the agent's own name for it; vendor:model runs our own agent on it.",
+)
+@click.option("-C", "--cwd", help="Where the agent works.  [default: here]")
+@click.option(
+    "--approve",
+    type=click.Choice(["reads", "edits", "all"]),
+    help="What it may do without asking; what is not approved asks.",
+)
+@click.option("--yolo", is_flag=True, help="The same as --approve all.")
+@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
+@click.option("--allow-tool", multiple=True, metavar="NAME", help="Only these tools; repeat.")
+@click.option("--deny-tool", multiple=True, metavar="NAME", help="Never this tool; repeat.")
+@click.option("--resume", metavar="ID", help="Go on with a session; 'last' is the newest.")
+@click.option("--system-prompt", help="Put before the conversation.")
+@click.option("--timeout", type=float, help="Seconds for each answer.  [default: 600]")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answers.")
+def command(agent: str | None, **given: Any) -> int:
+    """Talk with an agent or a model, turn by turn.
+
+    Each line is a prompt, from the terminal or from stdin. The conversation is kept:
+    --resume goes on with it. /help says what else can be typed.
+    """
+    options: dict[str, Any] = {
+        name: given[name]
+        for name in ("model", "cwd", "resume", "system_prompt", "timeout")
+        if given[name] is not None
+    }
+    options["record"] = True
+    policy = chosen_policy(given)
+    if policy is not None:
+        options["policy"] = policy
+    agent = chosen_agent(agent, options)
+    with asyncio.Runner() as runner:
+        return Chat(runner, agent, options, quiet=given["quiet"]).run()
+
+
+class Chat:
+    """The loop of the terminal. Between two prompts nothing of ours runs."""
+
+    def __init__(
+        self, runner: asyncio.Runner, agent: str, options: dict[str, Any], *, quiet: bool
+    ) -> None:
+        self._runner = runner
+        self._quiet = quiet
+        self._usage = Usage()
+        self._code = 0
+        self._resume: str | None = None
+        asker = Terminal(lambda: None) if somebody_is_there() else None
+        self._asks = asker is not None
+        self._session = Session(agent, options, asker)
+
+    def run(self) -> int:
+        session = self._session
+        self._runner.run(_entered(session))
+        try:
+            Progress(enabled=not self._quiet).begin(session.prepared, asks=self._asks)
+            if sys.stdin.isatty() and not self._quiet:
+                self._say(f"{session.prepared.agent.title}. /help says what can be typed.")
+            for text in self._prompts():
+                try:
+                    self._runner.run(self._turn(text))
+                except CallerError as error:  # of this prompt alone: an empty file, say
+                    self._say(f"corral: {error}")
+                    self._code = error.cli_exit
+                except CorralError as error:
+                    self._say(f"corral: {error}")
+                    self._code = error.cli_exit
+                    break
+        finally:
+            self._runner.run(session.__aexit__(None, None, None))
+        if self._resume and not self._quiet:
+            self._say(f"go on with: corral chat --resume {self._resume}")
+        return 0 if sys.stdin.isatty() else self._code
+
+    def _prompts(self) -> Iterator[str]:
+        """What was typed, commands carried out."""
+        while True:
+            text = self._line()
+            if text is None or text.strip() in ("/exit", "/quit"):
+                return
+            match text.strip():
+                case "":
+                    continue
+                case "/help":
+                    self._say(HELP)
+                case "/usage":
+                    self._say(
+                        f"{self._usage.input or 0:,} tokens in, {self._usage.output or 0:,} out"
+                    )
+                case _:
+                    yield text
+
+    def _line(self) -> str | None:
+        """The next prompt, a backslash at the end of a line joining it to the next; None at the
+        end."""
+        lines: list[str] = []
+        while True:
+            try:
+                line = _typed("… " if lines else "> ")
+            except KeyboardInterrupt:  # at the prompt it only clears what was typed
+                self._say("")
+                lines.clear()
+                continue
+            except EOFError:
+                return "\n".join(lines) if lines else None
+            if not line.endswith("\\"):
+                return "\n".join([*lines, line])
+            lines.append(line[:-1])
+
+    async def _turn(self, text: str) -> None:
+        turn = self._session.prompt(text)
+        answer, progress = Answer(), Progress(enabled=not self._quiet)
+        with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
+            async for event in turn:
+                await out.write(answer.text(event))
+                progress.show(event, turn.notes)
+                if isinstance(event, Done):
+                    self._done(event, progress)
+            await out.write(answer.end())
+
+    def _done(self, done: Done, progress: Progress) -> None:
+        self._usage = self._usage + done.usage
+        self._resume = done.resume_token or self._resume
+        self._code = exit_code(done)
+        if done.status != "success" or done.files or done.denied:
+            progress.summary(done)
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+def _typed(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+    import contextlib
+
+    with contextlib.suppress(ImportError):  # arrows and history, where the system has it
+        import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    return input(prompt)
+
+
+async def _entered(session: Session) -> None:
+    await session.__aenter__()
