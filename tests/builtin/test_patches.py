@@ -12,6 +12,8 @@ from builtin.tooling import call, done, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.builtin.tools.apply import State, carry_out
+from corral.builtin.tools.files import Text
 from corral.builtin.tools.patch import Update, apply, parse, paths_in
 from corral.builtin.tools.tool import ToolError
 from corral.builtin.tools.workspace import Workspace
@@ -70,6 +72,7 @@ def applied(before: str, *rows: str) -> str:
         pytest.param("a\n\nb\n", [" a", "", "-b", "+B"], "a\n\nB\n", id="an empty line is context"),
         pytest.param("a\nb\n", ["-a", "+A", ""], "A\nb\n", id="an empty line after the hunk"),
         pytest.param("a  \nb\n", [" a", "-b", "+B"], "a  \nB\n", id="blanks at the end of a line"),
+        pytest.param("\tx\nx \n", ["-x", "+y"], "\tx\ny\n", id="the nearer of two fuzzy places"),
         pytest.param("\ta\n\tb\n", [" a", "-b", "+B"], "\ta\nB\n", id="blanks at both ends"),
         pytest.param(
             "say “hi” – now\nb\n",
@@ -249,6 +252,20 @@ async def test_later_parts_of_a_patch_see_what_earlier_ones_did(workspace: Path)
     """)
     await done(Workspace(workspace), "apply_patch", patch=patch)
     assert (workspace / "a").read_text() == "anew\n"
+
+
+def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace: Path) -> None:
+    (workspace / "a").write_text("old")
+    text = {"old": Text("old"), "new": Text("new")}
+    changed = {
+        workspace / "a": State(text["old"], text["new"]),
+        workspace / "b": State(None, text["new"]),
+        workspace / "gone": State(text["old"], None),
+    }
+    with pytest.raises(ToolError, match="the patch was not applied: No such file"):
+        carry_out(Workspace(workspace), changed)
+    assert (workspace / "a").read_text() == "old"
+    assert os.listdir(workspace) == ["a"]
 
 
 async def test_bytes_that_are_no_utf8_and_the_mark_at_the_beginning_stay(workspace: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from builtin.tooling import call, done, refused
 
 from corral.builtin.tools import by_name
+from corral.builtin.tools.running import run
 from corral.builtin.tools.shell import WHOLE, Kept
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import SECRET, Workspace
@@ -127,6 +128,17 @@ async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path
     assert outcome.shown.startswith("flood\nflood\n")
     assert sum(map(len, told)) < 2 * WHOLE
     assert "not told live" in told[-1]
+
+
+async def test_a_flood_that_is_heard_slowly_still_ends_in_time(workspace: Path) -> None:
+    """There is always more to read, so reading alone would never let the timeout fire."""
+
+    def slow(_: bytes) -> None:
+        time.sleep(0.02)
+
+    async with asyncio.timeout(20):
+        ran = await run(Workspace(workspace), ["yes"], workspace, 0.5, slow)
+    assert ran.late
 
 
 async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:

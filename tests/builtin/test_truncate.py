@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from corral.builtin.tools.truncate import ROOM, Limits, count_lines, truncate
 
-texts = st.text(st.sampled_from("ab\n…é"), max_size=3_000)
-limits = st.builds(Limits, st.integers(2 * ROOM + 2, 1_500), st.none() | st.integers(3, 200))
+pieces = st.tuples(st.text("ab\n…é", min_size=1, max_size=20), st.integers(1, 60))
+texts = st.lists(pieces, max_size=6).map(lambda found: "".join(text * n for text, n in found))
+limits = st.builds(Limits, st.integers(2 * ROOM + 2, 800), st.none() | st.integers(3, 40))
+"""Most of the texts are over most of the limits."""
 
 
 @given(texts, limits)

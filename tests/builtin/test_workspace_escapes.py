@@ -135,6 +135,11 @@ async def test_a_pattern_that_leads_out_is_refused(root: Path, pattern: str) -> 
     assert SECRET not in await refused(workspace, "read_many_files", paths=[pattern])
 
 
+async def test_many_files_come_also_through_links_that_stay_inside(root: Path) -> None:
+    (root / "alias.md").symlink_to("own.txt")
+    assert "own" in await done(Workspace(root), "read_many_files", paths=["*.md"])
+
+
 async def test_a_search_follows_no_link_out_of_the_workspace(root: Path) -> None:
     workspace = Workspace(root)
     assert "No line" in await done(workspace, "grep", pattern=SECRET)
@@ -147,6 +152,12 @@ async def test_a_search_follows_no_link_out_of_the_workspace(root: Path) -> None
 def test_every_tool_that_takes_a_path_is_tried_here() -> None:
     with_paths = {tool.name for tool in all_tools()} - {"shell", "web_fetch", "apply_patch"}
     assert with_paths == set(CALLS)
+
+
+@pytest.mark.parametrize("path", ["circle", "circle/x", "inner/back/circle"])
+def test_links_in_a_circle_are_named(root: Path, path: str) -> None:
+    with pytest.raises(ToolError, match="leads in a circle"):
+        Workspace(root).resolve(path)
 
 
 async def test_links_that_stay_inside_are_followed_and_stay_links(root: Path) -> None:

@@ -117,7 +117,7 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Outc
     changed = {whole: state for whole, state in plan.files.items() if state.before != state.after}
     if not changed:
         raise ToolError("the patch leaves every file as it is")
-    _carry_out(workspace, changed)
+    carry_out(workspace, changed)
     effects = [
         _effect(whole, state, plan.files)
         for whole, state in changed.items()
@@ -127,7 +127,7 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Outc
     return outcome("\n".join(["Applied the patch:", *lines]), truncate.EDIT, tuple(effects))
 
 
-def _carry_out(workspace: Workspace, changed: dict[Path, State]) -> None:
+def carry_out(workspace: Workspace, changed: dict[Path, State]) -> None:
     """Everything is written beside its place first, so that what can go wrong has gone wrong
     before the first file changes; what fails later is taken back."""
     staged: list[tuple[Path, Staged]] = []

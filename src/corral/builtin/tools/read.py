@@ -106,7 +106,15 @@ async def _meant(workspace: Workspace, path: str) -> list[Path]:
     found = [match.path async for match in matching(workspace, workspace.root, path)]
     if not found:
         raise ToolError(f"no file fits {path}")
-    return sorted(found)
+    return [_inside(workspace, path) for path in sorted(found)]
+
+
+def _inside(workspace: Workspace, path: Path) -> Path:
+    """Where it leads; a link that leads out stays one, which reading then refuses by name."""
+    try:
+        return workspace.resolve(str(path))
+    except ToolError:
+        return path
 
 
 async def _numbered(workspace: Workspace, whole: Path, offset: int, limit: int) -> str:
