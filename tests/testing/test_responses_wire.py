@@ -259,6 +259,7 @@ def test_any_path_before_it_and_a_lane_will_do() -> None:
         body = {"model": "m", "input": "hello"}
         assert "resp_" in post(lane, "/proxy/openai/responses?api-version=1", body)
         assert [request.lane for request in server.requests] == ["mine", "mine"]
+        assert [request.last_text for request in server.requests] == ["hello", "hello"]
 
 
 def test_one_script_is_played_on_both_of_the_vendors_wires() -> None:
