@@ -156,9 +156,7 @@ class Session:
         eraser = Eraser(prepared.environment.secrets)
         backend: Backend
         if prepared.agent.driver is not None:
-            if self._driver is None:
-                self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
-            backend = self._driver.turn(whole)
+            backend = self._drive().turn(whole)
         elif prepared.agent.transport == "acp":
             from corral.sessions.acp_backend import AcpBackend
 
@@ -190,11 +188,19 @@ class Session:
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steered:
-        if self._driver is None or not isinstance(self._driver, Steered):
+        driver = self._drive() if self._open()[0].agent.driver is not None else None
+        if not isinstance(driver, Steered):
             raise ConfigError(
                 f"{self._agent} cannot be steered while it works",
                 hint="Give it another prompt once it has answered.",
             )
+        return driver
+
+    def _drive(self) -> Driver:
+        if self._driver is None:
+            prepared, kept = self._open()
+            eraser = Eraser(prepared.environment.secrets)
+            self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
         return self._driver
 
     async def run(self, text: str | Prompt | None = None) -> Result:
