@@ -177,6 +177,13 @@ def test_why_an_answer_ended(name: str, reason: Any, raw: str) -> None:
     assert finish_of(name) == FinishReason(reason, raw)
 
 
+def test_a_refusal_told_only_in_pieces_is_one() -> None:
+    piece = {"type": "response.refusal.delta", "output_index": 0, "delta": "No."}
+    end = {"type": "response.completed", "response": response("completed", [])}
+    whole = told(PROVIDER, sse(piece, end))
+    assert (whole.text, whole.finish_reason.reason) == ("No.", "content_filter")
+
+
 def test_a_call_that_was_cut_short_is_no_call_to_run() -> None:
     answer = responded(
         called("weather", '{"ci'),
@@ -352,6 +359,12 @@ def test_garbage_is_a_broken_stream(data: str) -> None:
     with pytest.raises(StreamBroken):
         PROVIDER.wire.read(data.encode(), Told(PROVIDER, []).parts, PROVIDER)
         raise StreamBroken("JSON, but no answer")  # told as such by the parts
+
+
+def test_an_event_we_read_must_be_of_its_own_shape() -> None:
+    odd = sse({"type": "response.output_text.delta", "delta": 7})
+    with pytest.raises(StreamBroken):
+        told(PROVIDER, odd + ANSWERS["text"].stream)
 
 
 def test_odd_but_harmless_events_do_not_fail() -> None:

@@ -32,7 +32,9 @@ SCHEMAS: list[tuple[dict[str, Any], bool]] = [
     ({**CLOSED, "properties": {"city": {"type": "array"}}}, False),
     ({**CLOSED, "properties": {"city": {"oneOf": [{"type": "string"}]}}}, False),
     ({**CLOSED, "properties": {"city": {"$ref": "#/$defs/C"}}, "$defs": {"C": {}}}, False),
+    ({**CLOSED, "properties": {"city": {"type": "array", "items": {}}}}, False),
     ({"anyOf": [CLOSED]}, False),
+    ({**CLOSED, "anyOf": [CLOSED]}, False),
     ({"type": "array", "items": CLOSED}, False),
     ({}, False),
 ]
