@@ -38,7 +38,8 @@ bench: .venv/ready agents
 agents: .venv/ready
 	@if command -v npm >/dev/null; then \
 		$(BIN)/corral agents install gemini >/dev/null && \
-		$(BIN)/corral agents install opencode >/dev/null; \
+		$(BIN)/corral agents install opencode >/dev/null && \
+		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
 	else echo "no npm here: the real agents are left out"; fi
 
 .venv/ready: requirements/dev.txt pyproject.toml
@@ -48,14 +49,15 @@ agents: .venv/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-tools/pyright/node_modules/.ready: tools/pyright/package-lock.json
-	cd tools/pyright && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+tools/%/node_modules/.ready: tools/%/package-lock.json
+	cd tools/$* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 lock: .venv/ready
 	$(BIN)/uv pip compile -q --upgrade pyproject.toml --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header -o requirements/dev.txt
-	cd tools/pyright && npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
+	for tool in pyright ripgrep; do (cd tools/$$tool && \
+		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 
 clean:
-	rm -rf .venv .cache tools/pyright/node_modules
+	rm -rf .venv .cache tools/*/node_modules

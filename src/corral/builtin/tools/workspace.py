@@ -79,6 +79,9 @@ class Workspace:
             if write and self._root_of(whole, write=False):
                 raise ToolError(f"{path} may be read but not written")
             raise ToolError(f"{path} is outside the workspace {self.root}")
+        if write and ".git" in whole.relative_to(root).parts:
+            # A hook or a setting there would run a command later, which nobody allowed.
+            raise ToolError(f"{path} belongs to git: it is not for the file tools to write")
         # Links that lead in a circle are left as they are.
         for step in (whole, *whole.parents):
             if step == root:

@@ -1,0 +1,36 @@
+"""A repository's own folder is read, never written: a hook there would be a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builtin.tooling import done, refused
+
+from corral.builtin.tools.workspace import Workspace
+
+HOOK = ".git/hooks/pre-commit"
+
+
+@pytest.mark.parametrize("path", [HOOK, "sub/.git/config", "link/hooks/pre-commit"])
+async def test_no_file_tool_writes_into_git(workspace: Path, path: str) -> None:
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    (workspace / "sub" / ".git").mkdir(parents=True)
+    (workspace / "link").symlink_to(".git")
+    here = Workspace(workspace)
+    said = await refused(here, "write_file", file_path=path, content="#!/bin/sh\n")
+    assert "belongs to git" in said
+    patch = f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"
+    assert "belongs to git" in await refused(here, "apply_patch", patch=patch)
+    assert not (workspace / path).exists()
+
+
+async def test_what_git_keeps_can_be_read(workspace: Path) -> None:
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    assert "main" in await done(Workspace(workspace), "read_file", file_path=".git/HEAD")
+
+
+async def test_a_name_that_only_begins_so_is_a_file_like_any(workspace: Path) -> None:
+    await done(Workspace(workspace), "write_file", file_path=".gitignore", content="x\n")
+    assert (workspace / ".gitignore").read_text() == "x\n"
