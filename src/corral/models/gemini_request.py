@@ -28,7 +28,8 @@ BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576
 """Tokens for thoughts, as the vendor's own table has them for the efforts of others."""
 LEVELS = {"none": "minimal", "xhigh": "high"}
 UNSIGNED = "skip_thought_signature_validator"
-"""What the vendor takes for the signature of a call that another vendor's model made."""
+"""What the vendor takes for the signature of a call that has none of its own: another vendor's
+model made it, or an older one, or a person wrote it down."""
 _VERSION = re.compile(r"gemini-(\d+(?:\.\d+)?)")
 
 
@@ -109,6 +110,12 @@ def _thinking(model: str, effort: str) -> JsonObject:
 def _contents(request: Request, provider: Provider) -> list[Json]:
     """Consecutive messages of one role are one entry."""
     names = names_of_calls(request.messages)
+    theirs = {
+        call.id
+        for message in request.messages
+        if message.provider not in (None, provider.name)
+        for call in message.tool_calls
+    }
     found = _VERSION.search(request.model)
     signed = found is not None and float(found[1]) >= 3
     contents: list[Json] = []
@@ -116,7 +123,7 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
         if message.role in ("system", "developer"):
             continue
         role = "model" if message.role == "assistant" else "user"
-        parts = _parts(message, provider, names, signed)
+        parts = _parts(message, provider, names, theirs, signed)
         last = cast("JsonObject", contents[-1]) if contents else {}
         if last.get("role") == role:
             cast("list[Json]", last["parts"]).extend(parts)
@@ -126,10 +133,15 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
 
 
 def _parts(
-    message: Message, provider: Provider, names: dict[str, ToolCall], signed: bool
+    message: Message,
+    provider: Provider,
+    names: dict[str, ToolCall],
+    theirs: set[str],
+    signed: bool,
 ) -> list[Json]:
+    """``theirs`` are the calls that another vendor's model made: its ids stay with it."""
     own = message.provider in (None, provider.name)
-    foreign = not own and signed
+    first = True
     parts: list[Json] = []
     for part in message.content:
         entry: JsonObject = {}
@@ -148,11 +160,11 @@ def _parts(
                 if own and part.item_id:
                     made["id"] = part.item_id
                 entry, signature = {"functionCall": made}, part.signature
-                if foreign:
+                if signed and first and not (own and signature):
                     entry["thoughtSignature"] = UNSIGNED
-                    foreign = False  # only the first of an answer is looked at
+                first = False  # only the first of an answer is looked at
             case ToolResult():
-                entry = {"functionResponse": _returned(part, names)}
+                entry = {"functionResponse": _returned(part, names, theirs)}
             case Image() | Audio() | Document():
                 entry = _media(part)
         if own and signature is not None:
@@ -161,7 +173,7 @@ def _parts(
     return parts
 
 
-def _returned(result: ToolResult, names: dict[str, ToolCall]) -> JsonObject:
+def _returned(result: ToolResult, names: dict[str, ToolCall], theirs: set[str]) -> JsonObject:
     made = names.get(result.call_id)
     content = result.content
     response: Json
@@ -173,7 +185,7 @@ def _returned(result: ToolResult, names: dict[str, ToolCall]) -> JsonObject:
         "name": result.name or (made.name if made else result.call_id),
         "response": response,
     }
-    if made is not None and made.item_id:
+    if made is not None and made.item_id and made.id not in theirs:
         returned["id"] = made.item_id
     return returned
 

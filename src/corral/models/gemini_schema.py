@@ -31,7 +31,7 @@ KEPT = frozenset(
     }
 )
 """Taken as they are."""
-SILENT = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated", "$schema", "$id"})
+SILENT = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated"})
 """Left out without a word: nothing that the model should keep to."""
 
 
@@ -51,7 +51,8 @@ def _convert(
     def below(held: Json) -> JsonObject:
         return _convert(held, root, inside, lost) if isinstance(held, dict) else {}
 
-    for key, held in schema.items():
+    # The description first: values that cannot be listed are appended to it.
+    for key, held in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
         match key:
             case "type":
                 out.update(_type(held))
@@ -142,6 +143,7 @@ def _enum(out: JsonObject, values: list[Json]) -> None:
         values = [value for value in values if value is not None]
         if values and all(isinstance(value, str) for value in values):
             out["enum"] = values
+            out.setdefault("type", "STRING")
             return
     listed = ", ".join(msgspec.json.encode(value).decode() for value in values)
     said = out.get("description")
