@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.testing.request import Message, Request, ToolResult
-    from corral.testing.script import Call, Expect, Script, Turn, call, fail, hang, say
+    from corral.testing.request import Call, Message, Request, ToolResult
+    from corral.testing.script import Expect, Script, Turn, call, fail, hang, say
     from corral.testing.server import Lane, ModelServer
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Call": "request",
     "Lane": "server",
     "Message": "request",
     "ModelServer": "server",

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from corral.events import Json
 from corral.testing.fields import result, string, tables, texts
-from corral.testing.request import Message, ToolResult
-from corral.testing.script import Call
+from corral.testing.request import Call, Message, ToolResult
 from corral.testing.wire import unsigned
 
 CONTEXT = "<system-reminder>"

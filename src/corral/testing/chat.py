@@ -24,8 +24,8 @@ from corral.testing.openai import (
     refuse,
     refuse_key,
 )
-from corral.testing.request import Request
-from corral.testing.script import Call, Turn, pieces
+from corral.testing.request import Call, Request
+from corral.testing.script import Turn, pieces
 from corral.testing.wire import (
     EVENTS,
     JSON,

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 
 from corral.events import Json
-from corral.testing.request import Message, ToolResult
-from corral.testing.script import Call
+from corral.testing.request import Call, Message, ToolResult
 from corral.testing.wire import unsigned
 
 CONTEXT = "<session_context>"

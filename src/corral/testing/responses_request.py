@@ -8,8 +8,7 @@ import msgspec
 
 from corral.events import Json
 from corral.testing.fields import arguments, result, string, tables, texts
-from corral.testing.request import Message, ToolResult
-from corral.testing.script import Call
+from corral.testing.request import Call, Message, ToolResult
 from corral.testing.wire import unsigned
 
 INSTRUCTIONS = ("system", "developer")

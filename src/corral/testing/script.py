@@ -19,8 +19,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.testing.request import Call as Call  # noqa: PLC0414  a word of scripts too
-from corral.testing.request import Request
+from corral.testing.request import Call, Request
 
 if TYPE_CHECKING:
     Raw: TypeAlias = str | bytes

@@ -29,8 +29,8 @@ import msgspec
 
 from corral.events import Json
 from corral.testing.http import Answer, Incoming
-from corral.testing.request import Request
-from corral.testing.script import Call, Turn, pieces
+from corral.testing.request import Call, Request
+from corral.testing.script import Turn, pieces
 
 Headers = tuple[tuple[str, str], ...]
 JSON: Headers = (("Content-Type", "application/json"),)
