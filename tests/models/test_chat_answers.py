@@ -203,6 +203,11 @@ CALLS = {
         piece_of(1, '{"n":', id="call_2", name="f"),
         piece_of(1, "2}", id="call_2", name="f"),
     ],
+    "another id in every piece": [
+        piece_of(0, '{"n":', id="call_1", name="f"),
+        piece_of(0, "1}", id="call_x"),
+        piece_of(1, '{"n":2}', id="call_2", name="f"),
+    ],
     "the name in every piece": [
         piece_of(0, '{"n":', id="call_1", name="f"),
         piece_of(0, "1}", name="f"),
@@ -363,6 +368,9 @@ def test_other_choices_and_odd_chunks_are_passed_over() -> None:
      '{"choices":', "[" * 100_000],
 )  # fmt: skip
 def test_garbage_is_a_broken_stream(data: str) -> None:
+    if data:
+        with pytest.raises(StreamBroken):
+            told(PROVIDER, sse(data) + ANSWERS["text"].stream)
     for tell, form in ((told, sse(data)), (read, data.encode())):
         with pytest.raises(StreamBroken):
             tell(PROVIDER, form)
