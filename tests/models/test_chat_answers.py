@@ -279,6 +279,8 @@ def test_an_answer_is_complete_with_a_reason_or_a_done() -> None:
     assert ended(chunk(finish="length"), "[DONE]").finish_reason == FinishReason("length", "length")
     with pytest.raises(StreamBroken):
         ended(chunk({"content": "!"}, ""))
+    with pytest.raises(StreamBroken):
+        told(PROVIDER, sse("[DONE]"))
 
 
 @pytest.mark.parametrize(

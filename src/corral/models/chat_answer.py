@@ -115,6 +115,8 @@ class _Answer:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
+        self._answered = False
+        """Any chunk came: a ``[DONE]`` alone ends no answer."""
         self._started = False
         self._refused = False
         self._calls: list[str | None] = []
@@ -125,7 +127,7 @@ class _Answer:
     def translate(self, datas: list[bytes], parts: Parts) -> None:
         for data in datas:
             if data == b"[DONE]":
-                if parts.finish is None:
+                if parts.finish is None and self._answered:
                     parts.stop("other")  # complete, but it never said why
                 continue
             try:
@@ -155,6 +157,7 @@ class _Answer:
     def _start(self, chunk: _Chunk, parts: Parts) -> None:
         if chunk.error is not None:
             raise error_inside(self._provider, chunk.error, parts.model)
+        self._answered = True
         if chunk.id or chunk.model:
             self._started = True
             parts.start(chunk.id, chunk.model)
