@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
+from corral.events import Json
 from corral.generation import Failed, Finish, RateLimit, Request, Response, StreamEvent
 from corral.io import prices
 from corral.io.http import LARGEST_ERROR, Answer, Http
@@ -118,7 +119,7 @@ async def read_whole(sent: Sent, model: str) -> Response:
             )
         _refuse_pages(sent.answer, provider, body)
         raw = provider.wire.read(body, sent.parts, provider)
-        return replace(_finished(sent, model), raw=raw)
+        return _finished(sent, model, raw)
     except CorralError as error:
         named(error, provider, sent.key)
         raise
@@ -175,12 +176,13 @@ def failed_event(error: CorralError) -> Failed:
     return Failed(error.code, error.message)
 
 
-def _finished(sent: Sent, model: str) -> Response:
+def _finished(sent: Sent, model: str, raw: Json = None) -> Response:
     response = sent.parts.response()
     return replace(
         response,
         cost=prices.catalogue().cost(model, response.usage, response.model),
         rate_limit=_rate_limit(sent.provider.wire.limits, sent.answer),
+        raw=raw,
     )
 
 

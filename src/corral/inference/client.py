@@ -48,6 +48,8 @@ class Client:
         self._keys = dict(keys or {})
         self._base_urls = dict(base_urls or {})
         self._own = {provider.name: provider for provider in providers}
+        self._known: dict[str, tuple[Provider, str]] = {}
+        """Models that were asked for: whose they are, and their names there."""
         self._middleware = tuple(middleware)
         self._max_retries = max_retries
         self._environ = environ
@@ -119,13 +121,19 @@ class Client:
         return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
 
     def _access(self, model: str) -> tuple[Access, str]:
+        known = self._known.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        provider, name = known or self._find(model)
+        key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
+        return access(provider, self._environ, key=key, base_url=url), name
+
+    def _find(self, model: str) -> tuple[Provider, str]:
         prefix, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]
         provider = self._own.get(prefix)
         if provider is None or not colon or not name:
             provider, name = registry.split(model)
         name = prices.catalogue().unaliased(provider.name, name)
-        key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
-        return access(provider, self._environ, key=key, base_url=url), name
+        self._known[model] = provider, name
+        return provider, name
 
     async def begin(self, request: Request) -> Sent:
         """Send a request whose answer is to come as events."""

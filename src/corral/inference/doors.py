@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -213,12 +213,13 @@ def _late(name: str, seconds: float | None) -> TotalTimeout:
     )
 
 
-@asynccontextmanager
-async def limit(seconds: float | None, name: str) -> AsyncGenerator[None]:
+def limit(seconds: float | None, name: str) -> AbstractAsyncContextManager[None]:
     """``TotalTimeout`` once the seconds are over; none for None."""
-    if seconds is None:
-        yield
-        return
+    return nullcontext() if seconds is None else _limited(seconds, name)
+
+
+@asynccontextmanager
+async def _limited(seconds: float, name: str) -> AsyncGenerator[None]:
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
