@@ -13,8 +13,11 @@ from typing import get_args
 import pytest
 from conftest import KEY
 
-from corral import events
+from corral import errors, events
+from corral.generation import StreamEvent
+from corral.inference.asking import OPTIONS
 from corral.keywords import Options
+from corral.models import registry
 from corral.policy import policy_from
 from corral.result import Result
 from corral.testing import Call, ModelServer, Request, Script, Turn
@@ -139,6 +142,18 @@ def test_every_option_is_in_the_readme() -> None:
     for name in Options.__annotations__:
         if name != "config":
             assert f"`{name}`" in README, name
+
+
+def test_every_option_event_and_vendor_of_the_models_is_documented() -> None:
+    text = (ROOT / "docs" / "models.md").read_text()
+    for name in OPTIONS:
+        assert f"`{name}`" in text, name
+    for kind in get_args(StreamEvent):
+        assert f"`{kind.__struct_config__.tag}`" in text
+    for provider in registry.every():
+        assert f"`{provider.name}`" in text, provider.name
+    for name in re.findall(r"`([A-Z]\w+(?:Error)?)`", text.partition("## Errors")[2]):
+        assert name in dir(errors) or name == "CORRAL_MODELS", name
 
 
 def test_every_event_and_field_is_documented() -> None:
