@@ -29,13 +29,13 @@ FINISHES: dict[str, Reason] = {
 }
 
 
-class _Call(msgspec.Struct, rename="camel"):
+class _Call(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     args: Json = None
     id: str | None = None
 
 
-class _Piece(msgspec.Struct, rename="camel"):
+class _Piece(msgspec.Struct, rename="camel", gc=False):
     text: str | None = None
     thought: bool = False
     thought_signature: str | None = None
@@ -45,11 +45,11 @@ class _Piece(msgspec.Struct, rename="camel"):
     code_execution_result: Json = None
 
 
-class _Content(msgspec.Struct):
+class _Content(msgspec.Struct, gc=False):
     parts: list[_Piece] = []
 
 
-class _Candidate(msgspec.Struct, rename="camel"):
+class _Candidate(msgspec.Struct, rename="camel", gc=False):
     content: _Content | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
@@ -57,7 +57,7 @@ class _Candidate(msgspec.Struct, rename="camel"):
     grounding_metadata: Json = None
 
 
-class _Usage(msgspec.Struct, rename="camel"):
+class _Usage(msgspec.Struct, rename="camel", gc=False):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -77,7 +77,7 @@ class _Failed(msgspec.Struct):
     details: Json = None
 
 
-class _Chunk(msgspec.Struct, rename="camel"):
+class _Chunk(msgspec.Struct, rename="camel", gc=False):
     candidates: list[_Candidate] = []
     usage_metadata: _Usage | None = None
     model_version: str | None = None
@@ -91,14 +91,21 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 def translator(provider: Provider) -> Translate:
     def translate(datas: list[bytes], parts: Parts) -> None:
+        counted: _Usage | None = None
         for data in datas:
-            _tell(_chunk(data, provider), parts, provider)
+            chunk = _chunk(data, provider)
+            _tell(chunk, parts, provider)
+            # Each tells of the whole answer so far: the last is enough.
+            counted = chunk.usage_metadata or counted
+        _count(counted, parts)
 
     return translate
 
 
 def read(body: bytes, parts: Parts, provider: Provider) -> Json:
-    _tell(_chunk(body, provider), parts, provider)
+    chunk = _chunk(body, provider)
+    _tell(chunk, parts, provider)
+    _count(chunk.usage_metadata, parts)
     return decoded(body)
 
 
@@ -124,23 +131,23 @@ def _tell(chunk: _Chunk, parts: Parts, provider: Provider) -> None:
             provider=provider.name,
             provider_code=feedback.block_reason,
         )
-    if chunk.response_id or chunk.model_version:
-        parts.start(chunk.response_id, chunk.model_version)
+    id, model = chunk.response_id, chunk.model_version
+    if (id != parts.id or model != parts.model) and (id or model):
+        parts.start(id, model)
     for candidate in chunk.candidates:
         if candidate.index:
             continue
-        if candidate.content is not None:
-            for piece in candidate.content.parts:
+        content = candidate.content
+        if content is not None:
+            for piece in content.parts:
                 _tell_piece(piece, parts)
         if candidate.grounding_metadata is not None:
             parts.other("groundingMetadata", candidate.grounding_metadata)
-        if candidate.finish_reason is not None:
-            raw = candidate.finish_reason
+        raw = candidate.finish_reason
+        if raw is not None:
             parts.stop(FINISHES.get(raw, "other"), raw)
             if candidate.finish_message:
                 parts.warnings.append(candidate.finish_message)
-    if chunk.usage_metadata is not None:
-        parts.usage = _usage(chunk.usage_metadata)
 
 
 def _tell_piece(piece: _Piece, parts: Parts) -> None:
@@ -150,30 +157,32 @@ def _tell_piece(piece: _Piece, parts: Parts) -> None:
         signature = piece.thought_signature
         parts.whole_call(made.name, args, made.id, signature=signature, item_id=made.id)
         return
-    if piece.text is not None:
+    text = piece.text
+    if text is not None:
         if piece.thought:
-            parts.thinking(piece.text)
-        elif piece.text:
-            parts.text(piece.text)
-    for name, data in (
-        ("inlineData", piece.inline_data),
-        ("executableCode", piece.executable_code),
-        ("codeExecutionResult", piece.code_execution_result),
-    ):
-        if data is not None:
-            parts.other(name, data)
+            parts.thinking(text)
+        elif text:
+            parts.text(text)
+    if piece.inline_data is not None:
+        parts.other("inlineData", piece.inline_data)
+    if piece.executable_code is not None:
+        parts.other("executableCode", piece.executable_code)
+    if piece.code_execution_result is not None:
+        parts.other("codeExecutionResult", piece.code_execution_result)
     if piece.thought_signature is not None:
         parts.sign(piece.thought_signature, "thinking" if piece.thought else "text")
 
 
-def _usage(usage: _Usage) -> Usage:
+def _count(usage: _Usage | None, parts: Parts) -> None:
+    if usage is None:
+        return
     read, written = usage.prompt_token_count, usage.candidates_token_count
     thoughts, tool = usage.thoughts_token_count, usage.tool_use_prompt_token_count
     if read is not None and tool is not None:
         read += tool
     if written is not None or thoughts is not None:
         written = (written or 0) + (thoughts or 0)
-    return Usage(
+    parts.usage = Usage(
         input=read,
         output=written,
         reasoning=thoughts,
