@@ -40,6 +40,9 @@ class Options(TypedDict, total=False):
     retries: int
     mcp_servers: Sequence[McpServer | Mapping[str, Any]]
     resume: str | None
+    fork: bool
+    max_budget_usd: float | None
+    output_schema: Mapping[str, Any] | None
     env: Mapping[str, str]
     pass_env: Sequence[str]
     inherit: Inherit

@@ -57,6 +57,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: int = 3
     mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
+    fork: bool = False
+    """Go on from ``resume`` in a session of its own; the old one stays as it was."""
+    max_budget_usd: float | None = None
+    """The agent's own limit on what a turn may cost."""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema for agents that answer by one themselves; ``output`` sets it."""
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
     inherit: Inherit = "nothing"
@@ -236,6 +242,7 @@ _NUMBERS = (
     "idle_timeout",
     "startup_timeout",
     "grace",
+    "max_budget_usd",
     "quiet_period",
     "max_turns",
     "max_tool_rounds",
@@ -257,6 +264,10 @@ def _check(run: Run) -> None:
             raise ConfigError(f"{name} must be at least 1, got: {number}")
     if not 1 <= run.retries <= 10:
         raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
+    if run.max_budget_usd is not None and not run.max_budget_usd > 0:
+        raise ConfigError(f"max_budget_usd must be > 0, got: {run.max_budget_usd:g}")
+    if run.fork and run.resume is None:
+        raise ConfigError("fork without resume: there is nothing to go on from")
     if run.system_prompt is not None and run.replace_system_prompt is not None:
         raise ConfigError(
             "system_prompt and replace_system_prompt both given",

@@ -174,6 +174,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     memory_a_process: int = 2 * 1024**3
     """And when it holds so many bytes."""
     probe: Probe | None = None
+    native_schema: Callable[[dict[str, Json]], bool] | None = None
+    """Whether it answers by this JSON Schema itself, given as ``output_schema``; its answer's
+    last message is then the JSON."""
     driver: str | None = None
     """Of one that runs in this process: ``module:name`` of what drives a session with it."""
     for_run: Callable[[Run], Agent] | None = None

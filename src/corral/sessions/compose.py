@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from corral.agents.profile import Agent
 from corral.errors import ConfigError, RemoteError
 from corral.result import Result
 from corral.sessions.output import Run, Submission, typed, wanted
@@ -29,6 +30,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = ROUNDS
     max_tokens: int | None = None
     submission: Submission[Any] | None = None
+    native: bool = False
+    """The agent was given the schema, and answers by it."""
 
     def check(self) -> None:
         """``CallerError`` for what cannot be, before anything starts."""
@@ -53,6 +56,17 @@ def with_submission(
         [*given.by_name.values(), submission.tool], hooks=given.hooks, on_event=given.on_event
     )
     return msgspec.structs.replace(goal, submission=submission), more
+
+
+def with_schema(goal: Goal, agent: Agent, options: dict[str, Any]) -> Goal:
+    """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
+    if goal.output is None or agent.native_schema is None or goal.submission is not None:
+        return goal
+    schema = wanted(goal.output).json
+    if not agent.native_schema(schema):
+        return goal
+    options["output_schema"] = schema
+    return msgspec.structs.replace(goal, native=True)
 
 
 async def reach(
@@ -96,7 +110,14 @@ async def reach(
 
 async def _typed(run: Run, prompt: str, goal: Goal) -> Result:
     try:
-        value = typed(run, prompt, goal.output, repairs=goal.repairs, submission=goal.submission)
+        value = typed(
+            run,
+            prompt,
+            goal.output,
+            repairs=goal.repairs,
+            submission=goal.submission,
+            native=goal.native,
+        )
         return (await value)[1]
     except RemoteError as error:
         failed: Result | None = error.result

@@ -109,15 +109,17 @@ async def run(
             result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
-    from corral.sessions.compose import Goal, reach, with_submission
+    from corral.sessions.compose import Goal, reach, with_schema, with_submission
 
     goal = Goal(output=output, repairs=repairs, until=until, rounds=rounds, max_tokens=max_tokens)
     goal.check()
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
     # Read here and not by the session: its further turns say something else than the file.
-    text = the_prompt(prepare(agent, cast("dict[str, object]", options)), prompt)
+    prepared = prepare(agent, cast("dict[str, object]", options))
+    text = the_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
+    goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
         result = await reach(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result

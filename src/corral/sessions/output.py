@@ -225,6 +225,7 @@ async def typed(
     *,
     repairs: int = REPAIRS,
     submission: Submission[T] | None = None,
+    native: bool = False,
 ) -> tuple[T, Result]: ...
 @overload
 async def typed(
@@ -234,6 +235,7 @@ async def typed(
     *,
     repairs: int = REPAIRS,
     submission: Submission[Any] | None = None,
+    native: bool = False,
 ) -> tuple[Any, Result]: ...
 async def typed(
     run: Run,
@@ -242,19 +244,21 @@ async def typed(
     *,
     repairs: int = REPAIRS,
     submission: Submission[Any] | None = None,
+    native: bool = False,
 ) -> tuple[Any, Result]:
     """The value, and the result of all turns together.
 
     ``run`` is one turn of a session that stays the same, such as ``session.run``. A
     turn that is no success is raised as its own error. After ``repairs`` further
     turns ``SchemaNotMet`` is raised, with the last text as ``frame`` and the
-    ``Result`` as ``result``. ``submission`` is for an agent that was given its tool.
+    ``Result`` as ``result``. ``submission`` is for an agent that was given its tool,
+    ``native`` for one that was given the schema.
     """
     if repairs < 0:
         raise ConfigError(f"repairs cannot be negative: {repairs}")
     asked = wanted(schema)
     how = instructions(asked) if submission is None else submission.instructions
-    said = f"{prompt}\n\n{how}"
+    said = prompt if native else f"{prompt}\n\n{how}"
     whole: Result | None = None
     for left in range(repairs, -1, -1):
         result = (await run(said)).raise_for_status()

@@ -82,6 +82,8 @@ class Session:
             prepared = await self._with_tools(prepared)
         try:
             kept = _resumed(prepared) if prepared.run.resume is not None else None
+            if kept is not None and prepared.run.fork:
+                kept = store.fork(kept)
         except BaseException:
             await self._stop_serving()
             raise

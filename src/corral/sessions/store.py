@@ -129,6 +129,20 @@ def create(agent: str, cwd: str) -> Kept:
     return Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
+def fork(kept: Kept) -> Kept:
+    """A session that goes on from another, which stays as it was. Raises ``StorageFailed``."""
+    meta = kept.meta
+    other = create(meta.agent, meta.cwd)
+    other.meta.session_id, other.meta.model = meta.session_id, meta.model
+    try:
+        folders.sessions().mkdir(parents=True, mode=0o700, exist_ok=True)
+        skipped = shutil.ignore_patterns(META, LOCK, EVENTS)
+        shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
+    except (OSError, shutil.Error) as error:
+        raise StorageFailed(f"session {meta.id} cannot be copied: {error}") from error
+    return other
+
+
 def find(name: str) -> Kept:
     """By our id, the vendor's, or ``last``. Raises ``ResumeLost``."""
     if name == "last":
