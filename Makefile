@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
+# The real agents that the tests drive.
+AGENTS_HERE := gemini opencode
 
 .PHONY: help demo test check bench lock format clean
 
@@ -37,8 +39,8 @@ bench: .venv/ready agents
 .PHONY: agents
 agents: .venv/ready
 	@if command -v npm >/dev/null; then \
-		$(BIN)/corral agents install gemini >/dev/null && \
-		$(BIN)/corral agents install opencode >/dev/null && \
+		for agent in $(AGENTS_HERE); do \
+			$(BIN)/corral agents install $$agent >/dev/null || exit 1; done && \
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
 	else echo "no npm here: the real agents are left out"; fi
 
