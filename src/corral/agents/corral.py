@@ -101,6 +101,7 @@ PROBE = Probe(
     url_env=_PROVIDER.base_url_env[0],
     key_env=_PROVIDER.key_env[0],
     model=registry.EXAMPLE,
+    read=("read_file", {"file_path": "here.txt"}),
 )
 
 AGENT = Agent(

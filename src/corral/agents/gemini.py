@@ -236,6 +236,7 @@ _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
+    read=("read_file", {"file_path": "here.txt"}),
 )
 
 _HEADLESS = Agent(

@@ -140,6 +140,10 @@ class Probe(msgspec.Struct, frozen=True):
     url_env: str
     key_env: str
     model: str
+    read: tuple[str, dict[str, Any]] | None = None
+    """One that reads ``here.txt``."""
+    tells_refusals: bool = True
+    """Says of a call that it was refused; where not, only the disk shows it."""
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):

@@ -117,6 +117,33 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     return 0 if report["works"] else report["exit_code"]
 
 
+@command.command("check")
+@click.argument("name")
+@click.option("--only", multiple=True, metavar="TIER", help="Of this tier only; repeat.")
+@click.option("--program", help="The agent's program.  [default: looked for]")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def check(name: str, only: tuple[str, ...], program: str | None, as_json: bool) -> int:
+    """Hold an agent against the conformance kit: scenarios with a scripted model, whose
+    effects are looked for. NAME is an agent, or any command that speaks ACP, which is then
+    asked with the model it has. What an agent does not claim is skipped; exit code 1 where
+    something failed."""
+    from corral.testing.check import check_agent
+
+    options = {"program": program} if program else {}
+    report = asyncio.run(check_agent(name, only=only, options=options))
+    if as_json:
+        click.echo(msgspec.json.encode({"ok": report.ok, **msgspec.to_builtins(report)}).decode())
+    else:
+        marks = {"pass": "✓", "fail": "✗", "skip": "–"}
+        rows = [(marks[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows]
+        click.echo(table(("", "tier", "scenario", "seen"), rows))
+        count = {kind: sum(r.outcome == kind for r in report.rows) for kind in marks}
+        click.echo(
+            f"{name}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
+        )
+    return 0 if report.ok else 1
+
+
 def _state(agent: Agent) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": agent.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from corral.testing.check import Report, check_agent
     from corral.testing.request import Call, Message, Request, ToolResult
     from corral.testing.script import Expect, Script, Turn, call, fail, hang, say
     from corral.testing.server import Lane, ModelServer
@@ -18,11 +19,13 @@ __all__ = [
     "Lane",
     "Message",
     "ModelServer",
+    "Report",
     "Request",
     "Script",
     "ToolResult",
     "Turn",
     "call",
+    "check_agent",
     "fail",
     "hang",
     "say",
@@ -30,6 +33,8 @@ __all__ = [
 
 _HOMES = {
     "Call": "request",
+    "Report": "check",
+    "check_agent": "check",
     "Lane": "server",
     "Message": "request",
     "ModelServer": "server",
