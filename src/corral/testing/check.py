@@ -14,7 +14,6 @@ to answer, with the model it has.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -112,8 +111,7 @@ async def _tried(
         return Row(scenario.tier, scenario.name, outcome, seen, round(took, 2))
 
     with tempfile.TemporaryDirectory(prefix="corral-check-") as folder:
-        place = Path(os.path.realpath(folder))
-        stage = Stage(name, agent, server, place, options=options, scenario=scenario.name)
+        stage = Stage(name, agent, server, Path(folder), options=options, scenario=scenario.name)
         try:
             scenario.gate(stage)
             async with asyncio.timeout(LONGEST):

@@ -38,7 +38,7 @@ class Stage:
     ) -> None:
         self.name = name
         self.agent = agent
-        self.cwd = cwd
+        self.cwd = cwd.resolve()
         self._server = server
         self._options = options
         self._scenario = "".join(c if c.isalnum() else "-" for c in f"{name}-{scenario}")

@@ -1,0 +1,100 @@
+"""The conformance kit tells agents that keep their word from those that do not."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.errors import ConfigError, NotInstalled
+from corral.testing import Report, check_agent
+from corral.testing.check import Row
+from corral.testing.scenarios import SCENARIOS
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+PLAIN = shlex.join(
+    [sys.executable, str(Path(__file__).parents[1] / "programs" / "acp_sdk_agent.py")]
+)
+
+
+async def test_our_own_agent_passes_every_scenario(workspace: Path) -> None:
+    report = await check_agent("corral")
+    assert report.ok, report
+    assert [row.outcome for row in report.rows] == ["pass"] * len(SCENARIOS), report
+
+
+async def test_a_command_is_asked_with_the_model_it_has(workspace: Path) -> None:
+    report = await check_agent(PLAIN)
+    outcomes = {row.scenario: row.outcome for row in report.rows}
+    assert outcomes.pop("starts, answers and ends") == "pass", report
+    assert set(outcomes.values()) == {"skip"}
+    assert report.ok
+
+
+async def test_what_does_not_start_fails_and_says_why(workspace: Path) -> None:
+    report = await check_agent("true --acp")
+    assert not report.ok
+    assert [row.tier for row in report.failed] == ["start"]
+    assert report.failed[0].seen
+
+
+async def test_what_is_not_installed_is_raised(workspace: Path) -> None:
+    with pytest.raises(NotInstalled):
+        await check_agent("no-such-agent --acp")
+
+
+async def test_a_tier_that_is_none_is_told_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="no tier 'permision'") as raised:
+        await check_agent("corral", only=["permision"])
+    assert "permissions" in (raised.value.hint or "")
+
+
+async def test_only_the_tiers_that_were_asked_for_are_played(workspace: Path) -> None:
+    report = await check_agent("corral", only=["usage", "text"])
+    assert {row.tier for row in report.rows} == {"usage", "text"}
+
+
+def test_nothing_but_skips_is_no_pass() -> None:
+    skipped = Row("start", "x", "skip", "", 0.0)
+    passed = Row("start", "x", "pass", "", 0.0)
+    failed = Row("start", "x", "fail", "", 0.0)
+    assert not Report("a", (skipped,)).ok
+    assert Report("a", (skipped, passed)).ok
+    assert not Report("a", (failed, passed)).ok
+
+
+async def test_an_agent_that_writes_what_it_may_not_is_found_out(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.builtin.calls import Hands
+
+    async def never(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(Hands, "_refusal", never)
+    report = await check_agent("corral", only=["permissions"])
+    wrong = {row.scenario for row in report.failed}
+    assert {"a refused write does not happen", "a refused command does not run"} <= wrong
+    assert "a permitted command runs" not in wrong
+
+
+def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
+    def check(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CORRAL, "agents", "check", *words],
+            cwd=workspace,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    done = check("corral", "--only", "text")
+    assert done.returncode == 0, done.stderr
+    assert "corral: 2 passed, 0 failed, 0 skipped" in done.stdout
+    told = json.loads(check("corral", "--only", "text", "--json").stdout)
+    assert (told["ok"], len(told["rows"])) == (True, 2)
+    assert check("true --acp", "--only", "start").returncode == 1
