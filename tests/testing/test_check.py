@@ -16,9 +16,7 @@ from corral.testing.check import Row
 from corral.testing.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
-PLAIN = shlex.join(
-    [sys.executable, str(Path(__file__).parents[1] / "programs" / "acp_sdk_agent.py")]
-)
+PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[1] / "programs" / "plain_acp.py")])
 
 
 async def test_our_own_agent_passes_every_scenario(workspace: Path) -> None:
