@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from corral.content import Effort, McpServer
-from corral.options import ApprovalMode, Inherit, PermissionMode
+from corral.options import ApprovalMode, Inherit, PermissionMode, Via
 from corral.policy import Policy, Preset
 
 
@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     session_mode: str | None
     audio: Sequence[str | os.PathLike[str]]
     attachments: Sequence[str | os.PathLike[str]]
+    via: Via | None
     record: bool
     keep: bool
     config: Mapping[str, Any]

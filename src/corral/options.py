@@ -22,6 +22,7 @@ from corral.policy import PRESETS, Policy
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
 PermissionMode = Literal["auto", "deny", "prompt"]
+Via = Literal["file", "editor", "terminal"]
 
 APPROVAL_MODES: dict[str, Policy] = {
     "default": Policy.read_only(),
@@ -88,6 +89,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachments: tuple[str, ...] = ()
     """Files whose content goes along with the prompt, or whose address where an agent takes
     no content."""
+    via: Via | None = None
+    """How a person is reached who is the agent; unset, through files."""
     record: bool = False
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True

@@ -192,6 +192,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     """Has a channel for permission questions."""
     resumes: bool = False
+    open_turns: bool = False
+    """A prompt that got no answer in time is still open: a session can be resumed from there."""
+    patience: Mapping[str, float] = {}
+    """Deadlines of its own, by the option's name, where nobody sets them."""
     stdout: Literal["pipe", "file"] = "pipe"
     """``file`` for a program that exits before its pipe is flushed."""
     prompt_limit: int = 64 * 1024 * 1024

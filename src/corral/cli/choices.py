@@ -8,6 +8,7 @@ from typing import Any, cast
 import click
 
 from corral import agents
+from corral.cli.questions import somebody_is_there
 from corral.errors import ConfigError
 from corral.io import config
 from corral.policy import PRESETS, Policy, Preset
@@ -27,6 +28,13 @@ def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
             options["model"] = meta.model
         return meta.agent
     return agents.usual(model)
+
+
+def chosen_way(agent: str, options: dict[str, Any]) -> None:
+    """A person who is the agent is asked where they are, unless another way is named."""
+    found = agents.find(agent)
+    if "via" in found.supports and "via" not in options and somebody_is_there():
+        options["via"] = config.load(found.name).get("via", "terminal")
 
 
 def chosen_policy(given: dict[str, Any]) -> Policy | None:

@@ -32,6 +32,8 @@ class Progress:
 
     def begin(self, prepared: Prepared, *, asks: bool) -> None:
         """Say once what was decided on the caller's behalf. ``asks``: somebody answers."""
+        # Where a person is the agent they may be typing here: nothing may move.
+        self._live = self._live and "person" not in prepared.agent.capabilities
         asked = [
             row.capability
             for row in prepared.compiled.report
@@ -68,7 +70,9 @@ class Progress:
         match event:
             case Init():
                 version = f" {event.agent_version}" if event.agent_version else ""
-                said = [f"{event.agent}{version}", event.model or "default model", *notes]
+                model = () if "person" in event.capabilities else ("default model",)
+                said = [f"{event.agent}{version}", *((event.model,) if event.model else model)]
+                said += notes
                 self._line(" · ".join(said))
                 self._doing = "thinking"
             case ToolUse():
@@ -89,7 +93,7 @@ class Progress:
             case Error() if event.recoverable:
                 self._line(f"! {event.message}")
             case Log():
-                self._line(f"  {_short(event.text)}")
+                self._line(f"  {_short(event.text, 200)}")
             case _:
                 pass
 

@@ -10,7 +10,7 @@ import click
 
 from corral.agents import DEFAULT_AGENT
 from corral.cli.answers import Answer, signals
-from corral.cli.choices import chosen_agent, chosen_policy
+from corral.cli.choices import chosen_agent, chosen_policy, chosen_way
 from corral.cli.dry_run import dry_run
 from corral.cli.out import Out
 from corral.cli.progress import Progress
@@ -58,6 +58,11 @@ from corral.sessions.session import Session
 @click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
 @click.option("--resume", metavar="ID", help="Go on with a session; 'last' is the newest.")
 @click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder; repeat.")
+@click.option(
+    "--via",
+    type=click.Choice(["file", "editor", "terminal"]),
+    help="How a person who is the agent is asked.  [default: here, at a terminal; else by file]",
+)
 @click.option("--image", multiple=True, metavar="FILE", help="An image for the prompt; repeat.")
 @click.option("--system-prompt", help="Put before the prompt.")
 @click.option("--expand-files", is_flag=True, help="Let the agent inline files named by @path.")
@@ -91,6 +96,9 @@ def command(prompt: str | None, file: str | None, agent: str | None, **given: An
     if given["as_json"] and given["quiet"]:
         raise ConfigError("--json and --quiet both given")
     agent = chosen_agent(agent, options)
+    chosen_way(agent, options)
+    if "resume" in options and not (text or "").strip():
+        text = None  # what was asked and not yet answered, where there is such a thing
     if given["dry_run"]:
         return dry_run(agent, {**options}, text, as_json=given["as_json"])
     gc.enable()  # all is loaded, and from here on it may take long
@@ -116,6 +124,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "expand_files": given["expand_files"] or None,
         "sandbox": given["sandbox"] or None,
         "inherit": given["inherit"],
+        "via": given["via"],
         "pass_env": list(given["env"]) or None,
         "program": given["program"],
         "strict": False if given["no_strict"] else None,

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from corral.cli.prompts import read_prompt
 from corral.cli.tables import table
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Done, Error, Event, FileChange, Init, Text, ToolResult, ToolUse, to_json
-from corral.sessions import store
+from corral.sessions import asked, store
 
 
 @click.group("sessions")
@@ -75,6 +76,25 @@ def export(name: str, output: str | None) -> None:
             file.writelines(lines)
     except OSError as error:
         raise ConfigError(f"{output}: {error.strerror}") from error
+
+
+@command.command("answer")
+@click.argument("name")
+@click.argument("file", default="-")
+def answer(name: str, file: str) -> None:
+    """Answer what a session asks a person, out of FILE or stdin; 'last' is the newest."""
+    kept = store.find(name)
+    question = asked.open_question(kept)
+    if question is None:
+        raise ConfigError(f"session {kept.meta.id} waits for no answer")
+    text = read_prompt(None, file) or ""
+    if not text.strip():
+        raise ConfigError("the answer is empty", hint="Give it as a file or on stdin.")
+    question.give(text)
+    if store.in_use(kept):
+        click.echo(f"{kept.meta.id} has its answer")
+    else:
+        click.echo(f"kept; nobody waits: corral run --resume {kept.meta.id} takes it")
 
 
 def _transcript(name: str) -> store.Kept:

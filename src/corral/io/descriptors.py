@@ -114,3 +114,13 @@ def inotify_once(inotify: int, fd: int) -> int:
     if watch < 0:
         raise OSError(ctypes.get_errno(), "inotify_add_watch")
     return watch
+
+
+def inotify_saves(inotify: int, folder: Path) -> None:
+    """Watch a folder for files that are closed after writing or moved into it, and for its end."""
+    import ctypes
+
+    close_write, moved_to, delete_self, move_self = 0x8, 0x80, 0x400, 0x800
+    mask = ctypes.c_uint32(close_write | moved_to | delete_self | move_self)
+    if int(libc().inotify_add_watch(inotify, os.fsencode(folder), mask)) < 0:
+        raise OSError(ctypes.get_errno(), "inotify_add_watch")

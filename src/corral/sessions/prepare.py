@@ -78,7 +78,8 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
     agent = agents.find(name)
     if agents.names_a_model(name):
         options = _with_model(name, options)
-    run = Run.build(agent.name, options, config.load(agent.name), "corral.toml")
+    defaults = {**agent.patience, **config.load(agent.name)}
+    run = Run.build(agent.name, options, defaults, "corral.toml")
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _supported(agent, run)

@@ -27,7 +27,7 @@ from corral.io.environment import Eraser
 from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions import store
+from corral.sessions import asked, store
 from corral.sessions.backend import Backend, Driver, Steered
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
@@ -142,7 +142,8 @@ class Session:
         finally:
             await self._stop_serving()
             if self._kept is not None and self._prepared is not None:
-                keep = self._prepared.run.keep and self._kept.meta.turns > 0
+                worth = self._kept.meta.turns > 0 or self._prepared.agent.open_turns
+                keep = self._prepared.run.keep and worth
                 if self._prepared.run.record and not keep and self._kept.folder.exists():
                     self._kept.meta.status = "interrupted"
                     self._kept.save()  # what was recorded so far is worth keeping
@@ -154,6 +155,8 @@ class Session:
         """The next turn. It starts when its events are first asked for; one that was
         not read to its end is ended then."""
         prepared, kept = self._open()
+        if text is None and prepared.agent.open_turns:
+            text = asked.open_prompt(kept)
         whole = the_prompt(prepared, text)
         eraser = Eraser(prepared.environment.secrets)
         backend: Backend

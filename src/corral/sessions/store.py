@@ -171,6 +171,15 @@ def every() -> list[Kept]:
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
+def in_use(kept: Kept) -> bool:
+    """Whether a run has this session open."""
+    try:
+        os.close(lock_file(kept.folder / LOCK))
+    except BlockingIOError:
+        return True
+    return False
+
+
 def abandoned() -> list[Path]:
     """Folders of sessions that were killed before they had anything to keep."""
     found: list[Path] = []

@@ -189,7 +189,8 @@ class Turn:
         files, complete = await self._files(guard)
         finish = guard.finish
         said_something = finish is not None and (finish.ok or guard.answered or guard.worked)
-        resumable = guard.session_id is not None and said_something
+        still_open = self._prepared.agent.open_turns
+        resumable = guard.session_id is not None and (said_something or still_open)
         resumable = self._remember(guard, error, resumable=resumable) and resumable
         batch += guard.take(self._afterthoughts(guard), time.time())
         batch += guard.close(

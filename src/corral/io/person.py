@@ -1,0 +1,97 @@
+"""A person at this machine: what they type at the terminal, or write in their editor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from corral.errors import ConfigError
+
+LEAVING = 5.0
+"""Seconds an editor has to go when it is no longer waited for."""
+
+
+def at_terminal() -> bool:
+    """Whether a question could be read here, and answered."""
+    streams = (sys.stdin, sys.stderr)
+    with contextlib.suppress(ValueError):  # closed
+        return all(stream is not None and stream.isatty() for stream in streams)  # pyright: ignore[reportUnnecessaryComparison]
+    return False
+
+
+async def typed(question: str) -> str:
+    """What the person types until Ctrl-D or a line with a single dot.
+
+    Without a thread: one that reads could not be stopped.
+    """
+    sys.stderr.write(_harmless(question))
+    sys.stderr.flush()
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    descriptor = sys.stdin.fileno()
+    said = b""
+    loop.add_reader(descriptor, ready.set)
+    try:
+        while True:
+            await ready.wait()
+            ready.clear()
+            # Past the buffer of sys.stdin: what waited in there would wake nobody.
+            line = os.read(descriptor, 65_536)
+            said += line
+            if not line or said == b".\n" or said.endswith(b"\n.\n"):
+                break
+    finally:
+        loop.remove_reader(descriptor)
+    return said.removesuffix(b".\n" if said.endswith(b".\n") and line else b"").decode(
+        "utf-8", "replace"
+    )
+
+
+def editor() -> tuple[str, ...]:
+    """The command of the person's editor. Raises ``ConfigError`` where there is none."""
+    for name in ("VISUAL", "EDITOR"):
+        if command := os.environ.get(name, "").strip():
+            try:
+                return tuple(shlex.split(command))
+            except ValueError as error:
+                raise ConfigError(f"{name} is not a command line: {command!r}: {error}") from error
+    if found := shutil.which("vi"):
+        return (found,)
+    raise ConfigError("there is no editor", hint="Set VISUAL or EDITOR.")
+
+
+async def edit(command: tuple[str, ...], path: Path) -> int:
+    """Have the file edited; returns what the editor exits with. Raises ``ConfigError`` where
+    it cannot be started."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"the editor {command[0]!r} cannot be started: {error.strerror}",
+            hint="Set VISUAL or EDITOR.",
+        ) from error
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    for end in (process.terminate, process.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING):
+                await process.wait()
+                return
+
+
+def _harmless(text: str) -> str:
+    """Without what a terminal would obey: a prompt may hold words of a stranger's."""
+    return "".join(char for char in text if char in "\n\t" or char.isprintable())
