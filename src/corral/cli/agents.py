@@ -28,7 +28,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def list_agents(as_json: bool) -> None:
     """The agents known here, and which of them are installed."""
-    found = [_state(agent) for agent in agents.every()]
+    found = [_state(agent) for agent in config.every_agent()]
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -44,7 +44,7 @@ def list_agents(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def show(name: str, as_json: bool) -> None:
     """All that is known of one agent."""
-    agent = agents.find(name)
+    agent = config.find_agent(name)
     shown = {
         **_state(agent),
         "aliases": list(agent.aliases),
@@ -69,7 +69,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print the program's path and nothing else.")
 def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent into corral's own folder, from npm."""
-    agent = agents.find(name)
+    agent = config.find_agent(name)
     if not quiet and not programs.managed_program(agent).exists():
         click.echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
@@ -85,7 +85,7 @@ def install_agent(name: str, quiet: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def policy(name: str, approve: str | None, policy_file: str | None, as_json: bool) -> None:
     """How an agent enforces a policy: native, brokered, advisory or impossible."""
-    agent = agents.find(name)
+    agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
         wanted = {approve: wanted[approve]}
@@ -111,7 +111,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
     if reap:
         return examination.reap(as_json=as_json)
-    agent = agents.find(name or agents.DEFAULT_AGENT)
+    agent = config.find_agent(name or agents.DEFAULT_AGENT)
     report = asyncio.run(examination.examine(agent))
     click.echo(json.dumps(report) if as_json else examination.told(report))
     return 0 if report["works"] else report["exit_code"]

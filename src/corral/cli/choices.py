@@ -32,7 +32,7 @@ def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
 
 def chosen_way(agent: str, options: dict[str, Any]) -> None:
     """A person who is the agent is asked where they are, unless another way is named."""
-    found = agents.find(agent)
+    found = config.find_agent(agent)
     if "via" in found.supports and "via" not in options and somebody_is_there():
         options["via"] = config.load(found.name).get("via", "terminal")
 

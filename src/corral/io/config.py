@@ -13,16 +13,23 @@ repository, so it may set only what can do no harm; give its path in
     [agents.gemini-cli]
     program = "/opt/gemini/bin/gemini"
     model = "gemini-2.5-flash"
+
+    [agents.mine]               # an agent of your own: see agents/declared.py
+    command = "my-agent --acp"
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from corral import agents
+from corral.agents.profile import Agent
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.io import folders
 from corral.policy import Policy, policy_from
@@ -44,6 +51,7 @@ def load(agent: str) -> dict[str, Any]:
         values |= _options(user, agent)
     local = Path("corral.toml")
     if local.is_file():
+        _refuse_commands(local)
         found = _options(local, agent)
         unsafe = sorted(set(found) - HARMLESS)
         if unsafe:
@@ -54,6 +62,17 @@ def load(agent: str) -> dict[str, Any]:
             )
         values |= found
     return values
+
+
+def _refuse_commands(path: Path) -> None:
+    tables = _table(path, _toml(path), "agents")
+    for name in tables:
+        if "command" in _table(path, tables, name):
+            raise ConfigError(
+                f"corral.toml in the current directory may not declare the agent {name!r}",
+                hint="It may come with a repository. To trust it: --config corral.toml"
+                " (or CORRAL_CONFIG=corral.toml).",
+            )
 
 
 def read_policy(path: Path) -> Policy:
@@ -82,17 +101,94 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
     return values
 
 
+def find_agent(name: str) -> Agent:
+    """The agent of that name: one that a trusted file declares, ``acp:ID`` of a registry, or
+    one that is known. Raises ``UnknownAgent`` and ``ConfigError``."""
+    if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        for path in _trusted():
+            table = _table(path, _table(path, _toml(path), "agents"), name)
+            if "command" in table:
+                return _declared(name, table, path)
+        if name.startswith("acp:"):
+            return _listed(name.removeprefix("acp:"))
+    return agents.find(name)
+
+
+def every_agent() -> Iterator[Agent]:
+    """Those that trusted files declare, then all that are known."""
+    for path in _trusted():
+        tables = _table(path, _toml(path), "agents")
+        for name in tables:
+            if "command" in _table(path, tables, name):
+                yield _declared(name, _table(path, tables, name), path)
+    yield from agents.every()
+
+
+def _trusted() -> list[Path]:
+    """Files that may name a command: not one that lies in the current directory."""
+    given = os.environ.get("CORRAL_CONFIG")
+    if given is not None:
+        return [Path(given)] if given else []
+    user = folders.user_config()
+    return [user] if user.is_file() else []
+
+
+def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
+    from corral.agents.declared import declared_agent
+
+    try:
+        known = agents.find(name)
+    except (UnknownAgent, ConfigError):
+        known = None
+    if known is not None:
+        raise ConfigError(
+            f"{path}: [agents.{name}] has a command, and is the name of an agent that is known",
+            hint="Give yours another name; program = names another program for a known one.",
+        )
+    return declared_agent(name, table, str(path))
+
+
+def _listed(id: str) -> Agent:
+    """Of the registry of the Agent Client Protocol, as a file on this machine."""
+    given = os.environ.get("CORRAL_ACP_REGISTRY")
+    path = Path(given) if given else folders.user_config().with_name("acp-registry.json")
+    from corral.agents.declared import Registry, listed_agent
+
+    try:
+        registry = msgspec.json.decode(path.read_bytes(), type=Registry)
+    except OSError as error:
+        raise ConfigError(
+            f"there is no registry of agents at {path}: {error.strerror}",
+            hint="Save the Agent Client Protocol's registry.json there, or set"
+            " CORRAL_ACP_REGISTRY to where it is.",
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    for entry in registry.agents:
+        if entry.id == id:
+            return listed_agent(entry, str(path))
+    known = ", ".join(sorted(entry.id for entry in registry.agents))
+    raise UnknownAgent(f"{path} lists no agent {id!r}", hint=f"It lists: {known}.")
+
+
 def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
     """Under whichever of its names the agent stands there."""
     found: dict[str, Any] = {}
     for name in _table(path, tables, "agents"):
+        table = _table(path, _table(path, tables, "agents"), name)
+        if "command" in table:
+            if name == agent:
+                from corral.agents.declared import OWN
+
+                found |= {key: value for key, value in table.items() if key not in OWN}
+            continue
         try:
             known = agents.find(name).name
         except UnknownAgent as error:
             warnings.warn(f"{path}: [agents.{name!r}], ignored: {error.hint}", stacklevel=2)
             continue
         if known == agent:
-            found |= _table(path, _table(path, tables, "agents"), name)
+            found |= table
     return found
 
 

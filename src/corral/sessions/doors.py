@@ -155,12 +155,12 @@ def run_sync(
         max_tokens=max_tokens,
         **options,
     )
-    return _blocking(work)
+    return blocking(work)
 
 
 def available(agent: str) -> bool:
     """Whether the agent's program is here and new enough. Starts nothing expensive."""
-    found = agents.find(agent)
+    found = config.find_agent(agent)
     try:
         programs.locate(found, Run.build(found.name, {}, config.load(found.name)).program)
     except CorralError:
@@ -168,7 +168,8 @@ def available(agent: str) -> bool:
     return True
 
 
-def _blocking(work: Coroutine[Any, Any, T]) -> T:
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of async work, for code that is not async; also inside a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

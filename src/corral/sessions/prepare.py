@@ -75,7 +75,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(name: str, options: dict[str, object]) -> Prepared:
     """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin."""
-    agent = agents.find(name)
+    agent = config.find_agent(name)
     if agents.names_a_model(name):
         options = _with_model(name, options)
     defaults = {**agent.patience, **config.load(agent.name)}

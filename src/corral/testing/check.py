@@ -22,10 +22,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import ConfigError, CorralError
-from corral.io import programs
+from corral.io import config, programs
 from corral.testing.scenarios import SCENARIOS, Scenario
 from corral.testing.server import ModelServer
 from corral.testing.stage import Failed, Skipped, Stage
@@ -78,7 +77,7 @@ async def check_agent(
     Raises ``ConfigError`` for a tier that does not exist, and ``NotInstalled`` and its kin; all
     else is in the report.
     """
-    found = agents.find(agent)
+    found = config.find_agent(agent)
     chosen = _chosen(tuple(only))
     programs.locate(found, (options or {}).get("program"))
     gate = asyncio.Semaphore(max(1, at_once))
