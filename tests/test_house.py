@@ -23,6 +23,7 @@ FLOORS = {
     "inference": 4,
     "builtin": 5,
     "testing": 6,
+    "providers": 7,
     "cli": 7,
 }
 WORDS = {
@@ -125,11 +126,13 @@ def test_of_the_agents_the_floors_above_know_only_the_record() -> None:
 ALLOWED_NAMES = {
     ("corral.agents", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
+    ("corral.providers", "GeminiCliProvider"),
 }
 
 
 def is_its_own(path: Path) -> bool:
-    return name_of(path).startswith(("corral.agents.gemini", "corral.models", "corral.testing"))
+    its_own = ("corral.agents.gemini", "corral.models", "corral.providers.gemini", "corral.testing")
+    return name_of(path).startswith(its_own)
 
 
 def strings_of(path: Path) -> Iterator[str]:

@@ -44,6 +44,7 @@ NAMES = [
     "from_json",
     "models",
     "pool",
+    "providers",
     "read_before_write",
     "required_order",
     "run",

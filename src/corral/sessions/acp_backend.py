@@ -287,6 +287,10 @@ class AcpBackend:
             found.hint = f"The agent lists: {', '.join(self._chat.models)}."
         return found or errors.ProcessFailed(finish.message or "the agent reported an error")
 
+    @property
+    def stderr(self) -> str:
+        return self._connection.stderr if self._connection is not None else ""
+
     def add_facts(self, error: CorralError) -> None:
         connection = self._connection
         if connection is not None:

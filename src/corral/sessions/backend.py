@@ -71,6 +71,16 @@ class Steered(Protocol):
     def follow_up(self, text: str) -> None: ...
 
 
+@runtime_checkable
+class Overheard(Protocol):
+    """A backend whose agent is a program that also writes on stderr."""
+
+    @property
+    def stderr(self) -> str:
+        """The last of it, secrets struck out."""
+        ...
+
+
 class Driver(Protocol):
     """A session with an agent that runs in this process: what its turns share."""
 

@@ -28,7 +28,7 @@ from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import asked, store
-from corral.sessions.backend import Backend, Driver, Steered
+from corral.sessions.backend import Backend, Driver, Overheard, Steered
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.store import Kept
 from corral.sessions.stream_backend import StreamBackend
@@ -63,6 +63,7 @@ class Session:
         self._prepared: Prepared | None = None
         self._kept: Kept | None = None
         self._turn: Turn | None = None
+        self._backend: Backend | None = None
 
     @property
     def id(self) -> str:
@@ -73,6 +74,11 @@ class Session:
     def prepared(self) -> Prepared:
         """What was found and decided before anything starts."""
         return self._open()[0]
+
+    @property
+    def stderr(self) -> str:
+        """The last that the agent's program wrote there in this turn, where it is a program."""
+        return self._backend.stderr if isinstance(self._backend, Overheard) else ""
 
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
@@ -168,6 +174,7 @@ class Session:
             backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
         else:
             backend = StreamBackend(prepared, kept, whole, eraser)
+        self._backend = backend
         self._turn = Turn(
             prepared,
             kept,

@@ -103,7 +103,7 @@ class StreamBackend:
         ending = Ending(
             code=0 if lingered else self._exit.code,
             signal=None if lingered else self._exit.signal,
-            stderr=self._said(),
+            stderr=self.stderr,
             finish=guard.finish,
             answered=guard.answered,
             run=self._prepared.run,
@@ -112,7 +112,7 @@ class StreamBackend:
 
     def add_facts(self, error: CorralError) -> None:
         noise = self._prepared.agent.noise
-        lines = [line for line in self._said().splitlines() if not line.startswith(noise)]
+        lines = [line for line in self.stderr.splitlines() if not line.startswith(noise)]
         error.stderr = "\n".join(lines)[-4000:]
         error.exit_code, error.signal = self._exit.code, self._exit.signal
         if self._launch is not None:
@@ -120,7 +120,8 @@ class StreamBackend:
         if isinstance(error, StreamBroken):
             error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
 
-    def _said(self) -> str:
+    @property
+    def stderr(self) -> str:
         return self._eraser.clean_text(self._process.stderr) if self._process else ""
 
     def _hear(self, line: str) -> None:

@@ -1,0 +1,41 @@
+"""The small blocking face that workflow engines expect: a prompt in, a response and files out.
+
+::
+
+    provider = ResponseProviderFactory.create("gemini-cli", {"timeout": 300})
+    provider.validate()
+    result = provider.generate("Mend the typo in README.md", context={"project_root": "."})
+
+Every agent of corral is there under its name. It is a view of ``corral.session``: the same
+policy, deadlines and endings hold.
+"""
+
+from __future__ import annotations
+
+from corral.providers.agent import AgentProvider
+from corral.providers.claude import ClaudeCodeProvider
+from corral.providers.factory import ResponseProviderFactory
+from corral.providers.gemini import GeminiCliProvider
+from corral.providers.manual import ManualProvider
+from corral.providers.provider import ProviderError, ProviderResult, ResponseProvider
+
+__all__ = [
+    "AIProvider",
+    "AgentProvider",
+    "ClaudeCodeProvider",
+    "GeminiCliProvider",
+    "ManualProvider",
+    "ProviderError",
+    "ProviderFactory",
+    "ProviderResult",
+    "ResponseProvider",
+    "ResponseProviderFactory",
+]
+
+AIProvider = ResponseProvider
+"""An older name."""
+ProviderFactory = ResponseProviderFactory
+"""An older name."""
+
+for _kind in (GeminiCliProvider, ClaudeCodeProvider, ManualProvider):
+    ResponseProviderFactory.register(_kind.name, _kind)

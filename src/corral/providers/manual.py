@@ -1,0 +1,54 @@
+"""A person, as workflow engines know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from corral.events import Event, Log
+from corral.providers.agent import AgentProvider, Check, Heard, a_text, log, one_of, positive
+from corral.result import Result
+from corral.sessions import asked, store
+from corral.sessions.prepare import prepare, the_prompt
+
+
+class ManualProvider(AgentProvider):
+    """Waits for the person, for a month at the most. An engine that was killed meanwhile asks
+    again, and gets what was answered to the same prompt in the same folder."""
+
+    agent = name = "manual"
+    description = "A person, asked through files, an editor or the terminal"
+    connection_timeout = None
+    response_timeout = None
+    checks: ClassVar[Mapping[str, Check]] = {
+        "via": one_of("file", "editor", "terminal"),
+        "working_dir": a_text,
+        "timeout": positive,
+    }
+
+    def options(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        options = super().options(context)
+        del options["approval_mode"]  # nobody can be held to it
+        return {**options, "keep": True}
+
+    async def _run(
+        self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
+    ) -> Result:
+        prepared = prepare(self.agent, options)
+        wanted = the_prompt(prepared, prompt)
+        for kept in store.every():
+            here = (kept.meta.agent, kept.meta.cwd) == (prepared.agent.name, prepared.cwd)
+            if here and asked.open_prompt(kept) == wanted and not store.in_use(kept):
+                options["resume"] = kept.meta.id
+                break
+        return await super()._run(prompt, system, options, Told())
+
+
+class Told(Heard):
+    """Lines that say where the answer is awaited, for somebody to read them."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Log):
+            log.warning("%s", event.text)
+        else:
+            super().__call__(event)
