@@ -58,6 +58,27 @@ def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> Non
     assert answer.status == "completed"
 
 
+def test_a_call_is_spelt_as_its_tool_was_declared() -> None:
+    patch: Any = {"type": "custom", "name": "apply_patch", "format": {"type": "text"}}
+    notes: Any = {"type": "namespace", "name": "mcp__notes", "description": "", "tools": [READ]}
+    made = [
+        Call("apply_patch", {"input": "*** Begin\n+é"}, "p"),
+        Call("mcp__notes__read", {"path": "a"}, "n"),
+        Call("read", {"path": "b"}, "r"),
+    ]
+    answer = both(Turn(calls=made), tools=[patch, notes, READ])
+    told: list[Any] = [item.to_dict() for item in answer.output]
+    assert [item["type"] for item in told] == ["custom_tool_call", "function_call", "function_call"]
+    assert (told[0]["name"], told[0]["input"]) == ("apply_patch", "*** Begin\n+é")
+    assert (told[1]["namespace"], told[1]["name"]) == ("mcp__notes", "read")
+    assert "namespace" not in told[2]
+    with ModelServer([Turn(calls=made[:1])]) as server:  # as Codex declares them for some models
+        among: Any = [
+            {"type": "additional_tools", "tools": [{"name": "functions", "tools": [patch]}]}
+        ]
+        assert [e.type for e in events(server, among) if e.type.endswith("input.delta")]
+
+
 def test_a_conversation_comes_back_in_nobodys_words() -> None:
     called = Turn(thoughts="hm", text="I read.", calls=[Call("read", {"n": 1}), Call("read")])
     expect = Expect(tools="read", results="read", text=["Be good.", "I read."], model=MODEL)

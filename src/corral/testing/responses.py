@@ -29,8 +29,8 @@ from corral.testing.openai import (
     refuse,
     refuse_key,
 )
-from corral.testing.request import Request
-from corral.testing.responses_request import history, system, tools
+from corral.testing.request import Call, Request
+from corral.testing.responses_request import declared, history, system, tools
 from corral.testing.script import Turn, pieces
 from corral.testing.wire import (
     EVENTS,
@@ -159,16 +159,27 @@ def _items(request: Request, turn: Turn) -> Iterator[Item]:
     elif blocked and turn.message is not None:
         yield _message(f"msg_{name}", _refused(turn.message), "completed")
     for index, call in enumerate(() if blocked else turn.calls):
-        id, args = f"fc_{name}_{index}", msgspec.json.encode(call.args).decode()
-        half = len(args) // 2
-        kind, at = "function_call", call_id(request, index, call, "call")
-        made: dict[str, Json] = {"id": id, "type": kind, "call_id": at, "name": call.name}
-        yield Item(
-            id,
-            {**made, "status": "in_progress", "arguments": ""},
-            Part((args[:half], args[half:]), "arguments", {}, "", "function_call_arguments", {}),
-            {**made, "status": end, "arguments": args},
-        )
+        yield _called(request, call, call_id(request, index, call, "call"), f"{name}_{index}", end)
+
+
+def _called(request: Request, call: Call, at: str, name: str, end: str) -> Item:
+    """A call, as the request declared its tool: a function with JSON, one whose input is plain
+    text (``input`` of the call), or a function in a namespace (``mcp__notes__keep``)."""
+    kind, named = declared(request.body, call.name)
+    if kind == "custom_tool_call":
+        id, key, text = f"ctc_{name}", "input", "custom_tool_call_input"
+        args = str(call.args.get("input", ""))
+    else:
+        id, key, text = f"fc_{name}", "arguments", "function_call_arguments"
+        args = msgspec.json.encode(call.args).decode()
+    half = len(args) // 2
+    made: dict[str, Json] = {"id": id, "type": kind, "call_id": at, **named}
+    return Item(
+        id,
+        {**made, "status": "in_progress", key: ""},
+        Part((args[:half], args[half:]), key, {}, "", text, {}),
+        {**made, "status": end, key: args},
+    )
 
 
 def _reasoning(request: Request, turn: Turn, id: str) -> Item:

@@ -41,6 +41,28 @@ def tools(declarations: Json) -> Iterator[str]:
     return (name for tool in tables(declarations) if isinstance(name := tool.get("name"), str))
 
 
+def declared(body: dict[str, Json], name: str) -> tuple[str, dict[str, Json]]:
+    """How a call of this tool is spelt: the type of its item, and what names it there."""
+    for tool in _declarations(body):
+        match tool:
+            case {"type": "custom", "name": str(own)} if own == name:
+                return "custom_tool_call", {"name": name}
+            case {"type": "namespace", "name": str(space)} if name.startswith(f"{space}__"):
+                return "function_call", {"name": name[len(space) + 2 :], "namespace": space}
+            case _:
+                pass
+    return "function_call", {"name": name}
+
+
+def _declarations(body: dict[str, Json]) -> Iterator[dict[str, Json]]:
+    """Of the request, and those that Codex puts among its input instead."""
+    for holder in (body, *tables(body.get("input"))):
+        for tool in tables(holder.get("tools")):
+            yield tool
+            if tool.get("name") == "functions":
+                yield from tables(tool.get("tools"))
+
+
 def _items(sent: Json) -> Iterator[Message]:
     """A result names only its call, so names are looked up in what came before."""
     called: dict[str | None, str] = {}
