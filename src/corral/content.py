@@ -57,6 +57,21 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         whole = not gaps and self.coverage == other.coverage == "complete"
         return msgspec.structs.replace(summed, coverage="complete" if whole else "partial")
 
+    def __sub__(self, earlier: Usage) -> Usage:
+        """What came since, of counters that go on from one turn to the next."""
+
+        def since(now: int | None, then: int | None) -> int | None:
+            return None if now is None else max(0, now - (then or 0))
+
+        return msgspec.structs.replace(
+            self,
+            input=since(self.input, earlier.input),
+            output=since(self.output, earlier.output),
+            reasoning=since(self.reasoning, earlier.reasoning),
+            cache_read=since(self.cache_read, earlier.cache_read),
+            cache_write=since(self.cache_write, earlier.cache_write),
+        )
+
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Money, with where the figure comes from. Unknown is ``None``, never 0."""

@@ -199,6 +199,8 @@ class Done(Envelope, frozen=True, tag="done"):
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
     denied: tuple[Refusal, ...] = ()
+    denied_complete: bool = True
+    """False where the agent may have been refused more than it tells of."""
     resume_token: str | None = None
     duration_ms: int = 0
     error: Error | None = None

@@ -27,6 +27,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_complete: bool = True
     """False where the folder was too large, or was shared with another run."""
     denied: tuple[Refusal, ...] = ()
+    denied_complete: bool = True
+    """False where the agent may have been refused more than it tells of."""
     usage: Usage = Usage()
     cost: Cost = Cost()
     stop_reason: str | None = None
@@ -89,6 +91,7 @@ class Fold:
             files=done.files,
             files_complete=done.files_complete,
             denied=done.denied,
+            denied_complete=done.denied_complete,
             usage=done.usage,
             cost=done.cost,
             stop_reason=done.stop_reason,

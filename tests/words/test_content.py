@@ -48,3 +48,10 @@ def test_a_count_that_only_one_side_knows_makes_the_sum_partial() -> None:
     more = Usage(input=1, output=1, reasoning=1, coverage="complete")
     assert (whole + whole).coverage == "complete"
     assert (whole + more).coverage == "partial"
+
+
+def test_a_difference_is_what_came_since_and_unknown_stays_unknown() -> None:
+    now = Usage(input=10, output=7, cache_read=3, coverage="complete")
+    then = Usage(input=4, output=7, reasoning=1, coverage="complete")
+    assert now - then == Usage(input=6, output=0, cache_read=3, coverage="complete")
+    assert now - Usage() == now

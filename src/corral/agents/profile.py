@@ -192,6 +192,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     """Has a channel for permission questions."""
     resumes: bool = False
+    usage_of_session: bool = False
+    """Its counts of tokens are of all turns so far, in this process and before it."""
+    tells_every_refusal: bool = True
+    """False where a call may be refused and nothing is said of it."""
     open_turns: bool = False
     """A prompt that got no answer in time is still open: a session can be resumed from there."""
     patience: Mapping[str, float] = {}

@@ -120,6 +120,7 @@ class Guard:
         *,
         files: tuple[FileChanged, ...] = (),
         files_complete: bool = True,
+        denied_complete: bool = True,
         resume_token: str | None = None,
         cost: Cost | None = None,
     ) -> list[Event]:
@@ -141,6 +142,7 @@ class Guard:
             files=files,
             files_complete=files_complete,
             denied=tuple(self.denied),
+            denied_complete=denied_complete,
             resume_token=resume_token,
             duration_ms=max(0, round((ts - self._started) * 1000)),
             error=error.event() if error else None,

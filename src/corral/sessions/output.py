@@ -298,6 +298,7 @@ def together(earlier: Result, later: Result) -> Result:
         files=tuple(files.values()),
         files_complete=earlier.files_complete and later.files_complete,
         denied=(*earlier.denied, *later.denied),
+        denied_complete=earlier.denied_complete and later.denied_complete,
         usage=earlier.usage + later.usage,
         cost=cost,
         duration=earlier.duration + later.duration,

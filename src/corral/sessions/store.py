@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral.content import Usage
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.io import folders
@@ -43,6 +44,8 @@ class Meta(msgspec.Struct, omit_defaults=True):
     model: str | None = None
     title: str = ""
     turns: int = 0
+    spent: Usage = Usage()
+    """What the agent last said of all turns together, where it counts so."""
 
 
 class Kept:

@@ -13,7 +13,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from corral.content import FileChanged
+from msgspec.structs import replace
+
+from corral.content import FileChanged, Usage
 from corral.errors import CorralError, Interrupted, RemoteError
 from corral.events import Error, Event, Init
 from corral.io import workspace
@@ -24,7 +26,7 @@ from corral.sessions.deadlines import Deadlines
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
-from corral.wire.stream import Item
+from corral.wire.stream import Finish, Item
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns under way in this process, to tell when two shared a folder."""
@@ -187,7 +189,7 @@ class Turn:
             if error.retry_after is not None:
                 error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(guard)
-        finish = guard.finish
+        finish = self._own_share(guard)
         said_something = finish is not None and (finish.ok or guard.answered or guard.worked)
         still_open = self._prepared.agent.open_turns
         resumable = guard.session_id is not None and (said_something or still_open)
@@ -198,9 +200,25 @@ class Turn:
             error,
             files=files,
             files_complete=complete,
+            denied_complete=self._tells_all(),
             resume_token=self._kept.meta.id if resumable and self._prepared.run.keep else None,
         )
         return batch
+
+    def _own_share(self, guard: Guard) -> Finish | None:
+        """The agent's last word, with what this turn spent where it told of all turns."""
+        finish, meta = guard.finish, self._kept.meta
+        if finish is None or not self._prepared.agent.usage_of_session:
+            return finish
+        if (whole := finish.usage) != Usage():
+            finish = guard.finish = replace(finish, usage=finish.usage - meta.spent)
+            meta.spent = whole
+        return finish
+
+    def _tells_all(self) -> bool:
+        prepared = self._prepared
+        is_free = all(row.verdict == "allow" for row in prepared.compiled.report)
+        return prepared.agent.tells_every_refusal or is_free
 
     async def _files(self, guard: Guard) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
