@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from corral import Policy, agents, errors
-from corral.agents.profile import Ending, Launch, Place
+from corral.agents.profile import Agent, Ending, Launch, Place, Row
 from corral.io import programs
 from corral.options import Run
 from corral.wire.stream import Finish
@@ -112,7 +112,7 @@ def test_edits_may_be_written_but_not_the_settings_of_the_next_run() -> None:
         "*opencode.json": "deny",
         "*opencode.jsonc": "deny",
     }
-    assert made["bash"] == "ask"
+    assert made["bash"] == "deny"
     assert made["external_directory"] == {"*": "ask"}
 
 
@@ -234,3 +234,16 @@ def test_the_program_is_the_one_made_for_this_machine(
     assert programs.locate(AGENT, str(program)).version == "1.18.18"
     monkeypatch.setattr("platform.machine", lambda: "mips")
     assert not programs.managed_program(AGENT).exists()
+
+
+def test_a_shell_that_is_denied_is_not_offered_for_its_rules_do_not_see_every_line() -> None:
+    assert rules(Policy.read_only())["bash"] == "deny"
+    assert rules(Policy(deny_tools=("bash",)))["bash"] == "deny"
+    assert rules(Policy(allow_tools=("read",)))["bash"] == "deny"
+    assert "bash" not in rules(Policy(allow_tools=("bash",)))
+    (row,) = [row for row in report(AGENT, Policy()) if row.capability == "shell"]
+    assert "`> file`" in row.note
+
+
+def report(agent: Agent, policy: Policy) -> tuple[Row, ...]:
+    return agent.compile(policy, Run.build(agent.name)).report

@@ -125,6 +125,7 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
         write(more / "also.txt"),
         write(tmp_path / "up.txt"),
         shell("touch ran.txt"),
+        shell("> seed.txt"),  # no command in it, so nobody would be asked
         Call("webfetch", {"url": "http://127.0.0.1:1/", "format": "text"}),
         Call("notes_keep", {"text": "remember"}),
     )
@@ -136,7 +137,8 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
     assert names(workspace) == ["new.txt", "seed.txt"]
     assert names(more) == ["also.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert refused(result) == ["write", "bash", "webfetch"]
+    assert refused(result) == ["write", "bash", "bash", "webfetch"]
+    assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert (notes / "note.txt").read_text() == "remember"
 
 

@@ -367,6 +367,19 @@ def test_a_tools_name_is_where_the_agent_puts_it(
     assert (use.name, use.kind) == (name, kind)
 
 
+def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
+    quirks = Quirks(name_from_title=True, unavailable_tool="No such tool")
+    given = {"tool": "bash", "error": "No such tool 'bash'"}
+    began = update("tool_call", toolCallId="1", title="bash", status="pending")
+    ended = update("tool_call_update", toolCallId="1", status="completed", rawInput=given)
+    result = items(began + ended, quirks)[-1]
+    assert isinstance(result, ToolResult)
+    assert (result.name, result.status) == ("bash", "denied")
+    plain = items(began + ended, Quirks(name_from_title=True))[-1]
+    assert isinstance(plain, ToolResult)
+    assert plain.status == "success"
+
+
 def test_remarks_put_into_the_answer_are_no_answer() -> None:
     quirks = Quirks(injected_text=("[MODE_UPDATE]",))
     data = chunk("[MODE_UPDATE] yolo") + chunk("a")

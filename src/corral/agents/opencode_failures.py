@@ -83,6 +83,67 @@ def explain(ending: Ending) -> CorralError | None:
     )
 
 
+_STOPPED: dict[str, tuple[type[CorralError], str]] = {
+    "length": (
+        errors.ContextLengthExceeded,
+        "the model reached its token limit before the answer was complete",
+    ),
+    "content-filter": (errors.ContentRefused, "the model's service withheld the answer"),
+}
+_BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
+    "401": (errors.AuthenticationFailed, KEY_HINT),
+    "403": (errors.AccessDenied, None),
+    "404": (errors.ModelNotFound, "Give another with model= (--model), as provider/model."),
+    "413": (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),
+    "429": (errors.RateLimited, "Wait and try again."),
+    "400": (errors.InvalidRequest, None),
+}
+"""Where the text tells no more than the status."""
+
+
+def explain_alone(ending: Ending) -> CorralError | None:
+    """Of one that was started for a prompt: success needs its last step *and* a clean exit."""
+    finish = ending.finish
+    if finish is None and ending.code == 0:
+        return errors.StreamBroken(
+            "OpenCode ended before its answer did",
+            hint="A question that nobody can answer ends its run: allow or deny what it wants.",
+        )
+    if finish is None and "session not found" in ending.stderr.lower():
+        return errors.ResumeLost("OpenCode no longer knows the session", hint="Start a new one.")
+    if finish is None:
+        return explain(ending)
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(
+            f"OpenCode gave its answer and was then killed by signal {ending.signal}"
+        )
+    if finish.ok and ending.code != 0:
+        return errors.ProcessFailed(f"OpenCode gave its answer but exited with {ending.code}")
+    if finish.ok and not ending.answered:
+        return errors.EmptyAnswer(
+            "the model answered nothing",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    if finish.ok:
+        return None
+    if finish.message is not None:
+        return _of_status(finish.kind or "", finish.message)
+    kind, text = _STOPPED.get(
+        finish.kind or "", (errors.StreamBroken, f"the answer broke off: {finish.kind}")
+    )
+    return kind(text)
+
+
+def _of_status(status: str, text: str) -> CorralError:
+    told = _of_text(text)
+    if type(told) is not errors.ProcessFailed:
+        return told
+    if status.isdecimal() and int(status) >= 500:
+        return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
+    kind, hint = _BY_STATUS.get(status, (errors.ProcessFailed, None))
+    return kind(text, hint=hint)
+
+
 def _of_text(text: str) -> CorralError:
     low = text.lower()
     for signs, kind, hint in _SIGNS:

@@ -16,6 +16,9 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Where in ``_meta`` the tool's name stands: a path of keys."""
     name_from_title: bool = False
     """The title a call begins with is the tool's name; later titles are titles."""
+    unavailable_tool: str = ""
+    """How the input of a call (``error``) begins that stands for one of a tool (``tool``)
+    that the model may not use: it ends well, and is a refusal."""
     title_is_command: bool = False
     """The title of a shell call is its command, whole; its input is not sent."""
     mcp_prefixes: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ class OpenCall:
         """The call as it is known now."""
         mine, quirks = self._fields, self._quirks
         kind = KINDS.get(mine.kind or "", "other")
-        name = self._named or mine.kind or "other"
+        name = self._missing() or self._named or mine.kind or "other"
         if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
             kind = "mcp"
         given = mine.raw_input or _described(mine.content or ())
@@ -89,6 +89,15 @@ class OpenCall:
             paths=tuple(dict.fromkeys(filter(None, places))),
         )
 
+    def _missing(self) -> str | None:
+        """The tool that the model called and may not use, where this call stands for one."""
+        sign = self._quirks.unavailable_tool
+        match self._fields.raw_input:
+            case {"tool": str(name), "error": str(why)} if sign and why.startswith(sign):
+                return name
+            case _:
+                return None
+
     def output(self, fields: ToolFields) -> ToolOutput | None:
         """What an update of a call that runs adds to its output."""
         text = _text(fields.content or ())
@@ -101,6 +110,9 @@ class OpenCall:
     def result(self, fields: ToolFields, *, cancelling: bool) -> ToolResult:
         """The end, as an update with a final status tells it."""
         told = _told(fields) or self._output or None
+        if fields.status == "completed" and (missing := self._missing()):
+            why = f"{missing} is not available under this policy"
+            return ToolResult(self.id, "denied", name=missing, error=why)
         if fields.status == "completed":
             return ToolResult(self.id, "success", name=self.use().name, output=told)
         gone = cancelling or fields.status in ("cancelled", "canceled")

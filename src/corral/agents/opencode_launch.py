@@ -1,0 +1,205 @@
+"""Starting OpenCode: arguments, configuration, environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from corral.agents.opencode_failures import KEY_HINT
+from corral.agents.opencode_policy import permissions, rules_alone
+from corral.agents.profile import ACP_OPTIONS, Launch, Place
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.events import Json
+from corral.options import Run
+
+CUSTOM = "custom"
+"""The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""
+HOSTED = "opencode"
+
+SECRET_ENV = (
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GOOGLE_GENERATIVE_AI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "XAI_API_KEY",
+    "OPENCODE_API_KEY",
+)
+ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
+
+SUPPORTS = ACP_OPTIONS | {"inherit"}
+SUPPORTS_ALONE = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
+
+_MCP_MS = 30_000
+"""To come up; OpenCode's own 5 s lose a server on a busy machine, in silence."""
+
+_SETTINGS = ("opencode.json", "opencode.jsonc")
+_FOLDERS = ("plugin", "tool", "agent", "command", "skill", "mode")
+PROJECT_FILES = (
+    *_SETTINGS,
+    *(f".opencode/{name}" for name in _SETTINGS),
+    *(f".opencode/{name}{many}" for name in _FOLDERS for many in ("", "s")),
+)
+"""What OpenCode would obey. Not ``.opencode`` as such: its installer puts one into the home."""
+
+_SWITCHES = (
+    "AUTOUPDATE",
+    "CLAUDE_CODE",
+    "DEFAULT_PLUGINS",
+    "EXTERNAL_SKILLS",
+    "FFF",  # leaves a library of 5 MB in TMPDIR, every time
+    "LSP_DOWNLOAD",
+    "MODELS_FETCH",
+    "SHARE",
+    "TERMINAL_TITLE",
+)
+
+
+def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """As a peer. Raises before anything is spawned where there is no model to be had."""
+    config, notes = _config(run, place, permissions(run.policy, run, place.cwd))
+    flags = () if run.inherit == "project" else ("--pure",)
+    return Launch(
+        argv=(*place.program, "acp", *flags), env=_env(run, place, config), stdin=b"", notes=notes
+    )
+
+
+def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
+    config, notes = _config(run, place, rules_alone(run.policy, run, place.cwd))
+    flags = ["--format", "json", "--dir", place.cwd]
+    if run.inherit != "project":
+        flags.append("--pure")
+    if run.thinking:
+        flags.append("--thinking")
+    if resume is not None:
+        flags += ["-s", resume]
+    files: dict[str, str] = {}
+    if run.system_prompt is not None:
+        files["system.md"] = run.system_prompt
+        config["instructions"] = [os.path.join(place.home, "system.md")]
+    if run.mcp_servers:
+        config["mcp"] = _mcp_servers(run)
+    return Launch(
+        argv=(*place.program, "run", *flags),
+        env={**_env(run, place, config), **_mcp_secrets(run)},
+        stdin=prompt.encode(),
+        files=files,
+        notes=notes,
+    )
+
+
+def _env(run: Run, place: Place, config: dict[str, Json]) -> dict[str, str]:
+    own = run.inherit == "project"
+    switches = _SWITCHES if own else (*_SWITCHES, "PROJECT_CONFIG")
+    return {
+        "HOME": place.home,
+        "XDG_CONFIG_HOME": os.path.join(place.home, ".config"),
+        "XDG_DATA_HOME": os.path.join(place.home, ".local", "share"),
+        "XDG_STATE_HOME": os.path.join(place.home, ".local", "state"),
+        "XDG_CACHE_HOME": os.path.join(place.home, ".cache"),
+        "TMPDIR": place.tmp,
+        "PWD": place.cwd,
+        "NO_COLOR": "1",
+        "OPENCODE_CONFIG_CONTENT": json.dumps(config),
+        **{f"OPENCODE_DISABLE_{name}": "1" for name in switches},
+    }
+
+
+def _trust(run: Run, place: Place) -> None:
+    if run.inherit == "user":
+        raise ConfigError(f"{run.agent} cannot inherit the user's settings")
+    if run.inherit == "nothing" and place.project_files:
+        raise UntrustedFolder(
+            "OpenCode would run this repository's own settings and plugins:"
+            f" {', '.join(place.project_files[:5])}",
+            hint="If you trust them, say inherit='project' (--inherit project).",
+            phase="config",
+        )
+
+
+def _config(
+    run: Run, place: Place, rules: dict[str, Json]
+) -> tuple[dict[str, Json], tuple[str, ...]]:
+    _trust(run, place)
+    model, env = run.model, place.env
+    hosted = model is not None and model.startswith(f"{HOSTED}/")
+    if model is not None and not all(model.partition("/")):
+        raise ConfigError(
+            f"OpenCode names a model by its provider: provider/{model}",
+            hint=f"{CUSTOM}/{model} is the one behind OPENAI_BASE_URL.",
+        )
+    found = [name for name in ENV_FAMILY if env.get(name)]
+    found += [f"~/{name}" for name in place.credentials]
+    if not found and not hosted:
+        raise AuthenticationFailed(
+            "no credentials for OpenCode were found", hint=KEY_HINT, phase="config"
+        )
+    config: dict[str, Json] = {
+        "autoupdate": False,
+        "share": "disabled",
+        "snapshot": False,
+        "permission": rules,
+        "experimental": {"continue_loop_on_deny": True},
+        # A title costs a call of the model for every session, and nobody sees it.
+        "agent": {"title": {"disable": True}},
+    }
+    if run.policy.mode == "plan":
+        config["default_agent"] = "plan"
+    if model is not None:
+        config |= {"model": model, "small_model": model}
+    if not hosted and not env.get("OPENCODE_API_KEY"):
+        config["disabled_providers"] = [HOSTED]
+    if env.get("OPENAI_BASE_URL"):
+        config["provider"] = {CUSTOM: _custom(model)}
+    return config, (f"credentials: {', '.join(found) or 'none'}",)
+
+
+def _custom(model: str | None) -> Json:
+    """The values are named, not written: OpenCode fills them in from its environment."""
+    name = (model or "").removeprefix(f"{CUSTOM}/")
+    listed = model is not None and model.startswith(f"{CUSTOM}/")
+    return {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "OPENAI_BASE_URL",
+        "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+        "models": {name: {}} if listed else {},
+    }
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, as those of a provider."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: dict[str, Json] = {
+            name: f"{{env:{_secret_name(number, name)}}}"
+            for name in {**server.env, **server.headers}
+        }
+        common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
+        if server.url is not None:
+            where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}
+            servers[server.name] = {**common, **where, "oauth": False}
+        else:
+            command: list[Json] = list(server.command)
+            servers[server.name] = {
+                **common,
+                "type": "local",
+                "command": command,
+                "environment": hidden,
+            }
+    return servers
+
+
+def _mcp_secrets(run: Run) -> dict[str, str]:
+    return {
+        _secret_name(number, name): value
+        for number, server in enumerate(run.mcp_servers)
+        for name, value in {**server.env, **server.headers}.items()
+    }
+
+
+def _secret_name(number: int, name: str) -> str:
+    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

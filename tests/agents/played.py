@@ -1,0 +1,59 @@
+"""A recording of a program that writes JSON lines, as the events of a run.
+
+``NAME.ndjson`` with ``.stderr`` and ``.exit.json`` are the program's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from laws import lawful
+
+from corral.agents.profile import Agent, Ending
+from corral.events import Done, Event, Init, to_json
+from corral.options import Run
+from corral.sessions.guard import Guard
+from corral.wire.stream import Stream
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".exit.json") for path in folder.glob("*.exit.json"))
+
+
+def play(agent: Agent, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
+    """The recording's events, its output read ``size`` bytes at a time."""
+    ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
+    output = (folder / f"{name}.ndjson").read_bytes()
+    said = folder / f"{name}.stderr"
+    assert agent.translator is not None
+    stream = Stream(agent.frames, agent.translator())
+    version = agent.package.tested
+    init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version=version)
+    guard = Guard(init, started=0.0)
+    events: list[Event] = []
+    for start in range(0, len(output), size):
+        events += guard.take(stream.receive(output[start : start + size]), 0.0)
+    events += guard.take(stream.end(), 0.0)
+    code = ended if isinstance(ended, int) else -9  # it hung, and was killed
+    ending = Ending(
+        code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        stderr=said.read_text("utf-8") if said.exists() else "",
+        finish=guard.finish,
+        answered=guard.answered,
+        run=Run(agent=agent.name),
+    )
+    return lawful([*events, *guard.close(0.0, agent.explain(ending))])
+
+
+def done_of(events: list[Event]) -> Done:
+    done = events[-1]
+    assert isinstance(done, Done)
+    return done
+
+
+def as_lines(events: list[Event]) -> str:
+    return "".join(to_json(event).decode() + "\n" for event in events)

@@ -1,0 +1,205 @@
+"""How OpenCode is started for one prompt, and what its rules then say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from corral import Policy, agents, errors
+from corral.agents.profile import Ending, Launch, Place, Row
+from corral.options import Run
+from corral.sessions.prepare import prepare
+from corral.wire.stream import Finish
+
+AGENT = agents.find("opencode-cli")
+KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
+ALLOWED = {
+    "*": "allow",
+    "*.opencode/*": "deny",
+    "*opencode.json": "deny",
+    "*opencode.jsonc": "deny",
+}
+
+
+def launch(prompt: str = "do it", resume: str | None = None, **options: Any) -> Launch:
+    place = Place(
+        program=("/opt/opencode",),
+        version="1.18.18",
+        cwd="/work/repo",
+        home="/state/home",
+        tmp="/state/tmp",
+        env=KEY,
+    )
+    return AGENT.launch(Run.build(AGENT.name, options), place, prompt, resume)
+
+
+def config(started: Launch) -> dict[str, Any]:
+    return json.loads(started.env["OPENCODE_CONFIG_CONTENT"])  # type: ignore[no-any-return]
+
+
+def rules(policy: Policy, **options: Any) -> dict[str, Any]:
+    return config(launch(policy=policy, **options))["permission"]  # type: ignore[no-any-return]
+
+
+def rows(policy: Policy) -> dict[str, Row]:
+    return {row.capability: row for row in AGENT.compile(policy, Run.build(AGENT.name)).report}
+
+
+def test_the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice() -> None:
+    started = launch('--help "x"\n/init', thinking=False)
+    run = ("/opt/opencode", "run", "--format", "json", "--dir", "/work/repo", "--pure")
+    assert started.argv == run
+    assert started.stdin == b'--help "x"\n/init'
+    assert started.env["PWD"] == "/work/repo"
+    assert launch().argv == (*run, "--thinking")
+    assert launch(resume="ses_1").argv[-2:] == ("-s", "ses_1")
+
+
+def test_no_secret_is_written_into_the_configuration() -> None:
+    local = {"name": "notes", "command": ["notes", "--x"], "env": {"N-TOKEN": "canary-1"}}
+    remote = {"name": "far", "url": "http://far/mcp", "headers": {"Authorization": "canary-2"}}
+    started = launch(model="custom/m", mcp_servers=[local, remote], system_prompt="Be kind.")
+    assert "canary" not in json.dumps([started.argv, started.files, config(started)])
+    assert config(started)["mcp"] == {
+        "notes": {
+            "type": "local",
+            "command": ["notes", "--x"],
+            "environment": {"N-TOKEN": "{env:CORRAL_MCP_SECRET_0_N_TOKEN}"},
+            "enabled": True,
+            "timeout": 30000,
+        },
+        "far": {
+            "type": "remote",
+            "url": "http://far/mcp",
+            "headers": {"Authorization": "{env:CORRAL_MCP_SECRET_1_AUTHORIZATION}"},
+            "oauth": False,
+            "enabled": True,
+            "timeout": 30000,
+        },
+    }
+    assert started.env["CORRAL_MCP_SECRET_0_N_TOKEN"] == "canary-1"
+    assert config(started)["instructions"] == ["/state/home/system.md"]
+    assert started.files == {"system.md": "Be kind."}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Policy(), ("deny", "allow", "deny", "deny", "deny", "deny", "deny")),
+        (Policy.read_only(), ("deny", "allow", "deny", "deny", "deny", "deny", "deny")),
+        (Policy.edits(), ("deny", "allow", ALLOWED, "deny", "deny", "deny", "deny")),
+        (Policy.full(), ("allow", "allow", ALLOWED, "allow", "allow", "allow", "allow")),
+        (Policy(read="deny"), ("deny", "deny", "deny", "deny", "deny", "deny", "deny")),
+        (Policy(shell="allow"), ("deny", "allow", "deny", "allow", "deny", "deny", "deny")),
+        (Policy(network="allow"), ("deny", "allow", "deny", "deny", "allow", "deny", "deny")),
+        (Policy(mcp="allow"), ("deny", "allow", "deny", "deny", "deny", "allow", "deny")),
+    ],
+)
+def test_what_is_not_allowed_is_denied_for_a_question_would_end_the_run(
+    policy: Policy, expected: tuple[Any, ...]
+) -> None:
+    made = rules(policy, mcp_servers=[{"name": "notes", "command": ["notes"]}])
+    names = ("*", "read", "edit", "bash", "webfetch", "notes_*", "task")
+    assert tuple(made[name] for name in names) == expected
+    assert '"ask"' not in json.dumps(made)
+    assert made["doom_loop"] == "deny"
+
+
+def test_our_own_tools_have_a_verdict_of_their_own() -> None:
+    servers = [{"name": "corral", "url": "http://x/mcp"}, {"name": "notes", "command": ["notes"]}]
+    made = rules(Policy.edits(), mcp_servers=servers)
+    assert (made["corral_*"], made["notes_*"]) == ("allow", "deny")
+
+
+def test_writable_folders_are_open_and_no_other() -> None:
+    made = rules(Policy(write="allow", writable=("../more",)))["external_directory"]
+    assert made == {"*": "deny", "/work/more": "allow", "/work/more/*": "allow"}
+
+
+def test_only_what_is_listed_may_be_used_and_a_denial_beats_it() -> None:
+    made = rules(Policy(allow_tools=("bash", "notes_keep", "read"), deny_tools=("read",)))
+    assert {name: verb for name, verb in made.items() if verb == "allow"} == {
+        "bash": "allow",
+        "notes_keep": "allow",
+    }
+    assert made["*"] == "deny"
+    assert rules(Policy.native()) == {}
+
+
+def test_the_first_shell_rule_that_matches_decides_and_strict_refuses_them_all() -> None:
+    policy = Policy(shell_rules=("deny git push *", "allow git *"))
+    assert list(rules(policy)["bash"].items()) == [
+        ("*", "deny"),
+        ("git *", "allow"),
+        ("git push *", "deny"),
+    ]
+    with pytest.raises(errors.PolicyNotEnforceable, match="opencode-acp"):
+        prepare(AGENT.name, {"policy": policy})
+
+
+def test_the_report_says_what_becomes_of_a_question_and_what_no_rule_can_hold() -> None:
+    asked = rows(Policy())["write"]
+    assert (asked.verdict, asked.enforcement) == ("deny", "native")
+    assert "ask→deny" in asked.note
+    assert rows(Policy(shell="allow", network="deny"))["network"].enforcement == "impossible"
+    assert rows(Policy(allow_tools=("write",)))["write"].enforcement == "advisory"
+    assert rows(Policy(allow_tools=("write", "edit")))["write"].enforcement == "native"
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"images": ["a.png"]},
+        {"session_mode": "plan"},
+        {"max_turns": 3},
+        {"permission_mode": "auto"},
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(errors.ConfigError, match=f"opencode-cli has no option '{name}'"):
+        prepare(AGENT.name, option)
+
+
+@pytest.mark.parametrize(
+    ("finish", "code", "kind"),
+    [
+        (Finish(ok=True), 1, errors.ProcessFailed),
+        (Finish(ok=False, kind="length"), 0, errors.ContextLengthExceeded),
+        (Finish(ok=False, kind="content-filter"), 0, errors.ContentRefused),
+        (Finish(ok=False, kind="unknown"), 0, errors.StreamBroken),
+        (Finish(ok=False, kind="503", message="no"), 1, errors.ServerFailed),
+        (Finish(ok=False, kind="403", message="no"), 1, errors.AccessDenied),
+        (Finish(ok=False, kind="429", message="quota spent"), 1, errors.QuotaSpent),
+        (None, 0, errors.StreamBroken),
+        (None, 127, errors.BrokenInstall),
+    ],
+)
+def test_success_needs_the_last_step_and_a_clean_exit(
+    finish: Finish | None, code: int, kind: type[errors.CorralError]
+) -> None:
+    assert type(explained(finish, code)) is kind
+
+
+def test_an_answer_is_a_success_and_nothing_is_none() -> None:
+    assert explained(Finish(ok=True), 0) is None
+    assert type(explained(Finish(ok=True), 0, answered=False)) is errors.EmptyAnswer
+    assert type(explained(Finish(ok=True), None)) is errors.KilledBySignal
+    assert type(explained(None, 1, stderr="Error: Session not found")) is errors.ResumeLost
+
+
+def explained(
+    finish: Finish | None, code: int | None, *, answered: bool = True, stderr: str = ""
+) -> errors.CorralError | None:
+    return AGENT.explain(
+        Ending(
+            code=code,
+            signal=15 if code is None else None,
+            stderr=stderr,
+            finish=finish,
+            answered=answered,
+            run=Run.build(AGENT.name),
+        )
+    )

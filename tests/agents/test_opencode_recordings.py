@@ -1,0 +1,141 @@
+"""What the real ``opencode run --format json`` wrote, and what it becomes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from agents.played import RECORDINGS, as_lines, done_of, names, play
+from goldens import check_golden
+
+from corral import agents
+from corral.events import Done, Error, Event, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
+from corral.wire.stream import Stream
+
+AGENT = agents.find("opencode-cli")
+FOLDER = RECORDINGS / "opencode"
+NAMES = names(FOLDER)
+
+CODE = {
+    "SIGHUP-group-tool": "killed_by_signal",
+    "SIGTERM-group-tool": "killed_by_signal",
+    "badmodel": "server",
+    "cut": "killed_by_signal",
+    "e400": "invalid_request",
+    "e401": "authentication",
+    "e404": "model_not_found",
+    "e429-long": "rate_limit",
+    "outside": "stream_broken",
+    "read-outside": "stream_broken",
+    "sigterm": "killed_by_signal",
+    "sigterm-tool": "killed_by_signal",
+    "sseerr": "killed_by_signal",
+    "write-ask": "stream_broken",
+}
+"""All others are a success."""
+
+DENIED = {
+    "fetch-deny": ["WebFetch"],
+    "mcp-deny": ["mcp__fake__echo"],
+    "outside": ["write"],
+    "outside-deny": ["write"],
+    "read-deny": ["Read"],
+    "read-outside": ["read"],
+    "shell-deny": ["Bash"],
+    "write-ask": ["write"],
+    "write-deny": ["Write"],
+}
+
+
+def played(name: str, size: int = 1 << 20) -> list[Event]:
+    return play(AGENT, FOLDER, name, size)
+
+
+def done(name: str) -> Done:
+    return done_of(played(name))
+
+
+def test_there_are_recordings() -> None:
+    assert len(NAMES) > 20
+    assert set(CODE) | set(DENIED) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_becomes_these_events(name: str) -> None:
+    check_golden(FOLDER / f"{name}.events.ndjson", as_lines(played(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
+    ended = done(name)
+    assert (ended.error.code if ended.error else None) == CODE.get(name)
+    assert [refusal.name for refusal in ended.denied] == DENIED.get(name, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_of_the_real_program_is_unknown_or_malformed(name: str) -> None:
+    for event in played(name):
+        assert not isinstance(event, Unknown | Log)
+        assert not (isinstance(event, Error) and event.code == "malformed_line")
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_where_the_output_is_cut_changes_nothing(size: int) -> None:
+    assert played("mcp-default", size) == played("mcp-default")
+
+
+def test_the_session_is_known_from_the_first_line() -> None:
+    first = played("plain")[0]
+    assert isinstance(first, Init)
+    assert (first.session_id or "").startswith("ses_")
+
+
+def test_usage_and_cost_are_the_sum_of_the_steps() -> None:
+    one, two = done("plain"), done("write-default")
+    assert msgspec.to_builtins(one.usage) == {
+        "input": 1234,
+        "output": 56,
+        "reasoning": 7,
+        "cache_read": 200,
+        "cache_write": 0,
+        "coverage": "complete",
+    }
+    assert two.usage.total == 2 * (one.usage.total or 0)
+    assert two.cost.usd == pytest.approx(2 * (one.cost.usd or 0))
+    assert one.cost.source == "reported"
+
+
+def test_thoughts_come_where_they_were_asked_for() -> None:
+    (thought,) = [event for event in played("think-flag") if isinstance(event, Thinking)]
+    assert thought.delta == "Let me think about it. Two plus two."
+
+
+def test_a_rule_that_refuses_is_not_told_back_in_full() -> None:
+    (refusal,) = done("outside-deny").denied
+    assert "external_directory" not in (refusal.reason or "")
+
+
+def test_a_command_that_failed_is_no_tool_that_failed() -> None:
+    (result,) = [event for event in played("shellfail") if isinstance(event, ToolResult)]
+    assert (result.status, result.output) == ("success", "oops\n")
+
+
+def lines(*frames: object) -> list[object]:
+    assert AGENT.translator is not None
+    stream = Stream(AGENT.frames, AGENT.translator())
+    return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
+
+
+def test_a_list_of_things_to_do_is_a_plan() -> None:
+    todos = [{"content": "first", "status": "pending", "priority": "high"}, "odd", {"id": 1}]
+    state = {"status": "completed", "input": {"todos": todos}, "output": "[]"}
+    part = {"tool": "todowrite", "callID": "c", "state": state}
+    items = lines({"type": "tool_use", "sessionID": "ses_1", "part": part})
+    (plan,) = [item for item in items if isinstance(item, Plan)]
+    assert [(e.content, e.status, e.priority) for e in plan.entries] == [
+        ("first", "pending", "high")
+    ]
+
+
+def test_a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came() -> None:
+    frame: Json = {"type": "novelty", "sessionID": "ses_1"}
+    assert lines(frame) == [Unknown(frame)]
