@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
-from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import CorralError, StartupTimeout, TimedOut
 from corral.events import Error, Event, Log
+from corral.io import config
 from corral.options import APPROVAL_MODES
 from corral.providers.provider import FsAbility, ProviderError, ProviderResult, ResponseProvider
 from corral.raised import from_event
@@ -140,14 +140,14 @@ class AgentProvider(ResponseProvider):
 
     def options(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """What the config and the context say, as options of a run."""
-        config = dict(self.config)
-        cwd = config.pop("working_dir", None) or context.get("project_root")
+        chosen = dict(self.config)
+        cwd = chosen.pop("working_dir", None) or context.get("project_root")
         options: dict[str, Any] = {
             "startup_timeout": self.connection_timeout,
             "timeout": self.response_timeout,
             "approval_mode": "auto_edit",
             "keep": False,
-            **config,
+            **chosen,
             "cwd": cwd,
             "prompt_file": context.get("prompt_file"),
         }
@@ -156,7 +156,7 @@ class AgentProvider(ResponseProvider):
     async def _run(
         self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
     ) -> Result:
-        if system and "system_prompt" in agents.find(self.agent).supports:
+        if system and "system_prompt" in config.find_agent(self.agent).supports:
             options["system_prompt"] = system
         elif system:
             prompt = f"{system}\n\n{the_prompt(prepare(self.agent, options), prompt)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from corral import agents
+from corral.io import config as settings
 from corral.providers.agent import provider_of
 from corral.providers.provider import ResponseProvider
 
@@ -26,7 +26,7 @@ class ResponseProviderFactory:
         cannot be."""
         kind = cls._registered.get(name)
         if kind is None:
-            found = next((a for a in agents.every() if name in (a.name, *a.aliases)), None)
+            found = next((a for a in settings.every_agent() if name in (a.name, *a.aliases)), None)
             if found is None:
                 known = ", ".join(cls.list_providers())
                 raise KeyError(f"no provider is called {name!r}; there are: {known}")
@@ -35,4 +35,4 @@ class ResponseProviderFactory:
 
     @classmethod
     def list_providers(cls) -> list[str]:
-        return sorted({*cls._registered, *(agent.name for agent in agents.every())})
+        return sorted({*cls._registered, *(agent.name for agent in settings.every_agent())})
