@@ -67,6 +67,7 @@ def example_env(gemini_program: str, model_server: ModelServer, workspace: Path)
         "GEMINI_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": lane.url,
         "PYTHONWARNINGS": "error",
+        "VISUAL": "sed -i 1iThe-first.",  # a person who answers at once
     }
 
 
