@@ -26,6 +26,8 @@ from corral.version import __version__
 VERSION_SECONDS = 30
 _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
 _SHIM = re.compile(rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"')
+_MACHINE = re.compile(r"-(linux|darwin|win32)-\w+$")
+"""What npm's packages of one machine may have behind their version."""
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 
 Source = Literal["option", "PATH", "managed", "built in"]
@@ -142,8 +144,8 @@ def _packaged_version(script: str, agent: Agent) -> str | None:
             package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        if package.name in names:
-            return package.version
+        if package.name in names and package.version is not None:
+            return _MACHINE.sub("", package.version)
     return None
 
 

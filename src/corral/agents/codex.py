@@ -1,0 +1,66 @@
+"""Codex: what it is, what it writes, what it means.
+
+Facts hold for 0.166.0, each seen in a run of the real program:
+
+- It tells nothing of a refusal in its events. A refused patch and a call of a
+  tool that is off are told on stderr alone; a command that its sandbox stopped is
+  often not told at all. So ``denied`` is never known to be complete.
+- ``error`` lines are not the end: it reconnects. The end is ``turn.completed`` or
+  ``turn.failed``; of an API error only the text is told.
+- Counts of tokens are of the whole thread, those of earlier turns included.
+- With a prompt as argument and an open stdin it waits for ever; so the prompt goes
+  in by stdin, which is then closed.
+"""
+
+from __future__ import annotations
+
+from corral.agents import codex_failures, codex_items, codex_launch, codex_policy
+from corral.agents.profile import Agent, Package, Probe
+from corral.models.openai_schema import is_strict
+
+_LIBC = "unknown-linux-musl"
+
+HEADLESS = Agent(
+    name="codex-cli",
+    aliases=("codex",),
+    title="Codex",
+    description="OpenAI's Codex, headless: one process a prompt, a sandbox of its own",
+    transport="stream",
+    programs=("codex",),
+    package=Package(
+        npm="@openai/codex",
+        tested="0.166.0",
+        minimum="0.166.0",
+        binaries={
+            f"linux-{machine}": f"@openai/codex-linux-{name}/vendor/{machine}-{_LIBC}/bin/codex"
+            for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
+        },
+    ),
+    frames=codex_items.Frames,
+    translator=codex_items.translator,
+    compile=codex_policy.compile_policy,
+    launch=codex_launch.launch,
+    explain=codex_failures.explain,
+    read_stderr=codex_items.read_stderr,
+    tools=codex_policy.TOOLS,
+    probe=Probe(
+        write=("apply_patch", {"input": codex_policy.patch("probe.txt", "written by the agent")}),
+        shell=("exec_command", {"cmd": "touch shell.txt"}),
+        url_env="OPENAI_BASE_URL",
+        key_env="OPENAI_API_KEY",
+        model="gpt-5.5",
+    ),
+    supports=codex_launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
+    native_schema=is_strict,
+    usage_of_session=True,
+    tells_every_refusal=False,
+    resumes=True,
+    prompt_limit=codex_launch.PROMPT_LIMIT,
+    env_family=codex_launch.ENV_FAMILY,
+    secret_env=codex_launch.SECRET_ENV,
+    credential_files=codex_launch.CREDENTIAL_FILES,
+    noise=codex_failures.NOISE,
+)
+
+AGENTS = (HEADLESS,)

@@ -1,0 +1,267 @@
+"""What Codex writes with ``exec --json``, and what it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from corral.agents.codex_policy import can_be_hidden
+from corral.content import Usage
+from corral.events import (
+    Error,
+    FileChange,
+    FileKind,
+    Init,
+    Json,
+    Plan,
+    PlanEntry,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from corral.wire.stream import Finish, Item, Translate
+
+
+class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
+    thread_id: str
+
+
+class TurnStarted(msgspec.Struct, gc=False, tag_field="type", tag="turn.started"):
+    pass
+
+
+class ItemStarted(msgspec.Struct, gc=False, tag_field="type", tag="item.started"):
+    item: dict[str, Any]
+
+
+class ItemUpdated(msgspec.Struct, gc=False, tag_field="type", tag="item.updated"):
+    item: dict[str, Any]
+
+
+class ItemCompleted(msgspec.Struct, gc=False, tag_field="type", tag="item.completed"):
+    item: dict[str, Any]
+
+
+class Tokens(msgspec.Struct):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+
+class TurnCompleted(msgspec.Struct, gc=False, tag_field="type", tag="turn.completed"):
+    usage: Tokens | None = None
+
+
+class Failure(msgspec.Struct):
+    message: str = ""
+
+
+class TurnFailed(msgspec.Struct, gc=False, tag_field="type", tag="turn.failed"):
+    error: Failure
+
+
+class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
+    message: str
+
+
+Frames = (
+    ThreadStarted
+    | TurnStarted
+    | ItemStarted
+    | ItemUpdated
+    | ItemCompleted
+    | TurnCompleted
+    | TurnFailed
+    | ErrorLine
+)
+
+CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One turn's frames → items."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            match frame:
+                case ItemCompleted():
+                    self._completed(frame.item, items)
+                case ItemStarted() | ItemUpdated():
+                    self._begun(frame.item, items)
+                case ThreadStarted():
+                    items.append(Init(session_id=frame.thread_id))
+                case ErrorLine():
+                    items.append(complaint(frame.message))
+                case TurnCompleted():
+                    items.append(Finish(ok=True, usage=usage(frame.usage)))
+                case TurnFailed():
+                    items.append(Finish(ok=False, message=frame.error.message))
+                case _:
+                    pass  # turn.started
+        return items
+
+    def _begun(self, item: dict[str, Any], items: list[Item]) -> None:
+        use = tool_use(item)
+        if use is None:
+            if item.get("type") in ("agent_message", "reasoning"):
+                return  # they come whole in the end
+            items.append(plan(item) or Unknown(item))
+        elif use.call_id not in self._open:
+            self._open.add(use.call_id)
+            items.append(use)
+
+    def _completed(self, item: dict[str, Any], items: list[Item]) -> None:
+        match item:
+            case {"type": "agent_message", "text": str(text)}:
+                items.append(Text(text, message_id=item.get("id")))
+            case {"type": "reasoning", "text": str(text)}:
+                items.append(Thinking(text, message_id=item.get("id")))
+            case {"type": "error", "message": str(message)}:
+                items.append(complaint(message))
+            case _ if (use := tool_use(item)) is not None:
+                if use.call_id not in self._open:
+                    items.append(use)
+                self._open.discard(use.call_id)
+                items += tool_result(item, use.call_id)
+            case _:
+                items.append(plan(item) or Unknown(item))
+
+
+def tool_use(item: dict[str, Any]) -> ToolUse | None:
+    match item:
+        case {"type": "command_execution", "id": str(id), "command": str(command)}:
+            given: Json = {"command": command}
+            return ToolUse(id, "exec_command", kind="execute", title=command, input=given)
+        case {"type": "file_change", "id": str(id)}:
+            paths = tuple(str(change.get("path")) for change in _tables(item, "changes"))
+            title = f"apply_patch {' '.join(paths)}"
+            given = {"changes": item.get("changes")}
+            return ToolUse(id, "apply_patch", kind="edit", title=title, input=given, paths=paths)
+        case {"type": "mcp_tool_call", "id": str(id), "server": str(server), "tool": str(tool)}:
+            name = f"mcp__{server}__{tool}"
+            return ToolUse(id, name, kind="mcp", title=name, input=item.get("arguments"))
+        case {"type": "web_search", "id": str(id)}:
+            query = str(item.get("query") or "")
+            title = f"web_search {query}".strip()
+            return ToolUse(id, "web_search", kind="fetch", title=title, input={"query": query})
+        case _:
+            return None
+
+
+def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
+    """The end of a call, after what it changed."""
+    ok = item.get("status", "completed") == "completed"
+    match item:
+        case {"type": "command_execution"}:
+            code = item.get("exit_code")
+            error = None if ok else f"exit code {code}" if code is not None else "it did not end"
+            output = item.get("aggregated_output")
+            return [ToolResult(call_id, "success" if ok else "error", output=output, error=error)]
+        case {"type": "file_change"} if ok:
+            told: list[Item] = [
+                FileChange(
+                    str(change.get("path")),
+                    CHANGES.get(str(change.get("kind")), "modified"),
+                    call_id=call_id,
+                )
+                for change in _tables(item, "changes")
+            ]
+            return [*told, ToolResult(call_id, "success")]
+        case {"type": "mcp_tool_call"}:
+            return [_mcp_result(item, call_id)]
+        case _:
+            return [ToolResult(call_id, "success" if ok else "error", error=_why(item))]
+
+
+def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
+    parts = _tables(item.get("result"), "content")
+    output = "\n".join(str(part["text"]) for part in parts if "text" in part) or None
+    error = _why(item)
+    if error is None:
+        return ToolResult(call_id, "success", output=output)
+    refused = "requires approval" in error or "rejected" in error
+    return ToolResult(call_id, "denied" if refused else "error", output=output, error=error)
+
+
+def _tables(holder: object, name: str) -> list[dict[str, Any]]:
+    """The objects in a list of an item; nothing where there is no such list."""
+    held: object = cast("dict[str, Any]", holder).get(name) if isinstance(holder, dict) else None
+    listed = cast("list[object]", held) if isinstance(held, list) else []
+    return [cast("dict[str, Any]", each) for each in listed if isinstance(each, dict)]
+
+
+def _why(item: dict[str, Any]) -> str | None:
+    match item:
+        case {"error": {"message": str(message)}}:
+            return message
+        case {"status": "failed"}:
+            return "it failed, and nothing was said of why"
+        case _:
+            return None
+
+
+def plan(item: dict[str, Any]) -> Plan | None:
+    if item.get("type") != "todo_list":
+        return None
+    entries = [
+        PlanEntry(str(todo.get("text")), "completed" if todo.get("completed") else "pending")
+        for todo in _tables(item, "items")
+    ]
+    return Plan(tuple(entries))
+
+
+def complaint(message: str) -> Error:
+    """None of them is the end: that is told by the turn's own last line."""
+    again = message.startswith("Reconnecting")
+    return Error(
+        "retrying" if again else "agent_warning",
+        message,
+        recoverable=True,
+        level="warning",
+        phase="request" if again else "response",
+    )
+
+
+def usage(told: Tokens | None) -> Usage:
+    """Zero throughout is how a model's silence on its tokens arrives here."""
+    if told is None or not (told.input_tokens or told.output_tokens):
+        return Usage()
+    return Usage(
+        input=told.input_tokens,
+        output=told.output_tokens,
+        reasoning=told.reasoning_output_tokens,
+        cache_read=told.cached_input_tokens,
+        cache_write=told.cache_write_input_tokens,
+        coverage="complete",
+    )
+
+
+REFUSED = re.compile(r"^(\S+) +ERROR .*codex_core::tools::router: error=(.*)")
+
+
+def read_stderr(line: str) -> Item | None:
+    """A call that came to nothing, of which the events say nothing."""
+    found = REFUSED.match(line)
+    if found is None:
+        return None
+    when, why = found.groups()
+    name = "apply_patch" if "patch" in why else "exec_command"
+    denied = "rejected" in why or "reject command" in why
+    if why.startswith("unsupported call: "):
+        name = why.removeprefix("unsupported call: ").strip()
+        denied = can_be_hidden(name)
+    return ToolResult(f"call-{when}", "denied" if denied else "error", name=name, error=why)

@@ -1,0 +1,183 @@
+"""A policy in Codex's own controls: its sandbox, and which tools it offers at all.
+
+What shaped this, each seen in runs of the real program:
+
+- It has no tools for reading: it reads by its shell, and the sandbox lets that see
+  the whole disk. Without a shell it sees what the prompt holds, and images.
+- Without leave to ask (``exec`` has nobody to ask) what the sandbox does not allow
+  is refused: patches outside the workspace, commands that would write there.
+- The workspace's sandbox opens ``/tmp`` unless it is told not to, and keeps
+  ``.git``, ``.codex`` and ``.agents`` read-only.
+- A read-only sandbox has no network, and no switch for it.
+- A tool server left to its default runs every tool that calls itself read-only;
+  and its resources need no leave. So a server without leave is not started.
+- Full access approves every tool of every server: for ``full`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+
+from corral.agents.profile import Compiled, Row
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+
+SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")
+WRITE = ("apply_patch",)
+READ = ("view_image",)
+NETWORK = ("web_search",)
+
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(READ, "read"),
+    **dict.fromkeys(NETWORK, "fetch"),
+}
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL,
+    "network": NETWORK,
+}
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+
+
+def can_be_hidden(name: str) -> bool:
+    """Whether a tool that Codex does not know was left out by policy, and not made up."""
+    return name in TOOLS or name.startswith("mcp__")
+
+
+def toml(text: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def patch(path: str, line: str) -> str:
+    """A patch that adds a file of one line."""
+    return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
+
+
+def allows(policy: Policy, capability: Capability) -> bool:
+    """Whether it is allowed without asking, by its own word or by the lists of tools."""
+    tools = _TOOLS_OF.get(capability, ())
+    if any(name in policy.deny_tools for name in tools):
+        return False
+    if policy.allow_tools is not None:
+        return any(name in policy.allow_tools for name in tools)
+    return policy.verdict(capability) == "allow"
+
+
+def allows_server(policy: Policy, name: str) -> bool:
+    """Whether a tool server may be used."""
+    if policy.allow_tools is not None:
+        return any(tool.startswith(f"mcp__{name}__") for tool in policy.allow_tools)
+    return policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
+    if policy.mode == "native":
+        note = "the agent's own default: a read-only sandbox, and nobody to ask"
+        rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+        return Compiled(rows)
+    for name in policy.allow_tools or ():
+        _check_name(name, "allow_tools")
+    for name in policy.deny_tools:
+        _check_name(name, "deny_tools", strict=run.strict)
+    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy))
+
+
+def _flags(policy: Policy) -> tuple[str, ...]:
+    if policy.is_unlimited:
+        return ("--sandbox", "danger-full-access", "-c", 'web_search="live"')
+    flags: list[str] = []
+    if allows(policy, "write"):
+        reaches = allows(policy, "network") and allows(policy, "shell")
+        flags += ["--sandbox", "workspace-write"]
+        flags += ["-c", "sandbox_workspace_write.exclude_slash_tmp=true"]
+        flags += ["-c", f"sandbox_workspace_write.network_access={str(reaches).lower()}"]
+        for folder in policy.writable:
+            flags.append(f"--add-dir={folder}")
+    else:
+        flags += ["--sandbox", "read-only"]
+    flags += ["-c", f'web_search="{"live" if allows(policy, "network") else "disabled"}"']
+    if not allows(policy, "shell"):
+        flags += ["--disable", "shell_tool", "--disable", "unified_exec"]
+    if not allows(policy, "read"):
+        flags += ["--disable", "view_image"]
+    # A sub-agent's calls make no events.
+    flags += ["--disable", "multi_agent"]
+    return tuple(flags)
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict: Verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    shell = allows(policy, "shell")
+    if policy.allow_tools is not None or (capability != "read" and _is_named(policy, capability)):
+        verdict = "allow" if _is_free(policy, capability) else "deny"
+        notes.append("by the lists of tools")
+    elif verdict == "ask":
+        notes.append("ask→deny: headless, there is nobody to ask")
+    match capability:
+        case "read" if verdict == "allow":
+            what = "the whole disk, by its shell" if shell else "images: it reads by its shell"
+            notes.append(what)
+        case "read" if shell:
+            enforcement = "impossible"
+            notes.append("it reads by its shell, and its sandbox hides nothing")
+        case "read":
+            notes.append("no tool that reads is offered")
+        case "write" if verdict == "allow" and policy.is_unlimited:
+            notes.append("anywhere: there is no sandbox")
+        case "write" if verdict == "allow":
+            notes.append("its sandbox keeps .git, .codex and .agents read-only")
+            if not shell:
+                notes.append("a model that Codex does not know gets no tool for it")
+        case "shell" if policy.shell_rules:
+            enforcement = "impossible"
+            notes.append("it has no rules for commands that hold")
+        case "network" if verdict == "allow" and shell and not allows(policy, "write"):
+            notes.append("its search alone: commands in a read-only sandbox have none")
+        case "network" if verdict != "allow" and shell:
+            notes.append("its sandbox holds commands too")
+        case "mcp" if verdict != "allow":
+            notes.append("its servers are not started")
+        case _:
+            pass
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _is_named(policy: Policy, capability: Capability) -> bool:
+    return any(name in policy.deny_tools for name in _TOOLS_OF.get(capability, ()))
+
+
+def _is_free(policy: Policy, capability: Capability) -> bool:
+    """What the lists of tools make of it; who may use the shell may read."""
+    if capability == "mcp":
+        return any(map(_is_mcp, policy.allow_tools or ()))
+    return allows(policy, capability) or (capability == "read" and allows(policy, "shell"))
+
+
+def _is_mcp(name: str) -> bool:
+    return name.startswith("mcp__")
+
+
+def _check_name(name: str, where: str, *, strict: bool = False) -> None:
+    if "*" in name:
+        raise PolicyError(f"{where}: names, not patterns: {name!r}")
+    if name in TOOLS or _is_mcp(name):
+        return
+    from difflib import get_close_matches
+
+    if near := get_close_matches(name, TOOLS, 1, 0.75):
+        raise PolicyError(f"{where}: Codex has no tool {name!r}; did you mean {near[0]!r}?")
+    if strict:
+        raise PolicyError(
+            f"{where}: Codex has no tool {name!r}, so denying it would do nothing",
+            hint=f"It has: {', '.join(sorted(TOOLS))}. strict=False leaves the name out.",
+        )

@@ -1,0 +1,379 @@
+"""How Codex is started, what its policy becomes, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from corral import Policy, agents, errors
+from corral.agents.profile import Ending, Launch, Place
+from corral.io import programs
+from corral.options import Run
+from corral.policy import CAPABILITIES
+from corral.wire.stream import Finish
+
+AGENT = agents.find("codex")
+KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
+NOTES: dict[str, Any] = {"name": "notes", "command": ["notes", "-x"], "env": {"TOKEN": "canary-1"}}
+OWN: dict[str, Any] = {
+    "name": "corral",
+    "url": "http://h/",
+    "headers": {"Authorization": "canary-2"},
+}
+
+
+def launch(
+    *, env: dict[str, str] = KEY, at: dict[str, Any] | None = None, **options: Any
+) -> Launch:
+    values: dict[str, Any] = {
+        "program": ("/opt/codex",),
+        "version": "0.166.0",
+        "cwd": "/work/repo",
+        "home": "/state/home",
+        "tmp": "/state/tmp",
+        "images": "/state/images",
+        "env": env,
+        **(at or {}),
+    }
+    resume = options.pop("resume", None)
+    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), "the prompt", resume)
+
+
+def settings(started: Launch) -> dict[str, Any]:
+    """What the ``-c`` arguments say, read as Codex reads them."""
+    told = [word for flag, word in pairs(started) if flag == "-c"]
+    whole: dict[str, Any] = {}
+    for setting in told:
+        merge(whole, tomllib.loads(setting))
+    return whole
+
+
+def merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            merge(into[name], cast("dict[str, Any]", value))
+        else:
+            into[name] = value
+
+
+def pairs(started: Launch) -> list[tuple[str, str]]:
+    return list(zip(started.argv, started.argv[1:], strict=False))
+
+
+def disabled(started: Launch) -> set[str]:
+    return {word for flag, word in pairs(started) if flag == "--disable"}
+
+
+def sandbox(started: Launch) -> str | None:
+    return next((word for flag, word in pairs(started) if flag == "--sandbox"), None)
+
+
+def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
+    rows = AGENT.compile(policy, Run.build(AGENT.name, options)).report
+    assert [row.capability for row in rows] == list(CAPABILITIES)
+    return {row.capability: (row.verdict, row.enforcement) for row in rows}
+
+
+def test_it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin() -> None:
+    started = launch(model="gpt-5.5")
+    assert started.argv[:3] == ("/opt/codex", "exec", "--json")
+    assert started.argv[-1] == "-"
+    assert started.stdin == b"the prompt"
+    assert started.env["CODEX_HOME"] == "/state/home/.codex"
+    assert started.env["TMPDIR"] == "/state/tmp"
+    assert ("--model", "gpt-5.5") in pairs(started)
+    for flag in ("--ignore-user-config", "--strict-config", "--skip-git-repo-check"):
+        assert flag in started.argv
+    assert {"plugins", "unbounded_connection_retries", "hooks"} <= disabled(started)
+
+
+def test_a_session_is_resumed_behind_all_flags() -> None:
+    started = launch(resume="some-id", policy="edits")
+    assert started.argv[-3:] == ("resume", "some-id", "-")
+    assert "--sandbox" in started.argv[:-3]
+
+
+def test_no_secret_is_written_into_an_argument_or_a_file() -> None:
+    started = launch(mcp_servers=[NOTES, OWN], policy="all")
+    assert "canary" not in json.dumps([started.argv, started.files, started.notes])
+    told = settings(started)
+    assert told["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
+    assert told["mcp_servers"]["notes"]["env_vars"] == ["TOKEN"]
+    (name,) = told["mcp_servers"]["corral"]["env_http_headers"].values()
+    assert started.env[name] == "canary-2"
+    hidden = told["shell_environment_policy"]["exclude"]
+    assert {"OPENAI_API_KEY", "CODEX_API_KEY", "TOKEN", name} <= set(hidden)
+
+
+def test_two_servers_cannot_have_two_values_of_one_name() -> None:
+    other = {"name": "other", "command": ["x"], "env": {"TOKEN": "another"}}
+    with pytest.raises(errors.ConfigError, match="TOKEN"):
+        launch(mcp_servers=[NOTES, other], policy="all")
+
+
+def test_the_model_is_where_the_environment_says_and_tried_as_often_as_asked() -> None:
+    provider = settings(launch(retries=2))["model_providers"]["corral"]
+    assert provider["base_url"] == "http://host/v1"
+    assert (provider["request_max_retries"], provider["stream_max_retries"]) == (2, 2)
+    direct = settings(launch(env={"OPENAI_API_KEY": "k"}))["model_providers"]["corral"]
+    assert direct["base_url"] == "https://api.openai.com/v1"
+    keyless = settings(launch(env={"OPENAI_BASE_URL": "http://host/v1"}))
+    assert "env_key" not in keyless["model_providers"]["corral"]
+
+
+def test_a_login_is_used_where_there_is_no_key_and_without_either_nothing_is_started() -> None:
+    linked = launch(env={}, at={"credentials": (".codex/auth.json",)})
+    assert "model_provider" not in settings(linked)
+    assert "auth.json" in linked.notes[0]
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
+        launch(env={})
+
+
+def test_options_become_codexs_own() -> None:
+    odd = 'a "b"\n\\ \x7f é'
+    started = launch(
+        system_prompt=odd,
+        reasoning_effort="high",
+        images=["a.png", "b.png"],
+        output_schema={"type": "object"},
+        include_directories=["/else"],
+    )
+    told = settings(started)
+    assert told["developer_instructions"] == odd
+    assert told["model_reasoning_effort"] == "high"
+    assert "--image=/state/images/1-b.png" in started.argv
+    assert ("--output-schema", "/state/home/schema.json") in pairs(started)
+    assert json.loads(started.files["schema.json"]) == {"type": "object"}
+    assert any("whole disk" in note for note in started.notes)
+    replaced = launch(replace_system_prompt="be a parrot")
+    assert settings(replaced)["model_instructions_file"] == "/state/home/instructions.md"
+    assert replaced.files["instructions.md"] == "be a parrot"
+    with pytest.raises(errors.ConfigError, match="developer_instructions"):
+        launch(system_prompt="x" * 130_000)
+
+
+def test_a_repository_is_read_only_where_it_is_trusted() -> None:
+    told = settings(launch())
+    assert (told["project_doc_max_bytes"], told["skills"]["include_instructions"]) == (0, False)
+    trusted = settings(launch(inherit="project"))
+    assert trusted["projects"] == {"/work/repo": {"trust_level": "trusted"}}
+    assert "project_doc_max_bytes" not in trusted
+    with pytest.raises(errors.ConfigError, match="inherit"):
+        launch(inherit="user")
+
+
+@pytest.mark.parametrize(
+    ("policy", "box", "network", "search", "shell"),
+    [
+        (Policy(), "read-only", None, "disabled", False),
+        (Policy.read_only(), "read-only", None, "disabled", False),
+        (Policy.edits(), "workspace-write", False, "disabled", False),
+        (Policy(shell="allow"), "read-only", None, "disabled", True),
+        (Policy(shell="allow", write="allow"), "workspace-write", False, "disabled", True),
+        (Policy(shell="allow", network="allow"), "read-only", None, "live", True),
+        (
+            Policy(shell="allow", write="allow", network="allow"),
+            "workspace-write",
+            True,
+            "live",
+            True,
+        ),
+        (Policy(write="allow", network="allow"), "workspace-write", False, "live", False),
+        (Policy(allow_tools=("exec_command",)), "read-only", None, "disabled", True),
+        (
+            Policy(write="allow", shell="allow", deny_tools=("apply_patch",)),
+            "read-only",
+            None,
+            "disabled",
+            True,
+        ),
+        (
+            Policy(write="allow", shell="allow", deny_tools=("shell",)),
+            "workspace-write",
+            False,
+            "disabled",
+            False,
+        ),
+        (Policy.full(), "danger-full-access", None, "live", True),
+    ],
+)
+def test_a_policy_is_a_sandbox_and_the_tools_that_are_offered(
+    policy: Policy, box: str, network: bool | None, search: str, shell: bool
+) -> None:
+    started = launch(policy=policy)
+    told = settings(started)
+    assert sandbox(started) == box
+    assert told.get("sandbox_workspace_write", {}).get("network_access") == network
+    assert told["web_search"] == search
+    assert ("shell_tool" not in disabled(started)) == shell
+    if box == "workspace-write":
+        assert told["sandbox_workspace_write"]["exclude_slash_tmp"] is True
+
+
+def test_writable_folders_are_opened_with_the_workspace_alone() -> None:
+    policy = Policy(write="allow", writable=("/more",))
+    assert "--add-dir=/more" in launch(policy=policy).argv
+    assert "--add-dir=/more" not in launch(policy=Policy(writable=("/more",))).argv
+
+
+def test_native_says_nothing() -> None:
+    started = launch(policy=Policy.native())
+    assert sandbox(started) is None
+    assert "web_search" not in settings(started)
+    assert set(report(Policy.native()).values()) == {("ask", "native")}
+
+
+@pytest.mark.parametrize(
+    ("policy", "capability", "row"),
+    [
+        (Policy(), "write", ("ask", "native")),
+        (Policy(read="deny"), "read", ("deny", "native")),
+        (Policy(read="deny", shell="allow"), "read", ("deny", "impossible")),
+        (Policy(read="ask", shell="allow"), "read", ("ask", "impossible")),
+        (Policy(shell="allow", network="deny"), "network", ("deny", "native")),
+        (Policy(shell_rules=("allow git *",)), "shell", ("ask", "impossible")),
+        (Policy(allow_tools=("mcp__notes__keep",)), "mcp", ("allow", "native")),
+        (Policy(allow_tools=("exec_command",)), "write", ("deny", "native")),
+        (Policy(allow_tools=("exec_command",)), "read", ("allow", "native")),
+        (Policy(shell="allow", deny_tools=("view_image",)), "read", ("allow", "native")),
+        (Policy(write="allow", deny_tools=("apply_patch",)), "write", ("deny", "native")),
+    ],
+)
+def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[str, str]) -> None:
+    assert report(policy)[capability] == row
+
+
+def test_servers_are_approved_where_they_may_be_used_and_left_out_elsewhere() -> None:
+    given = [NOTES, OWN]
+    assert "mcp_servers" not in settings(launch(mcp_servers=given, policy="reads"))
+    own = settings(launch(mcp_servers=given, policy="edits"))["mcp_servers"]
+    assert list(own) == ["corral"]
+    assert own["corral"]["default_tools_approval_mode"] == "approve"
+    assert own["corral"]["required"] is True
+    policy = Policy(mcp="allow", deny_tools=("mcp__notes__drop",))
+    chosen = settings(launch(mcp_servers=given, policy=policy))["mcp_servers"]
+    assert chosen["notes"]["disabled_tools"] == ["drop"]
+    listed = Policy(allow_tools=("mcp__notes__keep",))
+    named = settings(launch(mcp_servers=given, policy=listed))["mcp_servers"]
+    assert list(named) == ["notes"]
+    assert named["notes"]["enabled_tools"] == ["keep"]
+    native = settings(launch(mcp_servers=given, policy=Policy.native()))["mcp_servers"]
+    assert "default_tools_approval_mode" not in native["notes"]
+
+
+def test_a_name_that_is_no_tool_is_refused() -> None:
+    run = Run.build(AGENT.name)
+    for names, why in ((("exec_comand",), "did you mean"), (("nonsense",), "would do nothing")):
+        with pytest.raises(errors.PolicyError, match=why):
+            AGENT.compile(Policy(deny_tools=names), run)
+    with pytest.raises(errors.PolicyError, match="not patterns"):
+        AGENT.compile(Policy(allow_tools=("mcp__*",)), run)
+    AGENT.compile(Policy(deny_tools=("nonsense",)), Run.build(AGENT.name, {"strict": False}))
+
+
+def test_only_a_strict_schema_is_given_to_codex() -> None:
+    assert AGENT.native_schema is not None
+    strict: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert AGENT.native_schema(strict)
+    assert not AGENT.native_schema({"type": "object", "properties": {"a": {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("unexpected status 401 Unauthorized: x, url: y", errors.AuthenticationFailed),
+        ("unexpected status 403 Forbidden: x", errors.AccessDenied),
+        ("unexpected status 503 Service Unavailable: x", errors.ServerFailed),
+        ("exceeded retry limit, last status: 429 Too Many Requests", errors.RateLimited),
+        ("You've hit your usage limit. Try again at 5pm.", errors.QuotaSpent),
+        ("stream disconnected before completion: x", errors.StreamBroken),
+        ("Connection failed: error sending request", errors.NetworkFailed),
+        ("something nobody knows", errors.ProcessFailed),
+    ],
+)
+def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
+    assert type(explained(finish=Finish(ok=False, message=message))) is kind
+
+
+def test_an_end_is_a_success_only_with_an_answer_and_a_clean_exit() -> None:
+    done = Finish(ok=True)
+    assert explained(finish=done, answered=True) is None
+    assert type(explained(finish=done)) is errors.EmptyAnswer
+    assert type(explained(finish=done, answered=True, code=1)) is errors.ProcessFailed
+    assert type(explained(code=0)) is errors.StreamBroken
+    assert type(explained(code=None, signal=9)) is errors.KilledBySignal
+    assert type(explained(code=127)) is errors.BrokenInstall
+    assert type(explained(code=1, stderr="boom")) is errors.ProcessFailed
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind"),
+    [
+        ("Error: thread/resume: no rollout found for thread id x", errors.ResumeLost),
+        ("Error loading config.toml: unknown configuration field `x`", errors.SettingsRejected),
+        ("Error: Unknown feature flag: shell_tool", errors.SettingsRejected),
+        ("Error: required MCP servers failed to initialize: x", errors.ToolFailed),
+    ],
+)
+def test_an_end_without_a_turn_is_told_by_stderr(stderr: str, kind: type[Exception]) -> None:
+    assert type(explained(code=1, stderr=stderr)) is kind
+
+
+def explained(
+    *,
+    code: int | None = 0,
+    signal: int | None = None,
+    stderr: str = "",
+    finish: Finish | None = None,
+    answered: bool = False,
+) -> errors.CorralError | None:
+    run = Run.build(AGENT.name)
+    ending = Ending(
+        code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
+    )
+    return AGENT.explain(ending)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "status"),
+    [
+        ("patch rejected: writing outside of the project; rejected", "apply_patch", "denied"),
+        ("approval policy is Never; reject command — you cannot", "exec_command", "denied"),
+        ("unsupported call: exec_command", "exec_command", "denied"),
+        ("unsupported call: mcp__notes__keep", "mcp__notes__keep", "denied"),
+        ("unsupported call: NoSuchTool", "NoSuchTool", "error"),
+        ("apply_patch verification failed: invalid patch", "apply_patch", "error"),
+    ],
+)
+def test_a_refusal_is_read_from_stderr(line: str, name: str, status: str) -> None:
+    assert AGENT.read_stderr is not None
+    head = "2026-11-15T00:03:51.608351Z ERROR codex_core::tools::router: error="
+    told: Any = AGENT.read_stderr(head + line)
+    assert (told.name, told.status) == (name, status)
+    assert AGENT.read_stderr("2026-11-15T00:03:51Z ERROR codex_core::other: error=rejected") is None
+
+
+def test_the_program_is_the_one_made_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    program = programs.managed_program(AGENT)
+    assert "codex-linux-arm64/vendor/aarch64-unknown-linux-musl/bin/codex" in str(program)
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    package = {"name": "@openai/codex", "version": "0.166.0-linux-arm64"}
+    (program.parents[3] / "package.json").write_bytes(msgspec.json.encode(package))
+    assert programs.locate(AGENT, str(program)).version == "0.166.0"

@@ -1,0 +1,18 @@
+"""What the scripted model does through Codex."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.agents.codex_policy import patch
+from corral.testing import Call
+
+KEY = "canary-key-0123456789abcdef"
+
+
+def shell(command: str) -> Call:
+    return Call("exec_command", {"cmd": command})
+
+
+def write(path: str | Path) -> Call:
+    return Call("apply_patch", {"input": patch(str(path), "written")})
