@@ -72,6 +72,14 @@ def test_a_call_is_spelt_as_its_tool_was_declared() -> None:
     assert (told[0]["name"], told[0]["input"]) == ("apply_patch", "*** Begin\n+é")
     assert (told[1]["namespace"], told[1]["name"]) == ("mcp__notes", "read")
     assert "namespace" not in told[2]
+    search: Any = {"type": "tool_search", "execution": "client"}
+    with ModelServer([Turn(calls=made[1:2])] * 3) as server:
+        assert [ask(server, tools=t).output[0].to_dict()["name"] for t in ([search], [READ])] == [
+            "read",
+            "mcp__notes__read",
+        ]
+        ask(server, tools=[patch, notes, search])
+        assert server.requests[-1].tools == ("apply_patch", "mcp__notes__read", "tool_search")
     with ModelServer([Turn(calls=made[:1])]) as server:  # as Codex declares them for some models
         among: Any = [
             {"type": "additional_tools", "tools": [{"name": "functions", "tools": [patch]}]}

@@ -37,8 +37,16 @@ def history(sent: Json) -> list[Message]:
 
 
 def tools(declarations: Json) -> Iterator[str]:
-    """Functions, and tools whose input is plain text; the vendor's own have no name."""
-    return (name for tool in tables(declarations) if isinstance(name := tool.get("name"), str))
+    """Functions, and tools whose input is plain text; those of a namespace with its name before
+    theirs. Of the vendor's own, which have no name, the one that searches for more of them."""
+    for tool in tables(declarations):
+        match tool:
+            case {"type": "namespace", "name": str(space)}:
+                yield from (f"{space}__{name}" for name in tools(tool.get("tools")))
+            case {"name": str(name)} | {"type": "tool_search" as name}:
+                yield name
+            case _:
+                pass
 
 
 def declared(body: dict[str, Json], name: str) -> tuple[str, dict[str, Json]]:
@@ -51,6 +59,9 @@ def declared(body: dict[str, Json], name: str) -> tuple[str, dict[str, Json]]:
                 return "function_call", {"name": name[len(space) + 2 :], "namespace": space}
             case _:
                 pass
+    space, _, own = name.rpartition("__")
+    if space.startswith("mcp__") and "tool_search" in tools(body.get("tools")):
+        return "function_call", {"name": own, "namespace": space}  # found by searching
     return "function_call", {"name": name}
 
 

@@ -292,6 +292,8 @@ async def calls_our_function(stage: Stage) -> str:
 
     def answer(request: Request) -> Turn:
         name = next((tool for tool in request.tools if tool.endswith("magic_number")), None)
+        if "tool_search" in request.tools:  # it is not declared, but may be called all the same
+            name = name or "mcp__corral__magic_number"
         if name is not None and not request.tool_results:
             return Turn(calls=[Call(name, {})])
         return Turn(text="There it is.")
