@@ -122,8 +122,10 @@ def test_a_provider_of_ones_own_is_made_by_its_name(monkeypatch: pytest.MonkeyPa
 
 
 def test_unknown_keys_are_warned_of_in_their_order_and_have_no_effect(workspace: Path) -> None:
-    with pytest.warns(UserWarning, match="gemini-cli: unknown config keys, ignored: aa, zz"):
-        provider = create("gemini-cli", {"zz": 1, "aa": 2, "timeout": 5})
+    with pytest.warns(
+        UserWarning, match="gemini-cli: unknown config keys, ignored: a, b, c, d, e, f$"
+    ):
+        provider = create("gemini-cli", {**dict.fromkeys("fbdaec"), "timeout": 5})
     assert provider.config == {"timeout": 5}
 
 
@@ -245,6 +247,15 @@ def test_a_deadline_is_told_with_the_advice_to_raise_it(workspace: Path) -> None
 
 
 @pytest.mark.usefixtures("gemini_here")
+def test_no_deadline_holds_but_the_engines_own(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corral.toml").write_text("[agents.gemini-cli]\nidle_timeout = 0.3\n")
+    monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "corral.toml"))
+    assert scripted(workspace).generate("init\nsleep 1\ntext hello\nresult").response == "hello"
+
+
+@pytest.mark.usefixtures("gemini_here")
 def test_missing_credentials_are_told_with_what_to_do(workspace: Path) -> None:
     with pytest.raises(ProviderError, match="Set GEMINI_API_KEY, or sign in"):
         scripted(workspace).generate("stderr no key\nexit 41")
@@ -294,9 +305,10 @@ def test_nothing_is_logged_where_nothing_is_odd(
 class Reader(logging.Handler):
     """A person who reads the engine's log, and answers."""
 
-    def __init__(self, answer: str) -> None:
+    def __init__(self, answer: str, workspace: Path) -> None:
         super().__init__()
         self._answer = answer
+        self._workspace = workspace
         self.prompts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -304,12 +316,18 @@ class Reader(logging.Handler):
         if path:
             answer = Path(path)
             self.prompts.append(answer.with_name("prompt.md").read_text())
-            threading.Thread(target=answer.write_text, args=(self._answer,)).start()
+            threading.Thread(target=self._work, args=(answer,)).start()
+
+    def _work(self, answer: Path) -> None:
+        (self._workspace / "old.txt").unlink()
+        (self._workspace / "new.txt").write_text("new")
+        answer.write_text(self._answer)
 
 
 def test_a_person_answers_an_engine_that_asks(workspace: Path) -> None:
     log = logging.getLogger("corral.providers")
-    reader = Reader("by hand")
+    (workspace / "old.txt").write_text("old")
+    reader = Reader("by hand", workspace)
     log.addHandler(reader)
     try:
         provider = create("manual", {"working_dir": str(workspace)})
@@ -317,7 +335,7 @@ def test_a_person_answers_an_engine_that_asks(workspace: Path) -> None:
         result = provider.generate("What now?", system_prompt="Be kind.")
     finally:
         log.removeHandler(reader)
-    assert result == ProviderResult("by hand", {})
+    assert result == ProviderResult("by hand", {str(workspace / "new.txt"): None})
     assert reader.prompts[0].startswith("Be kind.\n\nWhat now?")
 
 

@@ -74,15 +74,20 @@ def test_what_a_person_changes_on_disk_is_in_the_result(workspace: Path) -> None
 
 
 def test_a_draft_is_not_taken_until_its_last_line_is_deleted(workspace: Path) -> None:
+    drafts: list[str] = []
+
     def write(answer: Path) -> None:
-        assert UNFINISHED in answer.read_text()
-        for words in ("Half", "Half an", "Half an answer"):
-            answer.write_text(f"{words}\n{UNFINISHED}\n")
-        answer.write_text("   \n")
+        template = answer.read_text()
+        for draft in (template, f"Half\n{template}", f"Half an answer\n{template}", "   \n"):
+            answer.write_text(draft)
+            drafts.append(draft)
+            time.sleep(0.3)  # long enough to be taken, if it were
         answer.write_text("A whole answer")
 
     result = corral.run_sync("manual", "Go on", cwd=workspace, on_event=Person(write))
     assert result.text == "A whole answer"
+    assert UNFINISHED in drafts[0]
+    assert len(drafts) == 4
 
 
 def test_an_answer_that_is_moved_into_place_counts(workspace: Path) -> None:
@@ -148,11 +153,16 @@ def test_the_person_is_told_of_what_goes_with_the_prompt(workspace: Path) -> Non
     assert person.asked[0].startswith("Be kind.\n\nRead it\n\nWith it go:\n- notes.txt\n")
 
 
-def test_a_person_has_a_month_unless_somebody_says_less(workspace: Path) -> None:
+def test_a_person_has_a_month_unless_somebody_says_less(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = prepare("manual", {"cwd": workspace}).run
     assert run.timeout == run.idle_timeout == 30 * 24 * 3600
     assert prepare("manual", {"cwd": workspace, "timeout": 5}).run.timeout == 5
     assert prepare("corral", {"cwd": workspace, "model": "chat:x"}).run.timeout == 600
+    (tmp_path / "corral.toml").write_text("[agents.manual]\ntimeout = 900\n")
+    monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "corral.toml"))
+    assert prepare("manual", {"cwd": workspace}).run.timeout == 900
 
 
 def test_a_question_stays_open_after_a_deadline(workspace: Path) -> None:
@@ -186,6 +196,7 @@ def test_another_prompt_is_another_question_and_the_open_one_is_let_be(workspace
         "manual", "Two?", cwd=workspace, resume=first.resume_token, on_event=person
     )
     assert second.text == "two"
+    assert person.asked[0].startswith("Two?")
     assert (store.find("last").folder / "turn-1" / "prompt.md").read_text().startswith("One?")
 
 
@@ -224,28 +235,30 @@ class Counting(selectors.DefaultSelector):
 
 
 def test_waiting_wakes_nobody_up(workspace: Path) -> None:
-    selector = Counting()
     counts: list[int] = []
+    was_idle: list[bool] = []
 
     def think(answer: Path) -> None:
         time.sleep(1.5)  # past the second that an answer of before would need to settle
+        answer.with_name(".answer.md.swp").write_text("an editor's own")
+        time.sleep(0.3)
         counts.append(selector.wakes)
-        for number in range(20):
-            (answer.parent.parent / f"unrelated-{number}").write_text("x")
         time.sleep(0.5)
         counts.append(selector.wakes)
+        loop.call_soon_threadsafe(idle.set)
+        was_idle.append(idle.wait(10))
         answer.write_text("thought over")
 
-    def loop() -> asyncio.AbstractEventLoop:
-        return asyncio.SelectorEventLoop(selector)
-
-    with asyncio.Runner(loop_factory=loop) as runner:
+    selector, idle = Counting(), threading.Event()
+    loop = asyncio.SelectorEventLoop(selector)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
         result = runner.run(
             corral.run("manual", "Think", cwd=workspace, track_files=False, on_event=Person(think))
         )
     assert result.text == "thought over"
     assert counts[0] == counts[1]
     assert counts[0] < 20
+    assert was_idle == [True]  # it slept all the while, and did not spin between two wake-ups
 
 
 def corral_run(workspace: Path, *words: str) -> subprocess.Popen[str]:
