@@ -21,6 +21,7 @@ from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.wire.acp_quirks import Quirks
+from corral.wire.control_manners import Manners
 from corral.wire.stream import Finish, Item, Translate
 
 Transport = Literal["stream", "acp", "builtin"]
@@ -163,6 +164,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of a ``stream``: the type a line of its output decodes to."""
     translator: Callable[[], Translate] | None = None
     """Of a ``stream``: a fresh one for each turn."""
+    control: Manners | None = None
+    """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
+    ``stdin`` is then the user's words, and images go along with them."""
     quirks: Quirks | None = None
     """Of an ``acp`` agent: what it does in its own way."""
     mode_at_start: bool = False

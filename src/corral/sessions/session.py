@@ -173,7 +173,7 @@ class Session:
 
             backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
         else:
-            backend = StreamBackend(prepared, kept, whole, eraser)
+            backend = StreamBackend(prepared, kept, whole, eraser, self._ask)
         self._backend = backend
         self._turn = Turn(
             prepared,

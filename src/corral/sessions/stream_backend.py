@@ -1,9 +1,15 @@
-"""An agent that is started for each prompt and writes JSON lines until it exits."""
+"""An agent that is started for each prompt and writes JSON lines until it exits.
+
+Where its stream goes both ways, its stdin stays open until its last word: its questions
+are answered there, and it is asked to stop there before it is made to.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
+from typing import TYPE_CHECKING
 
 from corral.agents.profile import Ending, Launch
 from corral.errors import CorralError, PolicyNotLoaded, StreamBroken
@@ -12,18 +18,30 @@ from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
 from corral.io.process import Exit, Process
 from corral.sessions.backend import Fail
+from corral.sessions.broker import Asker
 from corral.sessions.furnish import furnish
 from corral.sessions.guard import Guard
 from corral.sessions.line_ear import LineEar
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
-from corral.wire.stream import Item, Stream
+from corral.wire.stream import Finish, Item, Stream
+
+if TYPE_CHECKING:
+    from corral.sessions.questions import Questions
+    from corral.wire.control import Control
 
 
 class StreamBackend:
     """One process. See ``Backend`` for what each method promises."""
 
-    def __init__(self, prepared: Prepared, kept: Kept, prompt: str, eraser: Eraser) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        kept: Kept,
+        prompt: str,
+        eraser: Eraser,
+        ask: Asker | None = None,
+    ) -> None:
         self._prepared = prepared
         self._kept = kept
         self._prompt = prompt
@@ -31,7 +49,19 @@ class StreamBackend:
         agent = prepared.agent
         if agent.translator is None:
             raise RuntimeError(f"{agent.name} is no stream agent")
-        self._stream = Stream(agent.frames, agent.translator(), clean=eraser.clean)
+        translate = agent.translator()
+        self._control: Control | None = None
+        self._questions: Questions | None = None
+        if agent.control is not None:
+            from corral.sessions.questions import Questions
+            from corral.wire.control import Control
+
+            self._control = Control(agent.control)
+            translate = self._control.translate
+            run, cwd = prepared.run, prepared.cwd
+            self._questions = Questions(self._control, run, cwd, ask, self._write)
+        self._stream = Stream(agent.frames, translate, clean=eraser.clean)
+        self._is_over = False
         self._ear = LineEar(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
         self._process: Process | None = None
@@ -66,33 +96,94 @@ class StreamBackend:
             launch.argv,
             cwd=prepared.cwd,
             env={**prepared.environment.values, **launch.env},
-            stdin=launch.stdin,
+            stdin=self._first_words(launch),
+            keep_stdin_open=self._control is not None,
             stdout=prepared.agent.stdout,
             scratch=self._kept.tmp,
             ledger=Ledger(folders.ledger(), prepared.agent.name),
             on_stderr=self._ear.feed,
         )
 
+    def _first_words(self, launch: Launch) -> bytes:
+        if self._control is None:
+            return launch.stdin
+        from corral.wire.control import prompt
+
+        folder = self._prepared.cwd
+        images = [_encoded(os.path.join(folder, name)) for name in self._prepared.run.images]
+        return prompt(launch.stdin.decode(), images)
+
     async def receive(self) -> list[Item] | None:
         if self._process is None:
             return None
-        chunk = await self._process.listen()
-        items = self._stream.receive(chunk) if chunk else []
+        chunk = await self._listen(self._process)
+        items = self._heed(self._stream.receive(chunk)) if chunk else []
         if self._beside:
             items = [*self._beside, *items]
             self._beside = []
+        if self._questions is not None and self._questions.inbox:
+            items += self._questions.inbox
+            self._questions.inbox = []
         return None if chunk == b"" and not items else items
+
+    async def _listen(self, process: Process) -> bytes | None:
+        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
+        if self._questions is None or not self._questions.is_asking:
+            return await process.listen()
+        try:
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
+                return await process.listen()
+        except TimeoutError:
+            return None
+
+    def _heed(self, items: list[Item]) -> list[Item]:
+        """Answer what was asked; after the last word the agent gets no more, and exits."""
+        if self._control is None or self._questions is None:
+            return items
+        items = self._questions.take(items)
+        for reply in self._control.replies:
+            self._write(reply)
+        self._control.replies.clear()
+        if any(isinstance(item, Finish) for item in items) and self._process is not None:
+            self._is_over = True
+            self._process.close_stdin()
+        return items
+
+    def _write(self, data: bytes) -> None:
+        if self._process is not None:
+            self._process.write(data)
+            self._process.nudge()
 
     def end_soon(self) -> None:
         if self._process is not None and self._ending is None:
-            grace = self._prepared.run.grace
-            self._ending = asyncio.get_running_loop().create_task(self._process.end(grace))
+            end = self._interrupt if self._control and not self._is_over else self._end
+            self._ending = asyncio.get_running_loop().create_task(end(self._process))
+
+    async def _end(self, process: Process) -> Exit:
+        return await process.end(self._prepared.run.grace)
+
+    async def _interrupt(self, process: Process) -> Exit:
+        """Ask first: then the agent tells what it spent, and the session can be resumed."""
+        if self._control is not None:
+            self._write(self._control.interrupt())
+        try:
+            async with asyncio.timeout(self._prepared.run.grace):
+                await process.wait()
+        except TimeoutError:
+            pass
+        return await self._end(process)
 
     async def finish(self) -> list[Item]:
+        items: list[Item] = []
+        if self._control is not None and self._process is not None and self._ending is not None:
+            while (chunk := await self._process.listen()) != b"":
+                items += self._heed(self._stream.receive(chunk)) if chunk else []
         await self.close()
-        return self._stream.end()
+        return [*items, *self._stream.end()]
 
     async def close(self) -> None:
+        if self._questions is not None:
+            await self._questions.close()
         if self._process is not None:
             self._exit = await self._process.end(self._prepared.run.grace)
             self._ear.end()
@@ -139,3 +230,12 @@ class StreamBackend:
             self._beside.append(item)
             if self._process is not None:
                 self._process.nudge()
+
+
+def _encoded(path: str) -> tuple[str, str]:
+    import base64
+    import mimetypes
+
+    with open(path, "rb") as file:
+        data = base64.b64encode(file.read()).decode()
+    return mimetypes.guess_type(path)[0] or "image/png", data

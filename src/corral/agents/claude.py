@@ -1,0 +1,74 @@
+"""Claude Code: what it is, how it is started, what it means.
+
+Facts hold for 2.1.325, each seen in a run of the real program. It speaks JSON lines both
+ways (``wire/control.py``): its questions come on stdout and are answered on stdin. Its own
+word ``success`` means nothing without ``is_error``, and exit 0 nothing without a result.
+"""
+
+from __future__ import annotations
+
+from corral.agents import claude_failures, claude_launch, claude_policy
+from corral.agents.profile import Agent, Package, Probe
+from corral.events import Json
+from corral.wire.control_frames import Frames
+from corral.wire.control_manners import Manners
+from corral.wire.stream import Translate
+
+MANNERS = Manners(tools=claude_policy.TOOLS)
+
+
+def translator() -> Translate:
+    from corral.wire.control import Control
+
+    return Control(MANNERS).translate
+
+
+def fits(schema: dict[str, Json]) -> bool:
+    """It hands an answer in as the arguments of a tool: objects, and short enough for a flag."""
+    return schema.get("type") == "object" and len(str(schema)) < 100_000
+
+
+_HEADLESS = Agent(
+    name="claude-cli",
+    aliases=("claude", "claude-code"),
+    title="Claude Code",
+    description="Anthropic's Claude Code: a process a prompt, words as they come, it can ask",
+    transport="stream",
+    programs=("claude",),
+    package=Package(
+        npm="@anthropic-ai/claude-code",
+        tested="2.1.325",
+        minimum="2.1.300",
+        binaries={
+            "linux-x86_64": "@anthropic-ai/claude-code-linux-x64/claude",
+            "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
+        },
+    ),
+    frames=Frames,
+    translator=translator,
+    control=MANNERS,
+    compile=claude_policy.compile_policy,
+    launch=claude_launch.launch,
+    explain=claude_failures.explain,
+    native_schema=fits,
+    tools=claude_policy.TOOLS,
+    probe=Probe(
+        write=("Write", {"file_path": "probe.txt", "content": "written by the agent\n"}),
+        shell=("Bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
+        url_env="ANTHROPIC_BASE_URL",
+        key_env="ANTHROPIC_API_KEY",
+        model="claude-sonnet-5",
+    ),
+    supports=claude_launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    resumes=True,
+    prompt_limit=claude_launch.PROMPT_LIMIT,
+    model_aliases=claude_launch.MODEL_ALIASES,
+    env_family=claude_launch.ENV_FAMILY,
+    secret_env=claude_launch.SECRET_ENV,
+    credential_files=claude_launch.CREDENTIAL_FILES,
+    user_files=claude_launch.USER_FILES,
+)
+
+AGENTS = (_HEADLESS,)

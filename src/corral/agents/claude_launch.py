@@ -1,0 +1,210 @@
+"""Starting Claude Code: arguments, settings, environment, and how the prompt reaches it.
+
+The prompt goes in as text and as nothing else: a leading ``/`` would be taken for a command,
+so an invisible character stands before it, and files behind ``@`` are not inlined.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from corral.agents.claude_policy import SETTINGS_FILE, compile_policy
+from corral.agents.profile import ACP_OPTIONS, Launch, Place
+from corral.errors import AuthenticationFailed, ConfigError
+from corral.events import Json
+from corral.options import Run
+
+PROMPT_LIMIT = 9 * 1024 * 1024
+"""Over 10 MB it refuses."""
+MODEL_ALIASES = frozenset({"default", "opus", "sonnet", "haiku", "fable", "best", "opusplan"})
+
+SUPPORTS = frozenset(
+    {
+        "fork",
+        "images",
+        "include_directories",
+        "inherit",
+        "max_budget_usd",
+        "max_turns",
+        "mcp_servers",
+        "output_schema",
+        "permission_mode",
+        "reasoning_effort",
+        "replace_system_prompt",
+        "resume",
+        "retries",
+        "system_prompt",
+    }
+)
+SUPPORTS_ACP = ACP_OPTIONS | {"retries"}
+
+SECRET_ENV = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "ANTHROPIC_FOUNDRY_API_KEY",
+)
+_CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+ENV_FAMILY = (
+    *SECRET_ENV,
+    *_CLOUDS,
+    "ANTHROPIC_*",
+    "AWS_REGION",
+    "AWS_PROFILE",
+    "CLOUD_ML_REGION",
+    "CLAUDE_CODE_SKIP_*_AUTH",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
+CREDENTIAL_FILES = (".claude/.credentials.json",)
+USER_FILES = tuple(
+    f".claude/{name}"
+    for name in ("settings.json", "CLAUDE.md", "agents", "commands", "skills", "plugins")
+)
+KEY_HINT = (
+    "Set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (from `claude setup-token`), or sign in"
+    " once by running `claude` in a terminal."
+)
+
+EFFORTS = ("low", "medium", "high", "xhigh")
+MCP_FILE = "mcp.json"
+_SYSTEM_FILE = "system.md"
+_GUARD = "\u2060"
+"""A word joiner, which no trimming takes away and no model sees."""
+
+_SWITCHES = {
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
+    # A sub-agent in the background outlives its turn's answer, and a command its turn.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+}
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """Raises before anything is spawned where Claude Code could not do what is asked."""
+    said = _auth(place)
+    compiled = compile_policy(run.policy, run)
+    files = dict(compiled.files)
+    settings = json.loads(files.get(SETTINGS_FILE, "{}"))
+    if place.env.get("ANTHROPIC_BASE_URL"):
+        # It would ask the maker's own service about the address first, which is not there.
+        settings["skipWebFetchPreflight"] = True
+    files[SETTINGS_FILE] = json.dumps(settings)
+    flags = [
+        *("--print", "--verbose", "--include-partial-messages", "--forward-subagent-text"),
+        *("--output-format", "stream-json", "--input-format", "stream-json"),
+        *("--permission-prompt-tool", "stdio", "--strict-mcp-config"),
+        *("--setting-sources", _sources(run), "--settings", f"{place.home}/{SETTINGS_FILE}"),
+        *compiled.flags,
+        *_flags(run, place, resume, files),
+    ]
+    text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
+    env = {**environment(run, place), **_mcp_secrets(run)}
+    argv = (*place.program, *flags)
+    return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
+
+
+def environment(run: Run, place: Place) -> dict[str, str]:
+    env = {
+        "CLAUDE_CONFIG_DIR": os.path.join(place.home, ".claude"),
+        "TMPDIR": place.tmp,
+        "CLAUDE_CODE_TMPDIR": place.tmp,
+        "CLAUDE_CODE_MAX_RETRIES": str(run.retries - 1),
+        "NO_COLOR": "1",
+        **_SWITCHES,
+    }
+    if run.inherit == "nothing":
+        env["CLAUDE_CODE_DISABLE_CLAUDE_MDS"] = "1"
+    return env
+
+
+def _sources(run: Run) -> str:
+    return {"nothing": "", "project": "project,local", "user": "user"}[run.inherit]
+
+
+def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) -> list[str]:
+    flags: list[str] = []
+    if run.inherit == "nothing":
+        flags.append("--disable-slash-commands")
+    if run.model is not None:
+        flags += ["--model", run.model]
+    if resume is not None:
+        flags += ["--resume", resume]
+        # A fork of ours is a session of its own already, with the other's id until its first word.
+        flags += ["--fork-session"] if run.fork else []
+    system = run.system_prompt or run.replace_system_prompt
+    if system is not None:
+        files[_SYSTEM_FILE] = system
+        word = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
+        flags += [f"--{word}-file", os.path.join(place.home, _SYSTEM_FILE)]
+        flags += ["--system-prompt-snapshot", "off"]
+    if run.max_turns is not None:
+        flags += ["--max-turns", str(run.max_turns)]
+    if run.max_budget_usd is not None:
+        flags += ["--max-budget-usd", f"{run.max_budget_usd:f}"]
+    if run.reasoning_effort is not None:
+        if run.reasoning_effort not in EFFORTS:
+            raise ConfigError(
+                f"Claude Code has no effort {run.reasoning_effort!r}",
+                hint=f"It has: {', '.join(EFFORTS)}.",
+            )
+        flags += ["--effort", run.reasoning_effort]
+    if run.output_schema is not None:
+        flags += ["--json-schema", json.dumps(run.output_schema)]
+    if run.mcp_servers:
+        files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run)})
+        flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
+    for folder in run.include_directories:
+        flags += ["--add-dir", os.path.join(place.cwd, folder)]
+    return flags
+
+
+def _auth(place: Place) -> str:
+    """A sentence that says how it is paid."""
+    env = place.env
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", *_CLOUDS):
+        if env.get(name):
+            return f"authentication: {name}"
+    if place.credentials:
+        return "authentication: the login in ~/.claude"
+    raise AuthenticationFailed(
+        "no credentials for Claude Code were found", hint=KEY_HINT, phase="config"
+    )
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, not written: it fills them in from its environment."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: dict[str, Json] = {
+            name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
+        }
+        if server.url is not None:
+            servers[server.name] = {"type": "http", "url": server.url, "headers": hidden}
+        else:
+            command, *args = server.command
+            servers[server.name] = {"command": command, "args": [*args], "env": hidden}
+    return servers
+
+
+def _mcp_secrets(run: Run) -> dict[str, str]:
+    return {
+        _secret_name(number, name): value
+        for number, server in enumerate(run.mcp_servers)
+        for name, value in {**server.env, **server.headers}.items()
+    }
+
+
+def _secret_name(number: int, name: str) -> str:
+    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

@@ -1,0 +1,191 @@
+"""A policy in Claude Code's own controls: what is offered, allowed, asked about.
+
+What shaped this, each seen in runs of the real program:
+
+- ``--tools`` is a closed list: what it leaves out does not exist, for sub-agents either.
+- Commands that only read (``echo``, ``ls``) run without a question in every mode, unless a
+  rule under ``permissions.ask`` names the tool. Such a rule stands above every allow rule.
+- ``acceptEdits`` also runs ``touch`` and ``rm``, and a bare ``Write`` writes anywhere on the
+  disk; ``Edit(./**)`` covers all that edits, in the working directory, through no link that
+  leads out of it. So the mode stays ``default``, and as root nothing has to be bypassed.
+- What no rule allows comes to us as a question, and what we do not answer is not done.
+"""
+
+from __future__ import annotations
+
+import json
+
+from corral.agents.profile import Compiled, Row
+from corral.errors import PolicyError
+from corral.events import Json, ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+
+READ = ("Read", "Glob", "Grep", "LSP")
+WRITE = ("Edit", "Write", "NotebookEdit")
+SHELL = ("Bash", "Monitor")
+NETWORK = ("WebFetch", "WebSearch")
+HARMLESS = (
+    "TodoWrite",
+    "TaskCreate",
+    "TaskUpdate",
+    "TaskList",
+    "TaskGet",
+    "ReportFindings",
+    "ToolSearch",
+    "StructuredOutput",
+)
+DELEGATE = ("Task", "Agent")
+"""A sub-agent has no tool and no right that its master has not, and asks as it does. It is
+called by the second name, and listed by the first."""
+OTHER = ("Skill",)
+
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(READ, "read"),
+    "Glob": "search",
+    "Grep": "search",
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(NETWORK, "fetch"),
+    **dict.fromkeys((*HARMLESS, *DELEGATE), "think"),
+    **dict.fromkeys(OTHER, "other"),
+}
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL,
+    "network": NETWORK,
+}
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+SETTINGS_FILE = "settings.json"
+_HERE = "Edit(./**)"
+_FENCES = ("Edit(**/.claude/**)", "Edit(**/.mcp.json)", "Edit(**/.git/**)")
+"""What the agent wrote there would rule the next run, of it or of git."""
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of Claude Code's."""
+    for where in ("allow_tools", "deny_tools"):
+        for name in getattr(policy, where) or ():
+            _check_name(name, where, strict=run.strict and where == "deny_tools")
+    if policy.mode == "native":
+        note = "the agent's own default: it reads, runs what only reads, and asks for the rest"
+        return Compiled(
+            tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+        )
+    offered, hidden = _offered(policy, run)
+    allow, ask = _rules(policy, run, offered)
+    flags = ["--tools", ",".join(offered)]
+    if hidden:
+        flags += ["--disallowedTools", ",".join(hidden)]
+    if allow:
+        flags += ["--allowedTools", ",".join(allow)]
+    flags += ["--permission-mode", "plan" if policy.mode == "plan" else "manual"]
+    rules: dict[str, Json] = {
+        "ask": list(ask),
+        "deny": [] if policy.is_unlimited else list(_FENCES),
+    }
+    report = tuple(_row(policy, capability) for capability in CAPABILITIES)
+    return Compiled(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
+
+
+def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:
+    """The tools that there are, and those that are denied by name as well."""
+    denied = [*policy.deny_tools]
+    if set(DELEGATE) & set(denied):
+        denied += [name for name in DELEGATE if name not in denied]
+    if policy.allow_tools is not None:
+        return [n for n in policy.allow_tools if n in TOOLS and n not in denied], denied
+    offered = [*HARMLESS, *DELEGATE]
+    hidden: list[str] = []
+    for capability, tools in _TOOLS_OF.items():
+        is_denied = policy.verdict(capability) == "deny"
+        if capability == "shell" and any(rule.startswith("allow") for rule in policy.shell_rules):
+            is_denied = False
+        (hidden if is_denied else offered).extend(tools)
+    if run.inherit != "nothing":
+        offered += OTHER
+    for server in run.mcp_servers:
+        if policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny":
+            hidden.append(f"mcp__{server.name}")
+    hidden += [name for name in denied if name not in hidden]
+    return [name for name in offered if name not in denied], hidden
+
+
+def _rules(policy: Policy, run: Run, offered: list[str]) -> tuple[list[str], list[str]]:
+    """What needs no question, and what needs one whatever else is said."""
+    allow: list[str] = []
+    ask: list[str] = []
+    free = policy.is_unlimited
+    for capability, tools in _TOOLS_OF.items():
+        there = [name for name in tools if name in offered]
+        granted = policy.allow_tools is not None or policy.verdict(capability) == "allow"
+        if not there:
+            continue
+        if not granted or (capability == "shell" and policy.shell_rules):
+            ask += there
+        elif capability == "write":
+            allow += there if free else [_HERE]
+        elif capability != "read" or free:
+            allow += there
+    if policy.allow_tools is not None:
+        return [*allow, *(name for name in policy.allow_tools if name.startswith("mcp__"))], ask
+    for server in run.mcp_servers:
+        verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
+        if verdict != "deny":
+            (allow if verdict == "allow" else ask).append(f"mcp__{server.name}")
+    return allow, ask
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict: Verdict = policy.verdict(capability)
+    enforcement: Enforcement = "brokered" if verdict == "ask" else "native"
+    notes: list[str] = []
+    free_shell = policy.verdict("shell") == "allow"
+    if policy.allow_tools is not None:
+        tools = _TOOLS_OF.get(capability, ())
+        chosen = [name for name in policy.allow_tools if name in tools]
+        if capability == "mcp":
+            chosen = [name for name in policy.allow_tools if name.startswith("mcp__")]
+        verdict, enforcement = "allow" if chosen else "deny", "native"
+        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+        free_shell = "Bash" in policy.allow_tools
+        if capability == "mcp" and not chosen:
+            enforcement = "brokered"
+    elif verdict == "ask":
+        notes.append("put to whoever answers; with nobody there it is denied")
+    if capability == "read" and verdict != "deny" and not policy.is_unlimited:
+        notes.append("outside the workspace what holds for the shell holds for reading")
+    if capability in ("read", "write") and verdict != "allow" and free_shell:
+        notes.append(f"a permitted shell can {capability} files all the same")
+    if capability == "network" and free_shell:
+        if policy.network == "deny":
+            enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    if capability == "shell":
+        if policy.shell_rules and verdict != "deny":
+            enforcement = "brokered"
+        if policy.shell_rules:
+            notes.append(f"{len(policy.shell_rules)} shell rules")
+        if free_shell:
+            notes.append("it sees the keys in Claude Code's own environment")
+        if free_shell and any(rule.startswith("deny") for rule in policy.shell_rules):
+            notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _check_name(name: str, where: str, *, strict: bool) -> None:
+    """A name that is nearly one is an error; another agent's is left out where that takes a
+    right away, and refused where it would leave one."""
+    if name in TOOLS or name.startswith("mcp__"):
+        return
+    from difflib import get_close_matches
+
+    if near := get_close_matches(name, TOOLS, 1, 0.75):
+        raise PolicyError(f"{where}: Claude Code has no tool {name!r}; did you mean {near[0]!r}?")
+    if strict:
+        raise PolicyError(
+            f"{where}: Claude Code has no tool {name!r} here, so denying it would do nothing",
+            hint=f"It has: {', '.join(sorted(TOOLS))}. strict=False leaves the name out.",
+        )

@@ -1,0 +1,127 @@
+"""The questions of an agent whose stream goes both ways: put to the policy, or a person."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from corral.events import PermissionDecision, PermissionRequest
+from corral.options import Run
+from corral.policy import CAPABILITY_OF, Action
+from corral.sessions.broker import Answer, Asker, Broker
+from corral.wire.control import Ask, Control
+from corral.wire.stream import Item
+
+Write: TypeAlias = Callable[[bytes], None]
+
+
+class Questions:
+    """``write`` reaches the agent, and is held weakly: a question that waits for a person must
+    not keep a dropped session's process alive. ``allow_session`` holds for the turn."""
+
+    def __init__(
+        self, control: Control, run: Run, cwd: str, ask: Asker | None, write: Write
+    ) -> None:
+        self._control = control
+        self._broker = Broker(run.policy, ask, mode=run.permission_mode)
+        self._is_unlimited = run.policy.is_unlimited
+        self._writable = _roots(cwd, run.policy.writable)
+        self._readable = (*self._writable, *_roots(cwd, run.include_directories))
+        self._cwd = cwd
+        self._agent = weakref.WeakMethod(write)
+        self._open: dict[str, asyncio.Task[None]] = {}
+        self._leaving: list[asyncio.Task[None]] = []
+        self._granted: set[tuple[str, str | None]] = set()
+        self.inbox: list[Item] = []
+        """What was decided since it was last looked at."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for a person's answer."""
+        return bool(self._open)
+
+    def take(self, items: list[Item]) -> list[Item]:
+        """The same items, with the answers that need nobody."""
+        out: list[Item] = []
+        for item in items:
+            out.append(item)
+            if isinstance(item, PermissionRequest):
+                ask = self._control.asks.get(item.request_id)
+                if ask is not None:
+                    self._put(ask, item, out)
+            elif isinstance(item, PermissionDecision):  # the agent took its question back
+                question = self._open.pop(item.request_id, None)
+                if question is not None:
+                    question.cancel()
+                    self._leaving.append(question)
+        return out
+
+    async def close(self) -> None:
+        """No question outlives its turn."""
+        questions = [*self._open.values(), *self._leaving]
+        for question in self._open.values():
+            question.cancel()
+        self._open.clear()
+        self._leaving.clear()
+        if questions:
+            await asyncio.wait(questions)
+
+    def _put(self, ask: Ask, request: PermissionRequest, out: list[Item]) -> None:
+        answer = self._at_once(ask)
+        if answer is not None:
+            self._decided(ask, answer, out)
+            return
+        task = asyncio.get_running_loop().create_task(self._wait(ask, request))
+        self._open[ask.request_id] = task
+
+    def _at_once(self, ask: Ask) -> Answer | None:
+        capability = CAPABILITY_OF[ask.kind]
+        if not self._is_unlimited:
+            if capability == "write" and not self._inside(ask.paths, self._writable):
+                return Answer("deny", "policy", "outside the workspace")
+            if capability == "read" and not self._inside(ask.paths, self._readable):
+                # Whoever may run commands may read anywhere; nobody else may.
+                return self._broker.at_once(Action(ask.name, "execute"))
+        answer = self._broker.at_once(Action(ask.name, ask.kind, ask.command, own=ask.own))
+        if answer is None and (ask.name, ask.command) in self._granted:
+            return Answer("allow_session", "person", "asked before")
+        return answer
+
+    def _inside(self, paths: Iterable[str], roots: tuple[str, ...]) -> bool:
+        whole = [os.path.realpath(os.path.join(self._cwd, path)) for path in paths]
+        return all(any(path == root or path.startswith(root + os.sep) for root in roots)
+                   for path in whole)  # fmt: skip
+
+    async def _wait(self, ask: Ask, request: PermissionRequest) -> None:
+        answer = await self._broker.put(request)
+        if self._open.pop(ask.request_id, None) is not None:
+            if answer.decision == "allow_session":
+                self._granted.add((ask.name, ask.command))
+            self._decided(ask, answer, self.inbox)
+
+    def _decided(self, ask: Ask, answer: Answer, out: list[Item]) -> None:
+        out.append(
+            PermissionDecision(
+                ask.request_id,
+                answer.decision,
+                answer.by,
+                call_id=ask.call_id,
+                rule=answer.rule,
+            )
+        )
+        reply = self._control.answer(
+            ask,
+            allow=answer.decision.startswith("allow"),
+            message=f"Not allowed ({answer.rule}). Do not try it in another way.",
+            stop=answer.decision == "cancel",
+        )
+        write = self._agent()
+        if write is not None:
+            write(reply)
+
+
+def _roots(cwd: str, folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(os.path.realpath(os.path.join(cwd, folder)) for folder in ("", *folders))

@@ -1,0 +1,94 @@
+"""What is read out of the lines of agents that speak stream-json: paths, words, changes, sums."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from corral.content import Cost, Usage
+from corral.events import FileChange
+from corral.wire import control_frames as frames
+
+PATHS = ("file_path", "notebook_path", "path")
+"""Names under which tools are told of a file or a folder."""
+
+
+def changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
+    """The files that a tool says it wrote."""
+    try:
+        told = msgspec.convert(result, frames.Wrote)
+    except msgspec.ValidationError:  # another tool's, or words
+        return
+    if told.file_path is not None and told.structured_patch is not None:
+        lines = [line for hunk in told.structured_patch for line in hunk.lines]
+        yield FileChange(
+            posixpath.normpath(posixpath.join(cwd, told.file_path)),
+            "created" if told.type == "create" else "modified",
+            call_id=call_id,
+            lines_added=sum(line.startswith("+") for line in lines) or None,
+            lines_removed=sum(line.startswith("-") for line in lines) or None,
+        )
+    for file in told.bash_edit_diff.files if told.bash_edit_diff else ():
+        whole = posixpath.normpath(posixpath.join(cwd, file.file_path))
+        yield FileChange(whole, "created" if file.created else "modified", call_id=call_id)
+
+
+def paths(given: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(given[name] for name in PATHS if isinstance(given.get(name), str))
+
+
+def table(given: object) -> dict[str, Any]:
+    """A tool's arguments; empty where they are none."""
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+
+
+def words(content: Any) -> str:
+    """A text, or the texts among a list of blocks."""
+    if isinstance(content, str):
+        return content
+    try:
+        blocks = msgspec.convert(content, list[frames.Block])
+    except msgspec.ValidationError:
+        return ""
+    return "\n".join(block.text for block in blocks if block.text)
+
+
+def bare(said: str) -> str:
+    inner = said.strip().removeprefix("<tool_use_error>").removesuffix("</tool_use_error>")
+    return inner.removeprefix("Error: ").strip()
+
+
+def summed(before: frames.Spent | None, more: frames.Spent) -> frames.Spent:
+    if before is None:
+        return more
+
+    def plus(name: str) -> Any:
+        a, b = getattr(before, name), getattr(more, name)
+        return b if a is None else a if b is None else a + b
+
+    return frames.Spent(**{name: plus(name) for name in frames.Spent.__struct_fields__})
+
+
+def totals(spent: Mapping[str, frames.Spent]) -> tuple[Usage, Cost, str | None]:
+    """Tokens, money, and the model that wrote most: a small one may work beside it."""
+    if not spent:
+        return Usage(), Cost(), None
+    whole: frames.Spent | None = None
+    for each in spent.values():
+        whole = summed(whole, each)
+    if whole is None:
+        return Usage(), Cost(), None
+    read, written = whole.cache_read_input_tokens, whole.cache_creation_input_tokens
+    usage = Usage(
+        input=whole.input_tokens + read + written,
+        output=whole.output_tokens,
+        reasoning=whole.thinking_tokens,
+        cache_read=read,
+        cache_write=written,
+        coverage="complete",
+    )
+    cost = Cost() if whole.cost_usd is None else Cost(whole.cost_usd, "reported")
+    return usage, cost, max(spent, key=lambda name: spent[name].output_tokens)
