@@ -92,6 +92,12 @@ def test_it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin()
     assert {"plugins", "unbounded_connection_retries", "hooks"} <= disabled(started)
 
 
+def test_commands_do_not_run_the_users_profile() -> None:
+    started = launch()
+    assert settings(started)["allow_login_shell"] is False
+    assert "shell_snapshot" in disabled(started)
+
+
 def test_a_session_is_resumed_behind_all_flags() -> None:
     started = launch(resume="some-id", policy="edits")
     assert started.argv[-3:] == ("resume", "some-id", "-")

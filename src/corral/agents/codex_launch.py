@@ -43,8 +43,8 @@ OPENAI = "https://api.openai.com/v1"
 PROVIDER = "corral"
 """Our own entry: it goes straight to HTTP. Codex's own ignores OPENAI_BASE_URL, and tries a
 web socket five times first."""
-_OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest")
-"""What would call home, or offer tools that no policy knows."""
+_OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest", "shell_snapshot")
+"""What would call home, offer tools that no policy knows, or run the user's own profile."""
 
 
 def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
@@ -71,6 +71,8 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     if run.reasoning_effort is not None:
         settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
     settings += _servers(run)
+    # A profile that waits, as pyenv's does for a lock, would hold every command up.
+    settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={_list(hidden)}")
     for setting in settings:
