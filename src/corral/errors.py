@@ -25,6 +25,7 @@
         ├── PolicyNotLoaded         the agent did not take the policy: nothing was run on
         ├── AuthenticationFailed
         ├── AccessDenied
+        ├── PermissionRefused       the agent gave up its turn where it got no leave
         ├── ModelNotFound
         ├── InvalidRequest          the model's API refused the request as such
         ├── InputRejected           the agent refused the prompt or an argument
@@ -44,6 +45,7 @@
         ├── BudgetSpent
         ├── SchemaNotMet
         │   └── NoObject            a model's answer that never fitted its schema
+        ├── ReplayMismatch          a recording was asked something else
         ├── StreamBroken            truncated or malformed output
         ├── ProcessFailed           a bad exit that nothing else explains
         │   └── KilledBySignal
@@ -261,6 +263,13 @@ class AccessDenied(RemoteError):
     phase: Phase = "request"
 
 
+class PermissionRefused(RemoteError):
+    code = "permission_refused"
+    cli_exit = 5
+    status: ClassVar[events.Status] = "denied"
+    phase: Phase = "tool"
+
+
 class ModelNotFound(RemoteError):
     code = "model_not_found"
     phase: Phase = "request"
@@ -372,6 +381,10 @@ class StreamBroken(RemoteError):
     cli_exit = 11
     status = "incomplete"
     retryable = True
+
+
+class ReplayMismatch(RemoteError):
+    code = "replay_mismatch"
 
 
 class ProcessFailed(RemoteError):

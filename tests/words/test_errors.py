@@ -57,6 +57,7 @@ EXITS = {
     "ToolFailed": 1,
     "BudgetSpent": 8,
     "SchemaNotMet": 9,
+    "ReplayMismatch": 1,
     "StreamBroken": 11,
     "ProcessFailed": 1,
     "KilledBySignal": 1,

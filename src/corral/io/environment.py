@@ -83,6 +83,17 @@ def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> 
     return Environment(values, {**family, **_chosen(run.env, agent.env_family)}, long)
 
 
+def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
+    """Those that their names tell to be secrets. A file that holds one is none itself."""
+    return {
+        name: value
+        for name, value in values.items()
+        if _SECRET_NAME.search(name)
+        and len(value) >= SHORTEST_SECRET
+        and not (os.path.isabs(value) and os.path.exists(value))
+    }
+
+
 def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
