@@ -59,6 +59,8 @@ class Options(TypedDict, total=False):
     audio: Sequence[str | os.PathLike[str]]
     attachments: Sequence[str | os.PathLike[str]]
     via: Via | None
+    record_to: str | os.PathLike[str] | None
+    replay: str | os.PathLike[str] | None
     record: bool
     keep: bool
     config: Mapping[str, Any]

@@ -91,6 +91,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     no content."""
     via: Via | None = None
     """How a person is reached who is the agent; unset, through files."""
+    record_to: str | None = None
+    """A file for the conversation with the agent's program, to replay it."""
+    replay: str | None = None
+    """Such a file, which then stands for the program."""
     record: bool = False
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True
@@ -276,6 +280,8 @@ def _check(run: Run) -> None:
             "system_prompt and replace_system_prompt both given",
             hint="The first is added to the agent's own system prompt, the second replaces it.",
         )
+    if run.record_to is not None and run.replay is not None:
+        raise ConfigError("record_to and replay both given: a replay says nothing new")
     if run.record and not run.keep:
         raise ConfigError("record and keep=False: a transcript is kept with its session")
     names: set[str] = set()
@@ -291,7 +297,13 @@ def _check(run: Run) -> None:
         text: str | None = getattr(run, name)
         if text is not None and ("\0" in text or _unsendable(text)):
             raise ConfigError(f"{name} holds a character that cannot be sent")
-    for name, value in {"model": run.model, "resume": run.resume, "program": run.program}.items():
+    for name, value in {
+        "model": run.model,
+        "resume": run.resume,
+        "program": run.program,
+        "record_to": run.record_to,
+        "replay": run.replay,
+    }.items():
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
     for name, value in run.env.items():

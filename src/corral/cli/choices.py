@@ -15,10 +15,17 @@ from corral.policy import PRESETS, Policy, Preset
 
 
 def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
-    """The agent that is named; else that of the session to go on with; else ours, where the
-    model is a vendor's; else the default. ``options`` gets what a session knows of itself."""
+    """The agent that is named; else that of the recording, or of the session to go on with;
+    else ours, where the model is a vendor's; else the default. ``options`` gets what a
+    session knows of itself."""
     if agent is not None:
         return agent
+    if options.get("replay") is not None:
+        from corral.io import cassette
+
+        recorded = cassette.read(options["replay"])[0].head.agent
+        if recorded is not None:
+            return recorded
     model = options.get("model")
     if options.get("resume") is not None:
         from corral.sessions import store

@@ -20,6 +20,8 @@ COMMANDS = {
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
+    "record": ("corral.cli.record", "Run an agent's program and write down the conversation."),
+    "replay": ("corral.cli.replay", "Be the program that a recording is of."),
     "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
 }
 

@@ -74,6 +74,8 @@ from corral.sessions.session import Session
 )
 @click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
 @click.option("--program", help="The agent's program.  [default: looked for]")
+@click.option("--record-to", metavar="FILE", help="Record the conversation with the program.")
+@click.option("--replay", metavar="FILE", help="Such a recording in place of the program.")
 @click.option("--no-strict", is_flag=True, help="Run even where the policy is only advice.")
 @click.option("--no-keep", is_flag=True, help="Leave nothing of the session on disk.")
 @click.option("--json", "as_json", is_flag=True, help="Events on stdout, a JSON object a line.")
@@ -127,6 +129,8 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "via": given["via"],
         "pass_env": list(given["env"]) or None,
         "program": given["program"],
+        "record_to": given["record_to"],
+        "replay": given["replay"],
         "strict": False if given["no_strict"] else None,
         "policy": chosen_policy(given),
     }

@@ -36,6 +36,8 @@ COMMON = frozenset(
         "strict",
         "track_files",
         "record",
+        "record_to",
+        "replay",
         "keep",
     }
 )
@@ -90,20 +92,35 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         _folder(os.path.join(cwd, folder), "include_directories")
     for path in (*run.images, *run.audio, *run.attachments):
         _attached(os.path.join(cwd, path))
+    agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
     credentials = _in_home(agent.credential_files)
     return Prepared(
         agent=agent,
         run=run,
         cwd=cwd,
-        program=programs.locate(agent, run.program),
-        environment=environment.gather(agent, run),
+        program=program,
+        environment=env,
         compiled=compiled,
         linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),
         credentials=credentials,
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
     )
+
+
+def _program(agent: Agent, run: Run) -> tuple[Agent, programs.Found, environment.Environment]:
+    """What is started, and what it sees. A recording stands for the agent."""
+    if run.replay is not None:
+        from corral.sessions.taped import replayed
+
+        return replayed(agent, run)
+    found, env = programs.locate(agent, run.program), environment.gather(agent, run)
+    if run.record_to is not None:
+        from corral.sessions.taped import recorded
+
+        found, env = recorded(agent, run, found, env)
+    return agent, found, env
 
 
 def _with_model(model: str, options: dict[str, object]) -> dict[str, object]:
