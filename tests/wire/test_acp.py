@@ -380,6 +380,38 @@ def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
     assert plain.status == "success"
 
 
+def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
+    output = {"message": "denied due to the following rules", "code": "denied"}
+    began = update("tool_call", toolCallId="1", title="run it", kind="execute", status="pending")
+    ended = update("tool_call_update", toolCallId="1", status="failed", rawOutput=output)
+    for quirks, status in ((Quirks(denied_code="denied"), "denied"), (PLAIN, "error")):
+        result = items(began + ended, quirks)[-1]
+        assert isinstance(result, ToolResult)
+        assert (result.status, result.error) == (status, output["message"])
+
+
+@pytest.mark.parametrize(
+    ("said", "usage", "failed"),
+    [
+        (["Half. ", "Error: no key (HTTP 401)"], None, True),
+        (["Error: no key (HTTP 401)"], {"inputTokens": 1, "outputTokens": 2}, False),
+        (["Error: so it was called", " by the model"], None, False),
+        (["all is well"], None, False),
+    ],
+)
+def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
+    said: list[str], usage: Json, *, failed: bool
+) -> None:
+    data = b"".join(chunk(text) for text in said)
+    data += line(id=1, result={"stopReason": "end_turn", "usage": usage})
+    emitted = prompted(Quirks(error_text="Error: ")).receive(data)
+    told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
+    finish = told[-1]
+    assert isinstance(finish, Finish)
+    assert finish.ok is not failed
+    assert finish.message == ("no key (HTTP 401)" if failed else None)
+
+
 def test_remarks_put_into_the_answer_are_no_answer() -> None:
     quirks = Quirks(injected_text=("[MODE_UPDATE]",))
     data = chunk("[MODE_UPDATE] yolo") + chunk("a")

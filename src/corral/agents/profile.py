@@ -110,6 +110,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the private home."""
     hidden_env: frozenset[str] = frozenset()
     """Of the family, what must not reach this launch after all."""
+    session_id: str | None = None
+    """The vendor's, where it is chosen here and not by the agent."""
+    report: str | None = None
+    """A file that the agent writes at its end, for ``read_report``."""
     notes: tuple[str, ...] = ()
     """What was chosen on the caller's behalf, in a sentence each."""
 
@@ -167,6 +171,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     control: Manners | None = None
     """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
     ``stdin`` is then the user's words, and images go along with them."""
+    read_report: Callable[[bytes, Finish], Finish] | None = None
+    """Of a ``stream``: its last word, with what the ``report`` of a launch adds to it."""
     quirks: Quirks | None = None
     """Of an ``acp`` agent: what it does in its own way."""
     mode_at_start: bool = False

@@ -138,7 +138,7 @@ def _version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
 
 def _packaged_version(script: str, agent: Agent) -> str | None:
     """From the package beside the program: the CLI's own answer costs two CPU seconds."""
-    names = {agent.package.npm, *(Path(path).parts[0] for path in agent.package.binaries.values())}
+    names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
     for folder in Path(os.path.realpath(script)).parents:
         try:
             package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
@@ -147,6 +147,12 @@ def _packaged_version(script: str, agent: Agent) -> str | None:
         if package.name in names and package.version is not None:
             return _MACHINE.sub("", package.version)
     return None
+
+
+def _package_of(path: str) -> str:
+    """Of a path below ``node_modules``; a name may have its owner's before it."""
+    parts = Path(path).parts
+    return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
 
 
 def _told_version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 from corral.agents.profile import Launch, image_name
 from corral.errors import StorageFailed
@@ -16,6 +17,8 @@ def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
     kept.make()
     try:
+        if launch.report is not None:
+            Path(launch.report).unlink(missing_ok=True)  # the one of the turn before
         for name, content in launch.files.items():
             folders.write_private(kept.home / name, content.encode())
         for name in prepared.linked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.agents.profile import Ending, Launch
@@ -73,7 +74,8 @@ class StreamBackend:
 
     @property
     def session_id(self) -> str | None:
-        return self._kept.meta.session_id
+        chosen = self._launch.session_id if self._launch else None
+        return self._kept.meta.session_id or chosen
 
     @property
     def started(self) -> bool:
@@ -190,7 +192,17 @@ class StreamBackend:
         if self._ending is not None:
             await asyncio.wait([self._ending])
 
+    def _read_report(self, guard: Guard) -> None:
+        read, launch = self._prepared.agent.read_report, self._launch
+        if read is None or launch is None or launch.report is None or guard.finish is None:
+            return
+        try:
+            guard.finish = read(Path(launch.report).read_bytes(), guard.finish)
+        except OSError:
+            return  # it was ended before it wrote one
+
     def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        self._read_report(guard)
         ending = Ending(
             code=0 if lingered else self._exit.code,
             signal=None if lingered else self._exit.signal,

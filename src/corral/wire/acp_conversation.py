@@ -48,6 +48,8 @@ class Conversation:
         self.session_id = session_id
         self._quirks = quirks
         self._injected = quirks.injected_text
+        self._error_text = quirks.error_text
+        self._complaint: str | None = None
         self._replaying = replaying
         self._cancelling = False
         self._message_id: str | None = None
@@ -70,6 +72,10 @@ class Conversation:
             if self._held:
                 self._tell_known(items)
             text = update.content.text
+            if self._quirks.nameless_errors:
+                self._complaint = text if update.message_id is None else None
+            elif self._error_text:
+                self._complaint = text if text.startswith(self._error_text) else None
             if self._injected and text.startswith(self._injected):
                 items.append(Vendor("injected_text", text))
             elif text and update.message_id != self._message_id:
@@ -126,7 +132,11 @@ class Conversation:
 
     def finish(self, result: Json, items: list[Item]) -> None:
         self._end(items)
-        items.append(acp_replies.finish(result, self._quirks, self._usage, self._cost_so_far()))
+        ended = acp_replies.finish(result, self._quirks, self._usage, self._cost_so_far())
+        if ended.ok and self._complaint is not None and ended.usage == Usage():
+            told = self._complaint.removeprefix(self._error_text)
+            ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
+        items.append(ended)
 
     def fail(self, code: int, message: str, data: Json, items: list[Item]) -> None:
         self._end(items)

@@ -25,6 +25,14 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Tools whose name begins so are of a tool server; the protocol knows no such kind."""
     injected_text: tuple[str, ...] = ()
     """Pieces of the answer that begin so are no answer, but the agent's own remarks."""
+    error_text: str = ""
+    """A turn whose last piece of the answer begins so, and which counts no tokens, has
+    failed, though the agent says that it ended well."""
+    nameless_errors: bool = False
+    """Its messages have ids. A turn whose last piece of the answer has none, and which counts
+    no tokens, has failed with that text."""
+    denied_code: str = ""
+    """What a call that the agent's own rules refused has as ``code`` in its output."""
     usage: Literal["turn", "last_step", "chunks"] = "turn"
     """Whether a prompt's reply counts its whole turn, or its last step alone; or the
     counts come beside pieces of text (``_meta.usage``), one a model call."""

@@ -115,6 +115,8 @@ class OpenCall:
             return ToolResult(self.id, "denied", name=missing, error=why)
         if fields.status == "completed":
             return ToolResult(self.id, "success", name=self.use().name, output=told)
+        if self._quirks.denied_code and _code(fields) == self._quirks.denied_code:
+            return ToolResult(self.id, "denied", name=self.use().name, error=told)
         gone = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.fate or ("cancelled" if gone else "error")
         return ToolResult(self.id, status, name=self.use().name, error=told)
@@ -180,6 +182,14 @@ def _text(content: Iterable[ToolContent]) -> str:
     return "\n".join(found)
 
 
+def _code(fields: ToolFields) -> str | None:
+    match cast("Json", fields.raw_output):
+        case {"code": str(code)}:
+            return code
+        case _:
+            return None
+
+
 def _told(fields: ToolFields) -> str | None:
     """Raw output first: content is made up for a page (fences, diffs)."""
     raw = cast("Json", fields.raw_output)
@@ -187,7 +197,12 @@ def _told(fields: ToolFields) -> str | None:
     match raw:
         case str(text) if text:
             return text
-        case {"error": str(text)} | {"output": str(text)} | {"content": str(text)}:
+        case (
+            {"error": str(text)}
+            | {"output": str(text)}
+            | {"content": str(text)}
+            | {"message": str(text)}
+        ):
             return shown or text
         case None | "" | {} | []:
             return shown or None
