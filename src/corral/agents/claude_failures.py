@@ -29,6 +29,17 @@ _KINDS: dict[str, tuple[type[CorralError], str | None]] = {
 }
 """Its own names for what the API said."""
 
+_CONNECTION = (
+    "unable to connect",
+    "connection refused",
+    "connection error",
+    "connection closed",
+    "econnre",
+    "enotfound",
+    "fetch failed",
+    "socket",
+)
+
 _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (("no conversation found", "session id"), errors.ResumeLost, "Start a new session."),
     (("not logged in", "/login", "invalid api key", "oauth token"), errors.AuthenticationFailed,
@@ -37,8 +48,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
      _SHORTER),
     (("safeguards flagged", "usage policy"), errors.ContentRefused, _REPHRASE),
     (("credit balance", "usage limit", "quota"), errors.QuotaSpent, "Wait, pay, or change key."),
-    (("unable to connect", "connection refused", "econnre", "enotfound", "connection error",
-      "connection closed", "fetch failed", "socket"), errors.NetworkFailed, _NETWORK),
+    (_CONNECTION, errors.NetworkFailed, _NETWORK),
     (("issue with the selected model", "model not found"), errors.ModelNotFound, _MODEL),
     (("400", "invalid_request"), errors.InvalidRequest, None),
     (("403", "forbidden", "permission"), errors.AccessDenied, None),
@@ -100,6 +110,8 @@ def _of_api(message: str, kind: str, reason: str) -> CorralError:
         return errors.ContextLengthExceeded(message, hint=_SHORTER)
     if kind == "invalid_request" and "safeguards" in low:
         return errors.ContentRefused(message, hint=_REPHRASE)
+    if kind in ("server_error", "unknown") and any(sign in low for sign in _CONNECTION):
+        return errors.NetworkFailed(message, hint=_NETWORK)
     if kind in _KINDS:
         error, hint = _KINDS[kind]
         return error(message, hint=hint)

@@ -143,17 +143,16 @@ class Control:
             self._cut = message or "" if parent is None else self._cut
         elif event.type == "message_start" and event.message is not None:
             self._speaking[parent] = event.message.id
-            if parent is None and self._cut:
-                self._cut = ""
-                items.append(
-                    _warning(
-                        "text_repeated",
-                        "the answer broke off and began again:"
-                        " what follows may repeat what came before",
-                    )
-                )
+            self._begun_again(parent, items)
         elif event.type == "message_stop" and parent is None:
             self._cut = ""
+
+    def _begun_again(self, parent: str | None, items: list[Item]) -> None:
+        """A stream that broke off is asked for anew, and by then its words were told."""
+        if parent is None and self._cut:
+            self._cut = ""
+            told = "the answer broke off and began again: what follows may repeat what came before"
+            items.append(_warning("text_repeated", told))
 
     def _said(self, frame: frames.Said, items: list[Item]) -> None:
         message, parent = frame.message, frame.parent_tool_use_id
@@ -165,6 +164,7 @@ class Control:
         for block in blocks:
             match block.type:
                 case "text" if block.text and not in_pieces:
+                    self._begun_again(parent, items)
                     items.append(Text(block.text, message_id=message.id, parent=parent))
                 case "thinking" if block.thinking and not in_pieces:
                     items.append(Thinking(block.thinking, message_id=message.id, parent=parent))
