@@ -151,6 +151,10 @@ def test_each_end_has_its_exit_code(
         (["--config", "bad.toml", "run", "x"], 2, "(at line 2, column"),
         (["sessions", "show", "nothing"], 4, "no session is called"),
         (["agents", "show", "nobody"], 2, "no agent is called"),
+        (["agents", "install", "manual"], 2, "nothing to install"),
+        (["agents", "check", "manual"], 2, "no script can check them"),
+        (["sessions", "answer", "nothing"], 4, "no session is called"),
+        (["run", "x", "--agent", "manual", "--via", "terminal"], 2, "there is none here"),
         (["fake", "serve", "bad.toml"], 2, "bad.toml"),
     ],
 )

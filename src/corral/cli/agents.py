@@ -13,7 +13,7 @@ import msgspec
 from corral import agents
 from corral.agents.profile import Agent
 from corral.cli.tables import policy_table, table
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.io import config, install, programs
 from corral.options import Run
 from corral.policy import PRESETS, Policy
@@ -70,6 +70,8 @@ def show(name: str, as_json: bool) -> None:
 def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent into corral's own folder, from npm."""
     agent = config.find_agent(name)
+    if not agent.programs:
+        raise ConfigError(f"{agent.name} is here already: there is nothing to install")
     if not quiet and not programs.managed_program(agent).exists():
         click.echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)

@@ -27,6 +27,8 @@ async def examine(agent: Agent) -> dict[str, Any]:
     """What is here, and whether a scripted conversation had the effects it must have."""
     report: dict[str, Any] = {"agent": agent.name, "works": False, "checks": [], "exit_code": 1}
     try:
+        if "person" in agent.capabilities:
+            raise ConfigError(f"{agent.name} is a person: ask how they are")
         options: dict[str, object] = {"policy": Policy.edits()}
         if agent.driver is not None and agent.probe is not None:
             options["model"] = agent.probe.model  # it is nothing without one

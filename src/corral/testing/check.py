@@ -78,6 +78,8 @@ async def check_agent(
     else is in the report.
     """
     found = config.find_agent(agent)
+    if "person" in found.capabilities:
+        raise ConfigError(f"{found.name} is a person: no script can check them")
     chosen = _chosen(tuple(only))
     programs.locate(found, (options or {}).get("program"))
     gate = asyncio.Semaphore(max(1, at_once))
