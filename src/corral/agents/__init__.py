@@ -7,9 +7,9 @@ point group ``corral.agents``, each entry naming a tuple of records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from corral.agents.profile import Agent
 from corral.errors import UnknownAgent
@@ -72,6 +72,27 @@ def usual(model: str | None) -> str:
 
     split(model)
     return model
+
+
+def declared(name: str, table: Mapping[str, Any], source: str) -> Agent:
+    """The agent that a table with a ``command`` describes; see ``declared.py``."""
+    from corral.agents.declared import declared_agent
+
+    return declared_agent(name, table, source)
+
+
+def options_of(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What of such a table are options of its runs."""
+    from corral.agents.declared import OWN
+
+    return {key: value for key, value in table.items() if key not in OWN}
+
+
+def listed(registry: bytes, id: str, source: str) -> Agent:
+    """An agent of the Agent Client Protocol's registry."""
+    from corral.agents.declared import listed_agent
+
+    return listed_agent(registry, id, source)
 
 
 def every() -> Iterator[Agent]:

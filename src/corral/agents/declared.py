@@ -178,8 +178,16 @@ class Registry(msgspec.Struct):
     agents: list[Entry] = []
 
 
-def listed_agent(entry: Entry, source: str) -> Agent:
-    """The record behind an entry of the registry. Raises ``ConfigError``."""
+def listed_agent(registry: bytes, id: str, source: str) -> Agent:
+    """The record behind an entry of the registry. Raises ``ConfigError``, ``UnknownAgent``."""
+    try:
+        entries = {e.id: e for e in msgspec.json.decode(registry, type=Registry).agents}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: {error}") from error
+    entry = entries.get(id)
+    if entry is None:
+        known = ", ".join(sorted(entries))
+        raise errors.UnknownAgent(f"{source} lists no agent {id!r}", hint=f"It lists: {known}.")
     how = entry.distribution
     if how.npx is not None:
         argv = ["npx", "-y", how.npx.package, *how.npx.args]

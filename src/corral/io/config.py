@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import ConfigError, PolicyError, UnknownAgent
@@ -134,8 +132,6 @@ def _trusted() -> list[Path]:
 
 
 def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
-    from corral.agents.declared import declared_agent
-
     try:
         known = agents.find(name)
     except (UnknownAgent, ConfigError):
@@ -145,30 +141,22 @@ def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
             f"{path}: [agents.{name}] has a command, and is the name of an agent that is known",
             hint="Give yours another name; program = names another program for a known one.",
         )
-    return declared_agent(name, table, str(path))
+    return agents.declared(name, table, str(path))
 
 
 def _listed(id: str) -> Agent:
     """Of the registry of the Agent Client Protocol, as a file on this machine."""
     given = os.environ.get("CORRAL_ACP_REGISTRY")
     path = Path(given) if given else folders.user_config().with_name("acp-registry.json")
-    from corral.agents.declared import Registry, listed_agent
-
     try:
-        registry = msgspec.json.decode(path.read_bytes(), type=Registry)
+        registry = path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"there is no registry of agents at {path}: {error.strerror}",
             hint="Save the Agent Client Protocol's registry.json there, or set"
             " CORRAL_ACP_REGISTRY to where it is.",
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    for entry in registry.agents:
-        if entry.id == id:
-            return listed_agent(entry, str(path))
-    known = ", ".join(sorted(entry.id for entry in registry.agents))
-    raise UnknownAgent(f"{path} lists no agent {id!r}", hint=f"It lists: {known}.")
+    return agents.listed(registry, id, str(path))
 
 
 def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
@@ -178,9 +166,7 @@ def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, An
         table = _table(path, _table(path, tables, "agents"), name)
         if "command" in table:
             if name == agent:
-                from corral.agents.declared import OWN
-
-                found |= {key: value for key, value in table.items() if key not in OWN}
+                found |= agents.options_of(table)
             continue
         try:
             known = agents.find(name).name
