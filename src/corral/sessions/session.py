@@ -107,6 +107,11 @@ class Session:
             options["policy"] = replace(policy, own_mcp="allow")
         if prepared.agent.driver is not None:
             return prepare(self._agent, options)
+        if prepared.run.replay is not None:
+            raise ConfigError(
+                "a recording calls no tools: replay and tools both given",
+                hint="Test the functions by themselves, or drive the agent with a ModelServer.",
+            )
         from corral.sessions.tool_server import ToolServer
 
         self._server = await ToolServer(self._tools).__aenter__()

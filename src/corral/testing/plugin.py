@@ -1,0 +1,95 @@
+"""Tests of your own automation that replay a recorded agent: a plugin for pytest.
+
+::
+
+    def test_it_answers(agent_cassette):
+        result = corral.run_sync("gemini", "Say hello", **agent_cassette("gemini"))
+        assert result.ok
+
+``pytest --corral-record`` runs the real agent and records it beside the test file, in
+``cassettes/``; without the option the recording answers: no agent, no key, no network.
+Loaded with every run of pytest, so it loads nothing itself before a test asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from corral.keywords import Options
+
+_UNSAFE = re.compile(r"[^\w.-]+")
+LONGEST_NAME = 100
+"""Letters: a file's name has a limit, a test's with its parameters has none."""
+
+
+class AgentCassette(Protocol):
+    """What the fixture ``agent_cassette`` gives."""
+
+    def __call__(self, agent: str) -> Options:
+        """The options to give to ``corral.run`` or ``corral.session`` for this agent."""
+        ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("corral")
+    group.addoption(
+        "--corral-record",
+        action="store_true",
+        help="run the real agents, and record them anew for the fixture agent_cassette",
+    )
+
+
+@pytest.fixture
+def agent_cassette(request: pytest.FixtureRequest) -> Iterator[AgentCassette]:
+    """Options for an agent that is recorded with ``--corral-record``, and replayed without."""
+    # All runs of one test are one file; without this each would begin it anew.
+    from corral.io.record import RUN
+
+    before = os.environ.get(RUN)
+    os.environ[RUN] = os.urandom(8).hex()
+    yield _Cassettes(request)
+    if before is None:
+        os.environ.pop(RUN, None)
+    else:
+        os.environ[RUN] = before
+
+
+class _Cassettes:
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._node = request.node
+        self._is_recording = bool(request.config.getoption("--corral-record"))
+
+    def __call__(self, agent: str) -> Options:
+        path = self._path(agent)
+        if self._is_recording:
+            return {"record_to": path}
+        if not os.path.exists(path):
+            pytest.fail(
+                f"nothing was recorded for this test: {path} is missing\n"
+                f"Record it with the real agent: pytest --corral-record '{self._node.nodeid}'",
+                pytrace=False,
+            )
+        return {"replay": path}
+
+    def _path(self, agent: str) -> str:
+        """``cassettes/FILE/TEST.AGENT.ndjson`` beside the test file."""
+        folder, file = os.path.split(self._node.path)
+        test = self._node.nodeid.partition("::")[2]
+        name = f"{_named(test)}.{_named(agent)}.ndjson"
+        return os.path.join(folder, "cassettes", os.path.splitext(file)[0], name)
+
+
+def _named(text: str) -> str:
+    """As a part of a file's name; what is cut off or changed still makes a difference."""
+    name = _UNSAFE.sub("-", text.replace("::", ".")).strip("-")
+    if len(name) <= LONGEST_NAME and name == text.replace("::", ".").rstrip("]").replace("[", "-"):
+        return name
+    from hashlib import sha256
+
+    return f"{name[:LONGEST_NAME]}-{sha256(text.encode()).hexdigest()[:8]}"
