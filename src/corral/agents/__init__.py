@@ -74,7 +74,7 @@ def usual(model: str | None) -> str:
     return model
 
 
-def declared(name: str, table: Mapping[str, Any], source: str) -> Agent:
+def from_table(name: str, table: Mapping[str, Any], source: str) -> Agent:
     """The agent that a table with a ``command`` describes; see ``declared.py``."""
     from corral.agents.declared import declared_agent
 
@@ -88,7 +88,7 @@ def options_of(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in OWN}
 
 
-def listed(registry: bytes, id: str, source: str) -> Agent:
+def from_registry(registry: bytes, id: str, source: str) -> Agent:
     """An agent of the Agent Client Protocol's registry."""
     from corral.agents.declared import listed_agent
 

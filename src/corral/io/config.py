@@ -141,7 +141,7 @@ def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
             f"{path}: [agents.{name}] has a command, and is the name of an agent that is known",
             hint="Give yours another name; program = names another program for a known one.",
         )
-    return agents.declared(name, table, str(path))
+    return agents.from_table(name, table, str(path))
 
 
 def _listed(id: str) -> Agent:
@@ -156,7 +156,7 @@ def _listed(id: str) -> Agent:
             hint="Save the Agent Client Protocol's registry.json there, or set"
             " CORRAL_ACP_REGISTRY to where it is.",
         ) from error
-    return agents.listed(registry, id, str(path))
+    return agents.from_registry(registry, id, str(path))
 
 
 def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
