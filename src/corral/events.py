@@ -76,6 +76,8 @@ class Init(Envelope, frozen=True, tag="init"):
     agent_version: str | None = None
     capabilities: tuple[str, ...] = ()
     resumed: bool = False
+    auth: str | None = None
+    """Whose bill it is, where that can be told: ``api_key`` or ``subscription``."""
     version: int = msgspec.field(default_factory=lambda: VERSION)
     """Always written: a plain default would be left out."""
 

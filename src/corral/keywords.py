@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from corral.content import Effort, McpServer
 from corral.options import ApprovalMode, Inherit, PermissionMode, Via
@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     track_files: bool
     allow_file_reads: bool
     allow_file_writes: bool
+    auth: Literal["api_key", "subscription", "inherit"] | None
     auth_method: str | None
     thinking: bool
     permission_mode: PermissionMode

@@ -73,6 +73,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_file_reads: bool = False
     """Read files for the agent, where it asks its client to."""
     allow_file_writes: bool = False
+    auth: Literal["api_key", "subscription", "inherit"] | None = None
+    """Whose bill it is, where an agent could be paid for in two ways; ``inherit`` leaves it to
+    the agent."""
     auth_method: str | None = None
     """One of the ways an agent offers to sign in; none unless asked for."""
     thinking: bool = True

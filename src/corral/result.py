@@ -38,6 +38,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resume_token: str | None = None
     model: str | None = None
     agent_version: str | None = None
+    auth: str | None = None
+    """Which family of credentials was used, where that can be told."""
     duration: float = 0.0
     """Seconds."""
     error: Error | None = None
@@ -101,6 +103,7 @@ class Fold:
             resume_token=done.resume_token,
             model=done.model or self._init.model,
             agent_version=self._init.agent_version,
+            auth=self._init.auth,
             duration=done.duration_ms / 1000,
             error=done.error,
         )

@@ -264,6 +264,7 @@ _HEADLESS = Agent(
     env_family=gemini_launch.ENV_FAMILY,
     secret_env=gemini_launch.SECRET_ENV,
     credential_files=gemini_launch.CREDENTIAL_FILES,
+    login_files=(".gemini/oauth_creds.json",),
     user_settings=gemini_launch.USER_SETTINGS,
     user_files=gemini_launch.USER_FILES,
     project_files=gemini_launch.PROJECT_FILES,

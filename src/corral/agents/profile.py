@@ -218,6 +218,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Names that reach it from our environment; ``X_*`` stands for all that begin so."""
     secret_env: tuple[str, ...] = ()
     """Of the family, those whose values are secrets."""
+    subscription_env: tuple[str, ...] = ()
+    """Of the secrets, those that stand for a sign-in and not for a key."""
+    login_files: tuple[str, ...] = ()
+    """Of ``credential_files``, those that show that somebody signed in; unset, all of them."""
     credential_files: tuple[str, ...] = ()
     """Relative to the real home; linked into the private one."""
     user_settings: str | None = None

@@ -72,6 +72,11 @@ from corral.sessions.session import Session
     type=click.Choice(["nothing", "project", "user"]),
     help="Whose settings take effect besides ours.  [default: nothing]",
 )
+@click.option(
+    "--auth",
+    type=click.Choice(["api_key", "subscription", "inherit"]),
+    help="Whose bill it is, where there are two ways to pay.",
+)
 @click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
 @click.option("--program", help="The agent's program.  [default: looked for]")
 @click.option("--record-to", metavar="FILE", help="Record the conversation with the program.")
@@ -127,6 +132,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "sandbox": given["sandbox"] or None,
         "inherit": given["inherit"],
         "via": given["via"],
+        "auth": given["auth"],
         "pass_env": list(given["env"]) or None,
         "program": given["program"],
         "record_to": given["record_to"],

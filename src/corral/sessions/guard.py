@@ -201,6 +201,7 @@ class Guard:
             cwd=init.cwd or ours.cwd,
             tools=init.tools or ours.tools,
             agent_version=init.agent_version or ours.agent_version,
+            auth=init.auth or ours.auth,
             capabilities=init.capabilities or ours.capabilities,
             resumed=init.resumed or ours.resumed,
         )

@@ -19,6 +19,7 @@ from corral.io import config, environment, folders, programs
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
+from corral.sessions.credentials import choose
 
 COMMON = frozenset(
     {
@@ -30,6 +31,7 @@ COMMON = frozenset(
         "idle_timeout",
         "startup_timeout",
         "grace",
+        "auth",
         "env",
         "pass_env",
         "program",
@@ -58,6 +60,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     credentials: tuple[str, ...]
     project_files: tuple[str, ...]
     user_settings: dict[str, Json]
+    auth: str | None = None
+    """Whose bill it is, where that can be told."""
 
     def place(self, folder: Path) -> Place:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""
@@ -94,13 +98,15 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         _attached(os.path.join(cwd, path))
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
-    credentials = _in_home(agent.credential_files)
+    chosen = choose(agent, run, env, _in_home(agent.credential_files))
+    credentials = chosen.files
     return Prepared(
         agent=agent,
         run=run,
         cwd=cwd,
         program=program,
-        environment=env,
+        environment=chosen.environment,
+        auth=chosen.family,
         compiled=compiled,
         linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),
         credentials=credentials,

@@ -152,6 +152,7 @@ class Turn:
             model=prepared.run.model,
             cwd=prepared.cwd,
             agent_version=prepared.program.version,
+            auth=prepared.auth,
             capabilities=prepared.agent.capabilities,
             resumed=meta.session_id is not None,
             run_id=f"{meta.id}.{meta.turns + 1}",

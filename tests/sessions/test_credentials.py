@@ -1,0 +1,75 @@
+"""Whose bill it is: told, it holds; not told and in doubt, it is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from scripted import GOOD, scripted
+
+import corral
+from corral.errors import AuthenticationFailed, ConfigError
+from corral.sessions.prepare import prepare
+
+LOGIN = ".gemini/oauth_creds.json"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def signed_in(home: Path) -> None:
+    (home / LOGIN).parent.mkdir()
+    (home / LOGIN).write_text("{}")
+
+
+def options(workspace: Path, **more: object) -> dict[str, object]:
+    return {**scripted(workspace), **more}
+
+
+def test_two_ways_to_pay_are_refused_until_one_is_named(
+    home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed_in(home)
+    monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
+    with pytest.raises(ConfigError, match="paid for in two ways: GEMINI_API_KEY") as raised:
+        prepare("gemini-cli", options(workspace, env={}))
+    assert "--auth" in (raised.value.hint or "")
+    by_key = prepare("gemini-cli", options(workspace, env={}, auth="api_key"))
+    assert (by_key.auth, by_key.credentials) == ("api_key", ())
+    assert by_key.environment.values["GEMINI_API_KEY"] == "key-0123456789"
+    by_login = prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
+    assert (by_login.auth, by_login.credentials) == ("subscription", (LOGIN,))
+    assert "GEMINI_API_KEY" not in by_login.environment.values
+    left = prepare("gemini-cli", options(workspace, env={}, auth="inherit"))
+    assert (left.auth, left.credentials) == ("api_key", (LOGIN,))
+
+
+def test_what_is_asked_for_and_not_there_is_told_before_anything_starts(
+    home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AuthenticationFailed, match="no key for Gemini CLI") as raised:
+        prepare("gemini-cli", options(workspace, env={}, auth="api_key"))
+    assert "GEMINI_API_KEY" in (raised.value.hint or "")
+    monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
+    with pytest.raises(AuthenticationFailed, match="nobody has signed in"):
+        prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
+
+
+async def test_the_result_says_whose_bill_it_was(
+    home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
+    result = await corral.run("gemini-cli", GOOD, **scripted(workspace))
+    assert result.auth == "api_key"
+    assert os.environ["HOME"] == str(home)
+
+
+def test_a_word_that_is_no_way_to_pay_is_refused(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="auth"):
+        prepare("gemini-cli", options(workspace, auth="barter"))
