@@ -178,3 +178,21 @@ def test_a_file_too_large_is_refused_before_it_is_read(
     with pytest.raises(OSError, match="over 10 bytes"):
         files.read(f"{workspace}/big")
     assert files.read(f"{workspace}/fits") == "x" * 10
+
+
+@pytest.mark.parametrize(
+    ("path", "may"),
+    [
+        ("new.txt", True),
+        ("sub/../new.txt", True),
+        ("../up.txt", False),
+        ("/etc/hosts", False),
+        ("more/a.txt", True),
+        ("link/a.txt", False),
+    ],
+)
+def test_leave_to_write_is_for_the_workspace_and_the_writable_folders(
+    workspace: Path, tmp_path: Path, path: str, may: bool
+) -> None:
+    (workspace / "link").symlink_to(tmp_path)
+    assert ClientFiles(str(workspace), (), ("more",)).may_write(path) == may

@@ -47,6 +47,7 @@ QUIRKS = {
     ),
     "acp-claude": Quirks(name_from_meta=("claudeCode", "toolName"), mcp_prefixes=("mcp__",)),
     "acp-opencode": Quirks(name_from_title=True, usage="last_step", unoffered_fs=True),
+    "acp-codex-e500": Quirks(nameless_errors=True),
     "acp-": Quirks(),
 }
 

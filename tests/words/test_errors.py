@@ -39,6 +39,7 @@ EXITS = {
     "PolicyNotLoaded": 5,
     "AuthenticationFailed": 6,
     "AccessDenied": 6,
+    "PermissionRefused": 5,
     "ModelNotFound": 1,
     "InvalidRequest": 1,
     "InputRejected": 1,

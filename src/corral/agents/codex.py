@@ -14,9 +14,12 @@ Facts hold for 0.166.0, each seen in a run of the real program:
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.agents import codex_failures, codex_items, codex_launch, codex_policy
-from corral.agents.profile import Agent, Package, Probe
+from corral.agents.profile import ACP_OPTIONS, Agent, Package, Probe
 from corral.models.openai_schema import is_strict
+from corral.wire.acp_quirks import Quirks
 
 _LIBC = "unknown-linux-musl"
 
@@ -63,4 +66,32 @@ HEADLESS = Agent(
     noise=codex_failures.NOISE,
 )
 
-AGENTS = (HEADLESS,)
+QUIRKS = Quirks(
+    mcp_prefixes=("mcp__",), mcp_from_input=True, nameless_errors=True, late_updates=0.1
+)
+
+PEER = replace(
+    HEADLESS,
+    name="codex-acp",
+    aliases=(),
+    description="Codex as a peer that stays, by the bridge codex-acp: it asks for each change",
+    transport="acp",
+    programs=("codex-acp",),
+    package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
+    frames=None,
+    translator=None,
+    read_stderr=None,
+    compile=codex_policy.compile_asking,
+    launch=codex_launch.launch_acp,
+    explain=codex_failures.explain_acp,
+    quirks=QUIRKS,
+    model_at_start=True,
+    # A mode of its own, such as the one that writes in silence, would undo the policy.
+    supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"retries"},
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    native_schema=None,
+    usage_of_session=False,
+    asks=True,
+)
+
+AGENTS = (HEADLESS, PEER)

@@ -86,6 +86,16 @@ def explain(ending: Ending) -> CorralError | None:
     return None
 
 
+def explain_acp(ending: Ending) -> CorralError | None:
+    """Of the bridge: what it says of an error, or its end."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.kind == "-32000":
+        return errors.AuthenticationFailed(finish.message or "no word of why", hint=KEY_HINT)
+    return of_text((finish.message or "Codex reported an error without saying which").strip())
+
+
 def of_text(message: str) -> CorralError:
     """Of an API error only the text is told; its JSON, where it is that."""
     text, low = _inner(message), message.lower()

@@ -9,8 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 
-from corral.agents.codex_policy import allows_server, compile_policy, toml
+from corral.agents.codex_policy import (
+    allows_server,
+    compile_policy,
+    mode_acp,
+    settings_acp,
+    toml,
+)
 from corral.agents.profile import Launch, Place, image_name
 from corral.content import McpServer
 from corral.errors import AuthenticationFailed, ConfigError
@@ -93,6 +100,25 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
         files=files,
         notes=notes,
     )
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The bridge: its settings come as JSON, and its mode is the one for the policy."""
+    lines, notes = provider(run, place)
+    lines += ["project_doc_max_bytes=0", "skills.include_instructions=false"]
+    lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={_list([*SECRET_ENV])}"]
+    lines += [f"features.{name}=false" for name in (*_OFF, "hooks", "unbounded_connection_retries")]
+    if run.model is not None:
+        lines.append(f"model={toml(run.model)}")
+    lines += settings_acp(run.policy)
+    env = {
+        **environment(run, place),
+        "CODEX_CONFIG": json.dumps(tomllib.loads("\n".join(lines))),
+        "INITIAL_AGENT_MODE": mode_acp(run.policy),
+        "NO_BROWSER": "1",
+    }
+    files = {".codex/config.toml": ""}
+    return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
 
 
 def environment(run: Run, place: Place) -> dict[str, str]:

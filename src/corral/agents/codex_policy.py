@@ -152,6 +152,55 @@ def _row(policy: Policy, capability: Capability) -> Row:
     return Row(capability, verdict, enforcement, "; ".join(notes))
 
 
+def mode_acp(policy: Policy) -> str:
+    """Of the bridge: its own default writes in silence. In ``read-only`` it asks for each
+    change, and what is allowed then runs outside its sandbox."""
+    return "agent-full-access" if policy.is_unlimited else "read-only"
+
+
+def settings_acp(policy: Policy) -> list[str]:
+    if policy.is_unlimited:
+        return ['web_search="live"']
+    search = "live" if policy.verdict("network") == "allow" else "disabled"
+    off = ["multi_agent", "shell_tool", "unified_exec"]
+    if policy.verdict("read") != "allow":
+        off.append("view_image")
+    return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
+
+
+def compile_asking(policy: Policy, run: Run) -> Compiled:
+    """For the bridge, whose questions come to us."""
+    if policy.is_unlimited:
+        return compile_policy(policy, run)
+    rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
+    return Compiled(rows)
+
+
+def _asking_row(policy: Policy, run: Run, capability: Capability) -> Row:
+    verdict = policy.verdict(capability)
+    lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
+    if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
+        why = "a command that it asks leave for would leave its sandbox"
+        why = "it has no such lists, and no default that asks" if lists else why
+        return Row(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
+    if capability == "write":
+        return Row(
+            capability, verdict, "brokered", "each patch is asked for; a refusal ends the turn"
+        )
+    if capability == "mcp" and verdict != "allow" and _foreign(run):
+        why = "a tool that calls itself read-only is not asked for: codex-cli can"
+        return Row(capability, verdict, "impossible", why)
+    if capability == "mcp":
+        return Row(capability, verdict, "brokered")
+    reads = "images alone" if verdict == "allow" else "nothing"
+    notes = {"shell": "its shell is off", "read": f"{reads}: it reads by its shell, which is off"}
+    return Row(capability, verdict, "native", notes.get(capability, ""))
+
+
+def _foreign(run: Run) -> bool:
+    return any(server.name != OWN_SERVER for server in run.mcp_servers)
+
+
 def _is_named(policy: Policy, capability: Capability) -> bool:
     return any(name in policy.deny_tools for name in _TOOLS_OF.get(capability, ()))
 

@@ -271,6 +271,11 @@ class AcpBackend:
             )
         if finish.ok:
             return None
+        if finish.kind == "cancelled" and guard.denied:  # not by us: then nobody asks why
+            return errors.PermissionRefused(
+                f"the agent gave up when it got no leave: {guard.denied[-1].name}",
+                hint="Allow it in the policy, or give ask= somebody to put it to.",
+            )
         stopped = _STOPPED.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")

@@ -44,6 +44,11 @@ class Broker:
         self._timeout = timeout
         self._turn = asyncio.Lock()
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the policy knows no workspace."""
+        return self._policy.is_unlimited
+
     def at_once(self, action: Action) -> Answer | None:
         """The answer where nobody need be asked; None where a person decides."""
         ruling = decide(self._policy, action)

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import TypeAlias
 
-from corral.events import FileChange, Json, PermissionDecision, PermissionRequest
-from corral.policy import Action
+from corral.events import FileChange, Json, PermissionDecision, PermissionRequest, ToolUse
+from corral.policy import CAPABILITY_OF, Action
 from corral.sessions.broker import Answer, Broker
 from corral.sessions.client_files import ClientFiles, Outside
 from corral.wire.acp import Acp
@@ -16,6 +16,8 @@ from corral.wire.acp_commands import Ask, Command, Serve, Withdrawn
 from corral.wire.stream import Item
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
+_OWN = ("mcp_corral_", "mcp__corral__")
+"""How the tools of our own server are named, by one agent or another."""
 
 
 class Chat:
@@ -51,13 +53,21 @@ class Chat:
             input=call.input,
         )
         self.inbox.append(request)
-        action = Action(call.name, call.kind, ask.command, own=call.name.startswith("mcp_corral_"))
+        action = Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
         answer = self._broker.at_once(action)
+        if answer is not None and answer.decision == "allow_once" and self._leads_outside(call):
+            answer = Answer("deny", "policy", "outside the workspace, and not writable")
         if answer is not None:
             self._decided(ask, answer)
             return
         task = asyncio.get_running_loop().create_task(self._put(ask, request))
         self._questions[str(ask.request_id)] = task
+
+    def _leads_outside(self, call: ToolUse) -> bool:
+        """Leave to write is for the workspace and the writable folders."""
+        if self._broker.is_unlimited or CAPABILITY_OF[call.kind] != "write":
+            return False
+        return not all(map(self._files.may_write, call.paths))
 
     def withdrawn(self, withdrawn: Withdrawn) -> None:
         question = self._questions.pop(str(withdrawn.request_id), None)

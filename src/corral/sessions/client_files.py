@@ -6,6 +6,7 @@ leads out is outside, and so is ``/repo-evil`` beside ``/repo``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,6 +48,14 @@ class ClientFiles:
         whole.parent.mkdir(parents=True, exist_ok=True)
         whole.write_bytes(content.encode())
         return whole, new
+
+    def may_write(self, path: str) -> bool:
+        """Whether it is the workspace's, or of the folders that are writable."""
+        try:
+            self._inside(os.path.join(self._writable[0], path), self._writable)
+        except Outside:
+            return False
+        return True
 
     def _inside(self, path: str, roots: list[Path]) -> Path:
         if not Path(path).is_absolute():

@@ -23,6 +23,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """The title of a shell call is its command, whole; its input is not sent."""
     mcp_prefixes: tuple[str, ...] = ()
     """Tools whose name begins so are of a tool server; the protocol knows no such kind."""
+    mcp_from_input: bool = False
+    """A call of a tool server names the server and the tool in its input, and nowhere else."""
     injected_text: tuple[str, ...] = ()
     """Pieces of the answer that begin so are no answer, but the agent's own remarks."""
     error_text: str = ""

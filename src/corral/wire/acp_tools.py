@@ -73,6 +73,11 @@ class OpenCall:
         mine, quirks = self._fields, self._quirks
         kind = KINDS.get(mine.kind or "", "other")
         name = self._missing() or self._named or mine.kind or "other"
+        match mine.raw_input:
+            case {"server": str(server), "tool": str(tool)} if quirks.mcp_from_input:
+                name = f"mcp__{server}__{tool}"
+            case _:
+                pass
         if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
             kind = "mcp"
         given = mine.raw_input or _described(mine.content or ())

@@ -1,0 +1,127 @@
+"""How the bridge codex-acp is started, and what it is held to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from corral import Policy, agents, errors
+from corral.agents.codex import QUIRKS
+from corral.agents.profile import Ending, Launch, Place
+from corral.options import Run
+from corral.wire.acp_frames import ToolFields
+from corral.wire.acp_tools import OpenCall
+from corral.wire.stream import Finish
+
+AGENT = agents.find("codex-acp")
+KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
+
+
+def launch(**options: Any) -> Launch:
+    place = Place(
+        program=("node", "/opt/codex-acp"),
+        version="2.6.0",
+        cwd="/work/repo",
+        home="/state/home",
+        tmp="/state/tmp",
+        env=KEY,
+    )
+    return AGENT.launch(Run.build(AGENT.name, options), place, "", None)
+
+
+def config(started: Launch) -> dict[str, Any]:
+    return json.loads(started.env["CODEX_CONFIG"])  # type: ignore[no-any-return]
+
+
+def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
+    rows = AGENT.compile(policy, Run.build(AGENT.name, options)).report
+    return {row.capability: (row.verdict, row.enforcement) for row in rows}
+
+
+def test_it_gets_its_settings_as_json_without_a_secret() -> None:
+    started = launch(model="gpt-5.5", retries=2)
+    told = config(started)
+    assert started.argv == ("node", "/opt/codex-acp")
+    assert "canary" not in json.dumps([started.argv, started.env, started.files])
+    assert (told["model"], told["model_provider"]) == ("gpt-5.5", "corral")
+    assert told["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
+    assert told["model_providers"]["corral"]["stream_max_retries"] == 2
+    assert told["features"]["plugins"] is False
+    assert (told["project_doc_max_bytes"], told["allow_login_shell"]) == (0, False)
+    assert started.env["CODEX_HOME"] == "/state/home/.codex"
+
+
+def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
+    for policy in ("reads", "edits", Policy()):
+        started = launch(policy=policy)
+        assert started.env["INITIAL_AGENT_MODE"] == "read-only"
+        assert config(started)["features"]["shell_tool"] is False
+        assert config(started)["web_search"] == "disabled"
+    free = launch(policy="all")
+    assert free.env["INITIAL_AGENT_MODE"] == "agent-full-access"
+    assert "shell_tool" not in config(free)["features"]
+    assert "session_mode" not in AGENT.supports
+    blind = launch(policy=Policy(read="deny", network="allow"))
+    assert config(blind)["features"]["view_image"] is False
+    assert config(blind)["web_search"] == "live"
+
+
+@pytest.mark.parametrize(
+    ("policy", "capability", "row"),
+    [
+        (Policy.edits(), "write", ("allow", "brokered")),
+        (Policy(), "write", ("ask", "brokered")),
+        (Policy(), "shell", ("ask", "native")),
+        (Policy(shell="allow"), "shell", ("allow", "impossible")),
+        (Policy(shell_rules=("allow ls",)), "shell", ("ask", "impossible")),
+        (Policy(deny_tools=("apply_patch",)), "write", ("ask", "impossible")),
+        (Policy.native(), "read", ("ask", "impossible")),
+        (Policy.full(), "shell", ("allow", "native")),
+        (Policy(mcp="deny"), "mcp", ("deny", "brokered")),
+    ],
+)
+def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[str, str]) -> None:
+    assert report(policy)[capability] == row
+
+
+def test_a_server_that_may_not_be_used_is_refused() -> None:
+    notes: dict[str, Any] = {"name": "notes", "command": ["notes"]}
+    own: dict[str, Any] = {"name": "corral", "url": "http://h/"}
+    assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == ("deny", "impossible")
+    assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == ("allow", "brokered")
+    assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == ("deny", "brokered")
+
+
+def test_a_tool_of_a_server_is_known_by_its_input() -> None:
+    call = OpenCall("c", QUIRKS, nameless=False)
+    call.learn(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
+    assert (call.use().name, call.use().kind) == ("mcp__corral__double", "mcp")
+    plain = OpenCall("c", QUIRKS, nameless=False)
+    plain.learn(ToolFields(kind="execute", raw_input={"command": "ls"}))
+    assert plain.use().kind == "execute"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected"),
+    [
+        ("-32000", "Authentication required", errors.AuthenticationFailed),
+        ("agent_error", "We’re currently experiencing high demand.\n\n", errors.ServerFailed),
+        ("-32603", "Internal error", errors.ProcessFailed),
+    ],
+)
+def test_what_it_says_of_an_error_is_told_as_its_kind(
+    kind: str, message: str, expected: type[Exception]
+) -> None:
+    finish = Finish(ok=False, kind=kind, message=message)
+    run = Run.build(AGENT.name)
+    ending = Ending(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
+    told = AGENT.explain(ending)
+    assert told is not None
+    assert type(told) is expected
+    assert told.message == message.strip()
+
+
+def test_it_inherits_nothing() -> None:
+    assert "inherit" not in AGENT.supports
