@@ -111,10 +111,11 @@ class _Stage:
         return parsed(self.eraser.clean(line))
 
     def _greets(self, take: Take, first: bytes | None, like: Likeness) -> bool:
-        """Whether the first message is that of the take."""
+        """Whether what comes first is of the take; where several talk it may stand anywhere."""
         if first is None:
             return True
-        return like.message(parsed(take.typed.split(b"\n", 1)[0]), self.got(first))
+        got = self.got(first)
+        return any(like.message(parsed(line), got) for line in take.typed.splitlines())
 
     def _then(self, take: Take, like: Likeness) -> Json:
         """What the program was told by its command line, its input and the files they name."""

@@ -45,11 +45,15 @@ def replayed(agent: Agent, run: Run) -> tuple[Agent, Found, Environment]:
             f"{path} was recorded with {head.agent}, not with {agent.name}",
             hint=f"Replay it with {head.agent}, or record it anew.",
         )
-    # The keys it was recorded with, by name: an agent's launch asks for one, and for no more.
+    # The keys it was recorded with, by name: an agent's launch asks for one. Those of this
+    # machine, and who is signed in here, must make no difference.
     names = [name for name in agent.secret_env if name in head.secrets] or agent.secret_env[:1]
     keys = {name: f"no-key-is-needed-{name}" for name in names}
-    env = environment.gather(agent, run, {**os.environ, **keys})
-    agent = replace(agent, explain=_explain(agent), load_needs_new_minute=False)
+    ours = {name: value for name, value in os.environ.items() if name not in agent.secret_env}
+    env = environment.gather(agent, run, {**ours, **keys})
+    agent = replace(
+        agent, explain=_explain(agent), credential_files=(), load_needs_new_minute=False
+    )
     return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
 
 

@@ -26,6 +26,8 @@ LONGEST_DIFF = 3000
 """Characters: an error keeps the last 4,000 of what a program says."""
 
 _PORT = re.compile(r"\b(127\.0\.0\.1|localhost|\[::1\]):\d+")
+_WHOLE = r"(?![\w-]|\.\w)"
+"""``/a/b`` is no part of ``/a/bc`` or ``/a/b.old``; but a full stop may end a sentence."""
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
 
 
@@ -38,9 +40,11 @@ class Places:
         self._names: dict[str, str] = {}
         for name, path in longest:
             self._names.setdefault(path, name)
-        # `/a/b` is no part of `/a/bc` or `/a/b.old`; a full stop may end a sentence.
-        paths = "|".join(re.escape(path) for path in self._names)
-        self._any = re.compile(rf"({paths})(?![\w-]|\.\w)") if paths else None
+        forms = "|".join(
+            re.escape(path) + (_WHOLE if "/" in path or "\\" in path else "")
+            for path in self._names
+        )
+        self._any = re.compile(f"({forms})") if forms else None
 
     def named(self, text: str) -> str:
         """The text with every folder under its name."""

@@ -1,0 +1,246 @@
+"""Runs that are recorded, and played again without the agent."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+import pytest
+from laws import lawful
+from scripted import GOOD, PROGRAM, children, marked
+
+import corral
+from corral import errors
+from corral.events import Done, Text
+from corral.io import cassette
+from corral.keywords import Options
+from corral.sessions.broker import Asker
+
+PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+TALK = "text hello\ncwd\nthought hm\nask execute ls -l\nstderr ouch\nusage 20 8\ntext bye"
+KEY = "scripted-key-0123456789"
+
+
+def peer(*arguments: str) -> str:
+    return shlex.join([sys.executable, "-S", "-E", str(PEER), "--acp", *arguments])
+
+
+async def talk(
+    agent: str, *prompts: str, ask: Asker | None = None, **options: Unpack[Options]
+) -> list[corral.Event]:
+    found: list[corral.Event] = []
+    wanted: Options = {"timeout": 30, "startup_timeout": 20, "grace": 1, **options}
+    async with corral.session(agent, ask=ask, **wanted) as session:
+        for prompt in prompts:
+            found += lawful([event async for event in session.prompt(prompt)])
+    assert children() == []
+    return found
+
+
+def essence(stream: list[corral.Event], cwd: Path) -> list[dict[str, Any]]:
+    """The events without what is of one run alone."""
+    text = msgspec.json.encode(stream).decode().replace(str(cwd), "CWD")
+    events: list[dict[str, Any]] = msgspec.json.decode(text)
+    for event in events:
+        for name in ("ts", "run_id", "duration_ms", "resume_token"):
+            event.pop(name, None)
+        for error in (event, event.get("error") or {}):
+            error.get("facts", {}).pop("argv", None)
+    return events
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere" / "deeper"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    return tmp_path / "tape.ndjson"
+
+
+def yes(_: object) -> corral.events.Decision:
+    return "allow_once"
+
+
+def stop_of(stream: list[corral.Event]) -> corral.events.Error:
+    done = stream[-1]
+    assert isinstance(done, Done)
+    assert done.error
+    return done.error
+
+
+async def test_a_talk_is_replayed_to_the_same_events_in_another_folder(
+    workspace: Path, other: Path, tape: Path
+) -> None:
+    prompts = (TALK, "history")
+    then = await talk(peer(), *prompts, ask=yes, cwd=workspace, record_to=tape)
+    now = await talk(peer(), *prompts, ask=yes, cwd=other, replay=tape)
+    assert essence(then, workspace) == essence(now, other)
+    assert str(other) in "".join(event.delta for event in now if isinstance(event, Text))
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        GOOD,
+        "init\nuse write_file a.txt\nused write_file\ntext done\nresult",
+        "init\ntext half",
+        "init\nraw not json\ntext x\nstderr a word\nresult",
+        "stderr quota exceeded\nexit 41",
+        "init\ndie 9",
+        "init\nmany 5000\nresult",
+    ],
+)
+async def test_a_process_a_prompt_is_replayed_to_the_same_events(
+    orders: str, workspace: Path, other: Path, tape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = await talk(
+        "gemini-cli",
+        orders,
+        cwd=workspace,
+        record_to=tape,
+        program=PROGRAM,
+        env={"GEMINI_API_KEY": KEY},
+    )
+    monkeypatch.setenv("PATH", "/nowhere")
+    now = await talk("gemini-cli", orders, cwd=other, replay=tape)
+    assert essence(then, workspace) == essence(now, other)
+
+
+async def test_each_prompt_of_a_session_has_its_own_answer(workspace: Path, tape: Path) -> None:
+    prompts = (GOOD, "init\ntext second\nresult", GOOD)
+    env = {"GEMINI_API_KEY": KEY}
+    then = await talk(
+        "gemini-cli", *prompts, cwd=workspace, record_to=tape, program=PROGRAM, env=env
+    )
+    assert len(cassette.read(tape)) == 3
+    now = await talk("gemini-cli", *prompts, cwd=workspace, replay=tape)
+    assert essence(then, workspace) == essence(now, workspace)
+    more = await talk("gemini-cli", *prompts, GOOD, cwd=workspace, replay=tape)
+    assert stop_of(more).code == "replay_mismatch"
+    assert "wanted once more" in stop_of(more).message
+
+
+async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape: Path) -> None:
+    await talk(peer(), "text one", "text two", cwd=workspace, record_to=tape)
+    now = await talk(peer(), "text one", "text three", cwd=workspace, replay=tape)
+    error = stop_of(now)
+    assert error.code == "replay_mismatch"
+    assert '-        "text": "text two"\n+        "text": "text three"' in error.message
+    assert "record the conversation anew" in (error.hint or "")
+    with pytest.raises(errors.ReplayMismatch):
+        await corral.run(peer(), "text 1", cwd=workspace, replay=tape, check=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "change"),
+    [
+        ("init\ntext another\nresult", {}),
+        (GOOD, {"model": "gemini-2.5-pro"}),
+        (GOOD, {"policy": "all"}),
+        (GOOD, {"system_prompt": "Be brief."}),
+    ],
+    ids=["prompt", "model", "policy", "system-prompt"],
+)
+async def test_a_process_that_is_told_otherwise_ends_in_a_difference(
+    prompt: str, change: Options, workspace: Path, tape: Path
+) -> None:
+    made: Options = {"cwd": workspace, "model": "gemini-2.5-flash", "policy": "edits"}
+    then: Options = {**made, "record_to": tape, "program": PROGRAM, "env": {"GEMINI_API_KEY": KEY}}
+    await talk("gemini-cli", GOOD, **then)
+    now: Options = {**made, **change, "replay": tape}
+    error = stop_of(await talk("gemini-cli", prompt, **now))
+    assert error.code == "replay_mismatch"
+    assert "\n-" in error.message
+    assert "\n+" in error.message
+
+
+async def test_a_prompt_that_reaches_the_agent_in_a_file_counts_too(
+    workspace: Path, other: Path, tape: Path
+) -> None:
+    env = {"GEMINI_API_KEY": KEY}
+    said = "Read @README.md"
+    await talk("gemini-cli", said, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
+    same = await talk("gemini-cli", said, cwd=other, replay=tape)
+    assert stop_of(same).code == "stream_broken"  # as it was: the program knows no such word
+    now = await talk("gemini-cli", "Read @LICENSE", cwd=other, replay=tape)
+    assert "@README.md" in stop_of(now).message
+    assert "@LICENSE" in stop_of(now).message
+
+
+async def test_another_answer_to_a_question_is_a_difference(workspace: Path, tape: Path) -> None:
+    await talk(peer(), TALK, ask=yes, cwd=workspace, record_to=tape)
+    now = await talk(peer(), TALK, cwd=workspace, replay=tape)
+    assert stop_of(now).code == "replay_mismatch"
+    assert '-      "optionId": "b-once"' in stop_of(now).message
+
+
+async def test_a_session_that_is_left_early_replays(workspace: Path, tape: Path) -> None:
+    await talk(peer(), "text one", "text two", cwd=workspace, record_to=tape)
+    now = await talk(peer(), "text one", cwd=workspace, replay=tape)
+    assert isinstance(now[-1], Done)
+    assert now[-1].status == "success"
+
+
+async def test_what_a_recorded_agent_left_is_gone_with_it(workspace: Path, tape: Path) -> None:
+    await talk(peer(), "child\ndaemon\ntext x", cwd=workspace, record_to=tape)
+    assert marked() == []
+
+
+async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
+    workspace: Path, tape: Path
+) -> None:
+    async with corral.session(peer(), cwd=workspace, record_to=tape, grace=1) as session:
+        async for event in session.prompt("text x\nignore-cancel\nhang"):
+            if isinstance(event, Text):
+                break
+    assert marked() == []
+    assert cassette.read(tape)[0].head.agent == peer()
+
+
+async def test_secrets_of_the_run_are_not_in_the_file_and_need_not_be_the_same(
+    workspace: Path, tape: Path
+) -> None:
+    def server(value: str) -> corral.McpServer:
+        return corral.McpServer("notes", command=("true",), env={"PLAIN_NAME": value})
+
+    orders = "told session/new"
+    await talk(
+        peer(), orders, cwd=workspace, record_to=tape, mcp_servers=[server("canary-1234567")]
+    )
+    assert b"canary" not in tape.read_bytes()
+    assert b"[notes:PLAIN_NAME struck out]" in tape.read_bytes()
+    now = await talk(
+        peer(), orders, cwd=workspace, replay=tape, mcp_servers=[server("other-7654321")]
+    )
+    assert isinstance(now[-1], Done)
+    assert now[-1].status == "success"
+
+
+async def test_a_recording_is_of_its_agent(workspace: Path, tape: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="cannot be read"):
+        await talk("gemini-cli", GOOD, cwd=workspace, replay=tape)
+    env = {"GEMINI_API_KEY": KEY}
+    await talk("gemini-cli", GOOD, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
+    with pytest.raises(errors.ConfigError, match="recorded with gemini-cli, not with gemini-acp"):
+        await talk("gemini-acp", GOOD, cwd=workspace, replay=tape)
+
+
+async def test_what_cannot_be_recorded_or_replayed_is_refused(workspace: Path, tape: Path) -> None:
+    def tool() -> str:
+        """A tool."""
+        return ""
+
+    with pytest.raises(errors.ConfigError, match="record_to and replay both given"):
+        await corral.run(peer(), "x", cwd=workspace, record_to=tape, replay=tape)
+    with pytest.raises(errors.ConfigError, match="runs in this process"):
+        await corral.run("corral", "x", cwd=workspace, record_to=tape, model="gemini:any")
+    await talk(peer(), "text x", cwd=workspace, record_to=tape)
+    with pytest.raises(errors.ConfigError, match="a recording calls no tools"):
+        await corral.run(peer(), "text x", cwd=workspace, replay=tape, tools=[tool])
