@@ -14,7 +14,14 @@ from corral.wire.control_frames import Frames
 from corral.wire.control_manners import Manners
 from corral.wire.stream import Translate
 
-MANNERS = Manners(tools=claude_policy.TOOLS)
+MANNERS = Manners(
+    tools=claude_policy.TOOLS,
+    refusal_signs=(
+        "is disabled for this session",
+        "denied by your permission settings",
+        "No such tool available: mcp__",  # denied, or its server did not come up
+    ),
+)
 
 
 def translator() -> Translate:

@@ -110,6 +110,10 @@ def _of_api(message: str, kind: str, reason: str) -> CorralError:
         return errors.ContextLengthExceeded(message, hint=_SHORTER)
     if kind == "invalid_request" and "safeguards" in low:
         return errors.ContentRefused(message, hint=_REPHRASE)
+    if kind == "authentication_failed" and "403" in message:
+        return errors.AccessDenied(
+            message, hint="The key is known but not allowed this: check its workspace and model."
+        )
     if kind in ("server_error", "unknown") and any(sign in low for sign in _CONNECTION):
         return errors.NetworkFailed(message, hint=_NETWORK)
     if kind in _KINDS:

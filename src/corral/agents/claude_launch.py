@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from corral.agents.claude_policy import SETTINGS_FILE, compile_policy
+from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.events import Json
@@ -185,8 +185,11 @@ def _auth(place: Place) -> str:
 
 def _mcp_servers(run: Run) -> dict[str, Json]:
     """Secret values are named, not written: it fills them in from its environment."""
+    listed = run.policy.allow_tools is not None
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
+        if run.policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny" and not listed:
+            continue  # what may not be used is not even started
         hidden: dict[str, Json] = {
             name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
         }

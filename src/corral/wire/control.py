@@ -45,8 +45,6 @@ from corral.wire.stream import Finish, Item
 
 SILENT = frozenset({"status", "thinking_tokens"})
 """Signs of life, several a second, that say nothing."""
-HIDDEN = "is disabled for this session"
-"""What a call of a tool is told that was taken out of the list."""
 INTERRUPT = "corral-interrupt"
 
 _SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
@@ -76,6 +74,8 @@ class Control:
         self._speaking: dict[str | None, str] = {}
         """By sub-agent: the message that is coming."""
         self._cut = ""
+        """The message that came in pieces and not yet whole: one that breaks off never does,
+        though its end is told."""
         self._refused: set[str] = set()
         self._agents = 0
         self._interrupted = False
@@ -144,8 +144,6 @@ class Control:
         elif event.type == "message_start" and event.message is not None:
             self._speaking[parent] = event.message.id
             self._begun_again(parent, items)
-        elif event.type == "message_stop" and parent is None:
-            self._cut = ""
 
     def _begun_again(self, parent: str | None, items: list[Item]) -> None:
         """A stream that broke off is asked for anew, and by then its words were told."""
@@ -161,6 +159,8 @@ class Control:
             self._failure = (frame.error, "".join(block.text for block in blocks))
             return
         in_pieces = message.id in self._pieces
+        if message.id == self._cut:
+            self._cut = ""
         for block in blocks:
             match block.type:
                 case "text" if block.text and not in_pieces:
@@ -202,7 +202,7 @@ class Control:
             status: ToolStatus = "error" if block.is_error else "success"
             if self._interrupted and block.tool_use_id in unrun - self._refused:
                 status = "cancelled"
-            elif block.is_error and (block.tool_use_id in unrun | self._refused or HIDDEN in said):
+            elif block.is_error and self._was_refused(block.tool_use_id, unrun, said):
                 status = "denied"
             if status == "success":
                 items += changes(block.tool_use_id, frame.tool_use_result, self._cwd)
@@ -215,6 +215,10 @@ class Control:
                     parent=parent,
                 )
             )
+
+    def _was_refused(self, call_id: str, unrun: set[str], said: str) -> bool:
+        signs = self._manners.refusal_signs
+        return call_id in unrun | self._refused or any(sign in said for sign in signs)
 
     def _told(self, frame: frames.Told, items: list[Item]) -> None:
         match frame.subtype:

@@ -16,3 +16,5 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     mcp_prefix: str = "mcp__"
     own_prefix: str = "mcp__corral__"
     """Tools of the caller's own server."""
+    refusal_signs: tuple[str, ...] = ()
+    """What the failure of a tool holds that is hidden, or fenced off by a rule."""
