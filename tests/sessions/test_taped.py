@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Unpack
 import msgspec
 import pytest
 from laws import lawful
-from scripted import GOOD, PROGRAM, children, marked
+from scripted import GOOD, PROGRAM, children
 
 import corral
 from corral import errors
@@ -62,6 +63,16 @@ def other(tmp_path: Path) -> Path:
 @pytest.fixture
 def tape(tmp_path: Path) -> Path:
     return tmp_path / "tape.ndjson"
+
+
+def left(folder: Path) -> list[str]:
+    """The processes whose environment names the folder: those of this test alone."""
+    found: list[str] = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in environ.read_bytes():
+                found.append(environ.parent.joinpath("cmdline").read_bytes().decode())
+    return found
 
 
 def yes(_: object) -> corral.events.Decision:
@@ -188,19 +199,22 @@ async def test_a_session_that_is_left_early_replays(workspace: Path, tape: Path)
     assert now[-1].status == "success"
 
 
-async def test_what_a_recorded_agent_left_is_gone_with_it(workspace: Path, tape: Path) -> None:
+async def test_what_a_recorded_agent_left_is_gone_with_it(
+    workspace: Path, tape: Path, tmp_path: Path
+) -> None:
     await talk(peer(), "child\ndaemon\ntext x", cwd=workspace, record_to=tape)
-    assert marked() == []
+    assert left(tmp_path) == []
 
 
 async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
-    workspace: Path, tape: Path
+    workspace: Path, tape: Path, tmp_path: Path
 ) -> None:
     async with corral.session(peer(), cwd=workspace, record_to=tape, grace=1) as session:
         async for event in session.prompt("text x\nignore-cancel\nhang"):
             if isinstance(event, Text):
+                assert len(left(tmp_path)) == 2
                 break
-    assert marked() == []
+    assert left(tmp_path) == []
     assert cassette.read(tape)[0].head.agent == peer()
 
 

@@ -1,0 +1,101 @@
+"""``corral record``, ``corral replay``, and a run with either."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import GOOD, PROGRAM
+
+from corral.io import cassette
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+KEY = "scripted-key-0123456789"
+
+
+def corral(*words: str, cwd: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CORRAL, *words],
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    return folder
+
+
+def test_a_program_is_recorded_and_replayed_by_hand(workspace: Path) -> None:
+    orders = "init\ntext hello\nstderr oh\nexit 3"
+    words = ("--flag", "-o", "value")
+    then = corral(
+        "record", "-o", "t.ndjson", "--", str(PROGRAM), *words, cwd=workspace, stdin=orders
+    )
+    assert (then.returncode, then.stderr) == (3, "oh\n")
+    now = corral("replay", "t.ndjson", "--", *words, cwd=workspace, stdin=orders)
+    assert (now.returncode, now.stdout, now.stderr) == (3, then.stdout, "oh\n")
+    other = corral("replay", "t.ndjson", "--", *words, cwd=workspace, stdin="init")
+    assert other.returncode == 90
+    assert other.stderr.startswith(
+        "corral replay: this is not what t.ndjson was asked\n--- recorded"
+    )
+
+
+def test_the_file_begins_with_how_it_was_made(workspace: Path) -> None:
+    program = str(PROGRAM)
+    corral(
+        "record", "-o", "t", "--agent", "gemini-cli", "--", program, KEY, cwd=workspace, A_KEY=KEY
+    )
+    first = json.loads((workspace / "t").read_text().splitlines()[0])
+    assert first["cassette"] == 1
+    assert first["argv"] == [program, "[A_KEY struck out]"]
+    assert first["agent"] == "gemini-cli"
+    assert first["places"]["cwd"] == str(workspace)
+    assert (workspace / "t").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("record", "-o", "t", "--", "/no/such/program"), 12, "/no/such/program was not found"),
+        (("record", "--", "true"), 2, "Missing option '-o'"),
+        (("record", "-o", "t"), 2, "Missing argument"),
+        (("replay", "no-such-file"), 90, "the recording cannot be read: no-such-file"),
+        (("run", "--replay", "no-such-file", "x"), 2, "the recording cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_told(
+    workspace: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = corral(*words, cwd=workspace)
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_a_run_is_recorded_and_replayed_without_program_and_key(
+    workspace: Path, other: Path, tmp_path: Path
+) -> None:
+    tape = str(tmp_path / "tape.ndjson")
+    program = ("--agent", "gemini-cli", "--program", str(PROGRAM))
+    then = corral(
+        "run", *program, "--record-to", tape, "-", cwd=workspace, stdin=GOOD, GEMINI_API_KEY=KEY
+    )
+    assert (then.returncode, then.stdout) == (0, "hello\n"), then.stderr
+    assert KEY not in Path(tape).read_text()
+    assert cassette.read(tape)[0].head.version == "0.61.0"
+    now = corral("run", "--replay", tape, "-", cwd=other, stdin=GOOD, PATH="/nowhere")
+    assert (now.returncode, now.stdout) == (0, "hello\n"), now.stderr
+    changed = corral("run", "--replay", tape, "-", cwd=other, stdin="init\ntext bye\nresult")
+    assert changed.returncode == 1
+    assert "-text hello\n+text bye" in changed.stderr

@@ -1,0 +1,120 @@
+"""The pytest plugin, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import PROGRAM
+
+PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+COMMAND = shlex.join([sys.executable, "-S", "-E", str(PEER), "--acp"])
+TESTS = f"""
+import asyncio, os
+import corral
+import pytest
+AGENT = {COMMAND!r}
+WORDS = os.environ.get("WORDS", "text hello")
+
+def test_a_run(agent_cassette, tmp_path):
+    result = corral.run_sync(AGENT, WORDS, cwd=tmp_path, timeout=30, **agent_cassette(AGENT))
+    assert result.ok, result.error.message
+    assert result.text == "hello"
+
+@pytest.mark.parametrize("name", ["a/b", "ü"])
+class TestMany:
+    def test_two_sessions(self, agent_cassette, tmp_path, name):
+        for _ in range(2):
+            tape = agent_cassette("gemini-cli")
+            result = corral.run_sync("gemini-cli", "init\\ntext " + name + "\\nresult",
+                cwd=tmp_path, timeout=30, program=os.environ.get("PROGRAM"), **tape)
+            assert result.text == name, result.error
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(TESTS)
+    return folder
+
+
+def run(project: Path, *words: str, **env: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        cwd=project,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.returncode, done.stdout
+
+
+def record(project: Path, *words: str) -> None:
+    made = {"PROGRAM": str(PROGRAM), "GEMINI_API_KEY": "scripted-key-0123456789"}
+    code, said = run(project, "--corral-record", *words, **made)
+    assert code == 0, said
+
+
+def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
+    record(project)
+    files = sorted(path.name for path in (project / "cassettes" / "test_it").iterdir())
+    assert len(files) == 3
+    assert files[-1].startswith("test_a_run.")
+    assert all(b"scripted-key" not in path.read_bytes() for path in project.rglob("*.ndjson"))
+    code, said = run(project, PATH="/nowhere")
+    assert code == 0, said
+    assert "3 passed" in said
+
+
+def test_a_test_that_asks_otherwise_fails_with_the_difference(project: Path) -> None:
+    record(project, "-k", "a_run")
+    code, said = run(project, "-k", "a_run", WORDS="text bye")
+    assert code == 1
+    assert '-        "text": "text hello"' in said
+    assert '+        "text": "text bye"' in said
+
+
+def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path) -> None:
+    code, said = run(project, "-k", "a_run")
+    assert code == 1
+    assert "nothing was recorded for this test" in said
+    assert "pytest --corral-record 'test_it.py::test_a_run'" in said
+
+
+def test_recording_again_begins_anew(project: Path) -> None:
+    record(project, "-k", "a_run")
+    (tape,) = project.rglob("*.ndjson")
+    first = tape.read_text()
+    record(project, "-k", "a_run")
+    assert tape.read_text() != first
+    assert tape.read_text().count('"cassette":') == 1
+
+
+def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "test_none.py").write_text(
+        "import sys\n"
+        "def test_what_is_loaded():\n"
+        "    ours = {name for name in sys.modules if name.split('.')[0] == 'corral'}\n"
+        "    assert ours == {'corral', 'corral.testing', 'corral.testing.plugin'}\n"
+        "    assert not {'msgspec', 'aiohttp', 'click'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "corral.testing.plugin",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
