@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
 # The real agents that the tests drive.
-AGENTS_HERE := gemini opencode codex codex-acp
+AGENTS_HERE := gemini opencode codex codex-acp claude
 
 .PHONY: help demo test check bench lock format clean
 

@@ -74,6 +74,7 @@ _HEADLESS = Agent(
     model_aliases=claude_launch.MODEL_ALIASES,
     env_family=claude_launch.ENV_FAMILY,
     secret_env=claude_launch.SECRET_ENV,
+    subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
     credential_files=claude_launch.CREDENTIAL_FILES,
     user_files=claude_launch.USER_FILES,
 )
