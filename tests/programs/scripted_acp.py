@@ -6,6 +6,7 @@
 STAGE is ``initialize``, ``session/new`` or ``session/load``; HOW is ``silence``, ``exit``,
 ``error``, ``version`` or ``nonsense``. Prompts of several sessions run at once. COUNT is how
 many sessions it keeps of old; it lists two a page, and with ``--endless`` page after page.
+With ``--greets`` it speaks in one breath with the reply that opens a session.
 """
 
 import itertools
@@ -37,7 +38,11 @@ seen: dict[str, Any] = {}
 
 
 def send(**message: Any) -> None:
-    raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    raw(line_of(**message))
+
+
+def line_of(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
 
 
 def raw(data: bytes) -> None:
@@ -333,7 +338,11 @@ def serve(message: dict[str, Any]) -> None:
         send(id=id, result=initialize())
     elif method == "session/new":
         session = opened(Session(f"session-{os.getpid()}-{len(sessions) + 1}", params["cwd"]))
-        send(id=id, result={"sessionId": session.id, **MODES})
+        reply = line_of(id=id, result={"sessionId": session.id, **MODES})
+        word = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "Hi. "}}
+        greeting = {"sessionId": session.id, "update": word}
+        is_first = "--greets" in sys.argv
+        raw(reply + (line_of(method="session/update", params=greeting) if is_first else b""))
     elif method == "session/set_mode":
         if params["modeId"] in ("ask", "plan"):
             send(id=id, result={})

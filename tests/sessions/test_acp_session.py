@@ -95,6 +95,13 @@ def answering(decision: Decision) -> Asker:
 # What comes
 
 
+async def test_words_in_one_breath_with_the_opening_of_a_session_are_not_lost(
+    workspace: Path,
+) -> None:
+    result = await result_of(workspace, "text And bye.", "--greets")
+    assert result.text == "Hi. And bye."
+
+
 async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     orders = "thought hm\ntext Hel\ntext lo.\nusage 20 10"
     events = await events_of(workspace, orders)

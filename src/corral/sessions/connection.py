@@ -57,6 +57,8 @@ class Connection:
         self._calls: dict[int, Settled | None] = {}
         self._chats: dict[str, Chat] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self._opening = 0
+        self._early: dict[str, list[Item]] = {}
         self._reading = False
         self._chunks = 0
         self.dead: CorralError | None = None
@@ -122,9 +124,17 @@ class Connection:
         self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
     ) -> tuple[Chat, Opened]:
         sent = self._acp.new_session(cwd, self._reachable(servers))
-        settled = await self.call(sent, self._prepared.run.startup_timeout)
+        self._opening += 1
+        try:
+            settled = await self.call(sent, self._prepared.run.startup_timeout)
+        finally:
+            self._opening -= 1
+            early = self._early
+            self._early = early if self._opening else {}
         found = opened(settled.result)
-        return self._chat(found.session_id, cwd, ask), found
+        chat = self._chat(found.session_id, cwd, ask)
+        chat.inbox.extend(early.pop(found.session_id, ()))
+        return chat, found
 
     async def load_chat(
         self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
@@ -332,6 +342,9 @@ class Connection:
         for chat in self._chats.values():
             if emit.session_id in (None, chat.session_id):
                 chat.inbox.extend(emit.items)
+        if self._opening and emit.session_id is not None and emit.session_id not in self._chats:
+            # Its first words may come in one breath with the reply that names it.
+            self._early.setdefault(emit.session_id, []).extend(emit.items)
 
     def _serve(self, serve: Serve) -> None:
         chat = self._chats.get(serve.session_id or "")
