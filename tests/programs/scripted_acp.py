@@ -338,11 +338,11 @@ def serve(message: dict[str, Any]) -> None:
         send(id=id, result=initialize())
     elif method == "session/new":
         session = opened(Session(f"session-{os.getpid()}-{len(sessions) + 1}", params["cwd"]))
-        reply = line_of(id=id, result={"sessionId": session.id, **MODES})
+        opening = line_of(id=id, result={"sessionId": session.id, **MODES})
         word = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "Hi. "}}
         greeting = {"sessionId": session.id, "update": word}
         is_first = "--greets" in sys.argv
-        raw(reply + (line_of(method="session/update", params=greeting) if is_first else b""))
+        raw(opening + (line_of(method="session/update", params=greeting) if is_first else b""))
     elif method == "session/set_mode":
         if params["modeId"] in ("ask", "plan"):
             send(id=id, result={})
