@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
-# The real agents that the tests drive.
-AGENTS_HERE := gemini opencode codex codex-acp claude
+# The real agents that the tests drive; AGENTS=all adds those that are not in wide use.
+AGENTS ?=
+AGENTS_HERE := gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot)
 
 .PHONY: help demo test check bench lock format clean
 

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import pytest
 from hypothesis import HealthCheck, settings
+from installed import ON_DEMAND, managed
 
 import corral
 from corral import agents
@@ -155,7 +156,42 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""Agent → how many of its tests were left out, as it is not installed."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of agents that ``make test`` does not install run where somebody did."""
+    left: dict[str, list[pytest.Item]] = {}
+    for mark, name in ON_DEMAND.items():
+        if not os.path.exists(managed(name)):
+            left[mark] = [item for item in items if item.get_closest_marker(mark)]
+    config.stash[LEFT_OUT] = {mark: len(found) for mark, found in left.items() if found}
+    gone = [item for found in left.values() for item in found]
+    config.hook.pytest_deselected(items=gone)
+    items[:] = [item for item in items if item not in gone]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["left_out"] = session.config.stash.get(LEFT_OUT, dict[str, int]())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker's count; each of them collects all the tests."""
+    node.config.stash.setdefault(LEFT_OUT, {}).update(node.workeroutput.get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for mark, count in config.stash.get(LEFT_OUT, dict[str, int]()).items():
+        title = agents.find(ON_DEMAND[mark]).title
+        terminalreporter.write_line(
+            f"{count} tests of the real {title} did NOT run: it is not installed"
+            " (make test AGENTS=all)",
+            yellow=True,
+        )
     skipped = [
         report
         for report in terminalreporter.stats.get("skipped", [])

@@ -390,6 +390,17 @@ def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
         assert (result.status, result.error) == (status, output["message"])
 
 
+def test_a_question_about_a_place_outside_is_none_about_reading() -> None:
+    quirks = Quirks(outside_title="Access paths outside")
+    asked = permission(
+        0, "s", toolCallId="1", title="Access paths outside", kind="read", rawInput={"path": "/x"}
+    )
+    (ask,) = [c for c in prompted(quirks).receive(asked) if isinstance(c, Ask)]
+    assert ask.call.kind == "edit"
+    (plain,) = [c for c in prompted().receive(asked) if isinstance(c, Ask)]
+    assert plain.call.kind == "read"
+
+
 @pytest.mark.parametrize(
     ("said", "usage", "failed"),
     [
@@ -483,6 +494,18 @@ def test_counters_told_beside_the_text_are_added_up_within_the_turn() -> None:
     (finish,) = emit.items
     assert isinstance(finish, Finish)
     assert finish.usage == Usage(input=20, output=2, coverage="complete")
+
+
+def test_tokens_counted_over_the_session_are_told_of_the_turn() -> None:
+    acp = prompted(Quirks(usage="session"))
+    told: list[int | None] = []
+    for number, tokens in ((1, 10), (2, 30)):
+        usage = {"inputTokens": tokens, "outputTokens": 1}
+        emit = acp.receive(line(id=number, result={"stopReason": "end_turn", "usage": usage}))[0]
+        assert isinstance(emit, Emit)
+        told += [item.usage.input for item in emit.items if isinstance(item, Finish)]
+        acp.prompt("s", [TextBlock("go on")])
+    assert told == [10, 20]
 
 
 def test_cost_is_told_of_the_turn_not_of_the_session() -> None:

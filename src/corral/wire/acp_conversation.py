@@ -50,6 +50,8 @@ class Conversation:
         self._injected = quirks.injected_text
         self._error_text = quirks.error_text
         self._complaint: str | None = None
+        self._told_usage = Usage()
+        """Of the turns before, where a reply counts them too."""
         self._replaying = replaying
         self._cancelling = False
         self._message_id: str | None = None
@@ -136,6 +138,9 @@ class Conversation:
         if ended.ok and self._complaint is not None and ended.usage == Usage():
             told = self._complaint.removeprefix(self._error_text)
             ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
+        if self._quirks.usage == "session" and (whole := ended.usage) != Usage():
+            ended = msgspec.structs.replace(ended, usage=whole - self._told_usage)
+            self._told_usage = whole
         items.append(ended)
 
     def fail(self, code: int, message: str, data: Json, items: list[Item]) -> None:

@@ -19,6 +19,9 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     unavailable_tool: str = ""
     """How the input of a call (``error``) begins that stands for one of a tool (``tool``)
     that the model may not use: it ends well, and is a refusal."""
+    outside_title: str = ""
+    """The title of a question about a place outside the workspace, whatever is to be done
+    there: it says ``read`` for a write too, and so counts as one."""
     title_is_command: bool = False
     """The title of a shell call is its command, whole; its input is not sent."""
     mcp_prefixes: tuple[str, ...] = ()
@@ -35,9 +38,10 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     no tokens, has failed with that text."""
     denied_code: str = ""
     """What a call that the agent's own rules refused has as ``code`` in its output."""
-    usage: Literal["turn", "last_step", "chunks"] = "turn"
-    """Whether a prompt's reply counts its whole turn, or its last step alone; or the
-    counts come beside pieces of text (``_meta.usage``), one a model call."""
+    usage: Literal["turn", "last_step", "chunks", "session"] = "turn"
+    """Whether a prompt's reply counts its whole turn, or its last step alone, or all turns
+    since the session was opened here; or the counts come beside pieces of text
+    (``_meta.usage``), one a model call."""
     rejected_tools_stay_silent: bool = False
     """A refused tool gets no update: its end is told at once. Else the agent's word is
     waited for, until the turn ends."""

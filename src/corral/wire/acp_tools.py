@@ -80,6 +80,8 @@ class OpenCall:
                 pass
         if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
             kind = "mcp"
+        if quirks.outside_title and mine.title == quirks.outside_title:
+            kind = "edit"
         given = mine.raw_input or _described(mine.content or ())
         if kind == "execute" and quirks.title_is_command and not mine.raw_input and mine.title:
             given = {**(given or {}), "command": mine.title}

@@ -1,0 +1,100 @@
+"""GitHub's Copilot CLI, as a peer that stays and for one prompt: what it is.
+
+Facts hold for 1.0.102, each seen in a run of the real program:
+
+- With a provider of one's own (``COPILOT_PROVIDER_BASE_URL``) it needs no login, and
+  with ``COPILOT_OFFLINE`` it speaks to nobody else.
+- The program behind npm's script is called itself: the script would pass no signal on.
+- It unpacks 235 MB into the user's cache at its first start, so ``HOME`` stays what it
+  is; settings, sessions and logs go to a private ``COPILOT_HOME``.
+- Ended by a signal it may still report an ``exitCode`` of 0: what it aborted is no success.
+- Its file of tokens is written anew beside itself and renamed: never name a device.
+- As a peer it asks to *read* where it is about to write outside the workspace, knows no
+  ``--add-dir`` and no tool server of the protocol's, reads a repository's words
+  (``AGENTS.md``) whatever its switch says, and runs its hooks whatever its settings say
+  (``disableAllHooks``): so a folder that carries any is refused.
+- As a peer it tells an API error as its answer (``Error: …``) and ends the turn well,
+  without any count of tokens.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.agents import copilot_failures, copilot_launch, copilot_policy, copilot_stream
+from corral.agents.profile import Agent, Package, Probe
+from corral.wire.acp_quirks import Quirks
+
+QUIRKS = Quirks(
+    mcp_prefixes=(f"{copilot_policy.OWN_SERVER}-",),
+    injected_text=("Info: Request failed", "Info: Operation cancelled"),
+    error_text="Error: ",
+    denied_code="denied",
+    outside_title="Access paths outside trusted directories",
+    usage="session",
+    model_list_complete=False,
+    set_model=None,
+    command_marks=("/", " ", "\t", "\r", "\n"),
+    command_guard="\u2060",
+)
+"""``command_marks``: blanks too, as it may trim. ``command_guard``: a word joiner, which no
+trimming takes away and no model sees."""
+
+_ALONE = Agent(
+    name="copilot-cli",
+    title="Copilot CLI",
+    description="GitHub's Copilot CLI for one prompt: a process each, JSON lines out",
+    transport="stream",
+    programs=("copilot",),
+    package=Package(
+        npm="@github/copilot",
+        tested="1.0.102",
+        minimum="1.0.102",
+        binaries={
+            "linux-x86_64": "@github/copilot-linux-x64/copilot",
+            "linux-aarch64": "@github/copilot-linux-arm64/copilot",
+        },
+    ),
+    frames=copilot_stream.Frames,
+    translator=copilot_stream.translator,
+    read_report=copilot_stream.read_report,
+    usage_of_session=True,
+    compile=copilot_policy.compile_alone,
+    launch=copilot_launch.launch_alone,
+    explain=copilot_failures.explain,
+    tools=copilot_policy.TOOLS,
+    probe=Probe(
+        write=("create", {"path": "probe.txt", "file_text": "written by the agent\n"}),
+        shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
+        url_env="COPILOT_PROVIDER_BASE_URL",
+        key_env="COPILOT_PROVIDER_API_KEY",
+        model="scripted",
+    ),
+    supports=copilot_launch.SUPPORTS_ALONE,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
+    resumes=True,
+    env_family=copilot_launch.ENV_FAMILY,
+    secret_env=copilot_launch.SECRET_ENV,
+)
+_PEER = msgspec.structs.replace(
+    _ALONE,
+    name="copilot-acp",
+    aliases=("copilot",),
+    description="GitHub's Copilot CLI as a peer that stays: it asks, and keeps warm",
+    transport="acp",
+    frames=None,
+    translator=None,
+    read_report=None,
+    usage_of_session=False,
+    quirks=QUIRKS,
+    model_at_start=True,
+    mode_at_start=True,
+    compile=copilot_policy.compile_asking,
+    launch=copilot_launch.launch,
+    supports=copilot_launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    parent_files=copilot_launch.HOOKS,
+)
+
+AGENTS = (_PEER, _ALONE)

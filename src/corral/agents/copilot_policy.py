@@ -1,0 +1,187 @@
+"""A policy in Copilot's own flags.
+
+What shaped this, each seen in runs of the real program (1.0.102):
+
+- Left alone it reads in the workspace, and *runs commands that it takes for reading*
+  (``ls``, ``cat``) without a question. So a shell that is not allowed is denied by name.
+- A rule that denies beats one that allows; a denied call is told to the model, which
+  goes on. A question that somebody refuses ends the turn.
+- Its file tools stay in the workspace, the folders of ``--add-dir``, and the system's
+  folder for temporary files unless ``--disallow-temp-dir`` is given.
+- It looks for paths and addresses in a command and asks for them, redirections too;
+  a command that names none (``python3 -c …``) goes wherever it wants.
+- Sub-agents are held to the same rules.
+"""
+
+from __future__ import annotations
+
+from corral.agents.profile import Compiled, Row
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, parse_rule
+
+READ = ("view", "grep", "glob")
+WRITE = ("create", "edit", "apply_patch")
+SHELL = ("bash", "read_bash", "write_bash", "stop_bash", "list_bash")
+NETWORK = ("web_fetch", "web_search")
+OTHER = ("task", "read_agent", "list_agents", "write_agent", "skill")
+HARMLESS = (
+    "sql",
+    "session_store_sql",
+    "fetch_copilot_cli_documentation",
+    "report_intent",
+    "task_complete",
+    "exit_plan_mode",
+)
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(READ, "search"),
+    "view": "read",
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(NETWORK, "fetch"),
+    **dict.fromkeys(OTHER, "other"),
+    **dict.fromkeys(HARMLESS, "think"),
+}
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL + OTHER,
+    "network": NETWORK,
+}
+_KIND: dict[Capability, str] = {
+    "read": "read",
+    "write": "write",
+    "shell": "shell",
+    "network": "url",
+}
+"""What its rules call a capability."""
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+_NONE = "none"
+"""A tool that there is not: an empty list would be no list."""
+
+
+def compile_alone(policy: Policy, run: Run) -> Compiled:
+    """For one prompt, with nobody to ask. Raises ``PolicyError`` for a tool name that is
+    nearly one of its own."""
+    report = tuple(_row(policy, capability, asks=False) for capability in CAPABILITIES)
+    return Compiled(report, _flags(policy, run, asks=False))
+
+
+def compile_asking(policy: Policy, run: Run) -> Compiled:
+    """For a peer, whose questions come to us."""
+    report = tuple(_row(policy, capability, asks=True) for capability in CAPABILITIES)
+    return Compiled(report, _flags(policy, run, asks=True))
+
+
+def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
+    _check_names(policy)
+    if policy.mode == "native":
+        return ()
+    if policy.is_unlimited:
+        return ("--allow-all",)
+    flags = ["--disallow-temp-dir"]
+    if policy.mode == "plan":
+        flags += ["--mode", "plan"]
+    if policy.allow_tools is not None:
+        flags += _listed(policy.allow_tools, run)
+    else:
+        for capability in _KIND:
+            flags += _rule(policy, capability, asks=asks)
+        for server in run.mcp_servers:
+            verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
+            flags += _verb(server.name, verdict, asks=asks)
+    if not asks:
+        flags += [_shell_flag(rule) for rule in policy.shell_rules]
+    if policy.deny_tools:
+        flags.append(f"--excluded-tools={','.join(policy.deny_tools)}")
+    return tuple(flags)
+
+
+def _rule(policy: Policy, capability: Capability, *, asks: bool) -> list[str]:
+    verdict = policy.verdict(capability)
+    if capability == "read" and verdict == "allow":
+        return []
+    if capability == "shell" and policy.shell_rules:
+        if asks:
+            return []  # every command comes to us
+        return ["--allow-tool=shell"] if verdict == "allow" else []
+    return _verb(_KIND[capability], verdict, asks=asks)
+
+
+def _verb(what: str, verdict: str, *, asks: bool) -> list[str]:
+    if verdict == "allow":
+        return ["--allow-all-urls"] if what == "url" else [f"--allow-tool={what}"]
+    return [] if asks and verdict == "ask" else [f"--deny-tool={what}"]
+
+
+def _listed(names: tuple[str, ...], run: Run) -> list[str]:
+    """These tools alone are offered, and need no further leave."""
+    flags = [f"--available-tools={','.join(names) or _NONE}"]
+    for capability, tools in _TOOLS_OF.items():
+        if capability != "read" and any(name in tools for name in names):
+            flags += _verb(_KIND[capability], "allow", asks=False)
+    for server in run.mcp_servers:
+        for name in names:
+            if name.startswith(f"{server.name}-"):
+                flags.append(f"--allow-tool={server.name}({name[len(server.name) + 1 :]})")
+    return flags
+
+
+def _shell_flag(rule: str) -> str:
+    """Its rules are of a command and its sub-command, whatever follows; ours are globs."""
+    verb, pattern = parse_rule(rule)
+    stem = pattern.removesuffix(" *")
+    return f"--{verb}-tool=shell({stem}{':*' if stem != pattern else ''})"
+
+
+def _check_names(policy: Policy) -> None:
+    for where in ("allow_tools", "deny_tools"):
+        for name in getattr(policy, where) or ():
+            _check_name(name, where)
+
+
+def _check_name(name: str, where: str) -> None:
+    if name in TOOLS or "-" in name:  # a server's tool has its name before it
+        return
+    from difflib import get_close_matches
+
+    if near := get_close_matches(name, TOOLS, 1, 0.75):
+        raise PolicyError(f"{where}: Copilot has no tool {name!r}; did you mean {near[0]!r}?")
+
+
+def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
+    if policy.mode == "native":
+        return Row(capability, "ask", "native", "the agent's own default: it reads, and asks")
+    verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    listed = policy.allow_tools
+    free_shell = policy.verdict("shell") == "allow" if listed is None else "bash" in listed
+    if listed is not None:
+        chosen = [name for name in listed if name in _TOOLS_OF.get(capability, ())]
+        if capability == "mcp":
+            chosen = [name for name in listed if name not in TOOLS]
+        verdict = "allow" if chosen else "deny"
+        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+    elif verdict == "ask" and asks:
+        enforcement = "brokered"
+        notes.append("put to whoever answers; with nobody there it is denied, and the turn ends")
+        if capability == "shell":
+            notes.append("commands that it takes for reading are run without a question")
+    elif verdict == "ask":
+        verdict = "deny"
+        notes.append("ask→deny: started for one prompt it has nobody to ask")
+    if capability == "network" and free_shell:
+        if policy.network == "deny":
+            enforcement = "impossible"
+        notes.append("a permitted shell reaches the network, unless an address stands in its line")
+    if capability == "shell" and policy.shell_rules:
+        deny = any(rule.strip().startswith("deny") for rule in policy.shell_rules)
+        enforcement = "brokered" if asks and not deny else "advisory"
+        why = "what it takes for reading is not asked about" if asks else "its rules are no globs"
+        notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
+    if capability == "read" and verdict == "allow":
+        notes.append("in the workspace and what is writable")
+    return Row(capability, verdict, enforcement, "; ".join(notes))

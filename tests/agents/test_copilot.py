@@ -1,0 +1,248 @@
+"""How Copilot is started, what its flags say of a policy, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral import Policy, agents, errors
+from corral.agents.profile import Agent, Ending, Launch, Place, Row
+from corral.io import programs
+from corral.options import Run
+from corral.sessions.prepare import prepare
+from corral.wire.stream import Finish
+
+ALONE, PEER = agents.find("copilot-cli"), agents.find("copilot")
+ENV = {
+    "COPILOT_PROVIDER_API_KEY": "canary-key-in-env",
+    "COPILOT_PROVIDER_BASE_URL": "http://host/v1",
+}
+SERVER = {"name": "notes", "command": ["notes", "--x"], "env": {"N-TOKEN": "canary-1"}}
+
+
+def launch(
+    agent: Agent = ALONE,
+    *,
+    prompt: str = "do it",
+    resume: str | None = None,
+    env: dict[str, str] = ENV,
+    found: tuple[str, ...] = (),
+    **options: Any,
+) -> Launch:
+    place = Place(
+        program=("/opt/copilot",),
+        version="1.0.102",
+        cwd="/work/repo",
+        home="/state/home",
+        tmp="/state/tmp",
+        env=env,
+        project_files=found,
+    )
+    return agent.launch(Run.build(agent.name, {"model": "m", **options}), place, prompt, resume)
+
+
+def flags(agent: Agent, policy: Policy, **options: Any) -> list[str]:
+    run = Run.build(agent.name, {"policy": policy, **options})
+    return list(agent.compile(policy, run).flags)
+
+
+def rows(agent: Agent, policy: Policy) -> dict[str, Row]:
+    return {row.capability: row for row in agent.compile(policy, Run.build(agent.name)).report}
+
+
+def test_the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts() -> None:
+    started = launch(prompt="--yolo\n/help", system_prompt="Be kind.")
+    assert started.stdin == b"Be kind.\n\n--yolo\n/help"
+    assert "--yolo" not in started.argv
+    assert f"--session-id={started.session_id}" in started.argv
+    assert launch().session_id == started.session_id
+    again = launch(resume="abc")
+    assert ("--resume=abc" in again.argv, again.session_id) == (True, "abc")
+    assert f"--usage-output-file={started.report}" in started.argv
+    assert started.report == "/state/tmp/usage.json"
+
+
+def test_it_speaks_to_the_provider_and_nobody_else_and_loads_nothing_of_the_repository() -> None:
+    for agent in (ALONE, PEER):
+        started = launch(agent)
+        assert started.env["COPILOT_OFFLINE"] == "true"
+        assert started.env["COPILOT_HOME"] == "/state/home/.copilot"
+        assert started.env["COPILOT_ALLOW_ALL"] == "false"
+        assert "HOME" not in started.env
+        assert {"--no-custom-instructions", "--no-auto-update", "--model=m"} <= {*started.argv}
+    assert "COPILOT_OFFLINE" not in launch(env={"GH_TOKEN": "canary-token"}).env
+    assert "--no-custom-instructions" not in launch(inherit="project").argv
+
+
+def test_no_secret_is_written_or_seen_by_its_shell() -> None:
+    remote = {"name": "far", "url": "http://far/mcp", "headers": {"Authorization": "canary-2"}}
+    for agent in (ALONE, PEER):
+        started = launch(agent, mcp_servers=[SERVER, remote])
+        assert "canary" not in json.dumps([started.argv, started.files])
+        servers = json.loads(started.files["mcp.json"])["mcpServers"]
+        assert servers["notes"]["env"] == {"N-TOKEN": "${CORRAL_MCP_SECRET_0_N_TOKEN}"}
+        assert servers["far"]["url"] == "http://far/mcp"
+        assert "--additional-mcp-config=@/state/home/mcp.json" in started.argv
+        (secret,) = [word for word in started.argv if word.startswith("--secret-env-vars=")]
+        assert "COPILOT_PROVIDER_API_KEY" in secret
+        # It would not hand one that it strips on to the server either.
+        assert "CORRAL_MCP_SECRET" not in secret
+
+
+def test_what_cannot_work_is_refused_before_it_starts() -> None:
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
+        launch(env={})
+    with pytest.raises(errors.ConfigError, match="shorter than 8"):
+        launch(env={**ENV, "COPILOT_PROVIDER_API_KEY": "x"})
+    with pytest.raises(errors.ConfigError, match="a model must be named"):
+        launch(model=None)
+    with pytest.raises(errors.ConfigError, match="inherit"):
+        launch(inherit="user")
+    found = ("/work/repo/.github/hooks",)
+    with pytest.raises(errors.UntrustedFolder, match="hooks"):
+        launch(PEER, found=found)
+    launch(PEER, found=found, inherit="project")
+    with pytest.raises(errors.ConfigError, match="copilot-cli has no option 'images'"):
+        prepare(ALONE.name, {"images": ["a.png"]})
+
+
+KEPT = "--disallow-temp-dir"
+DENY = ["--deny-tool=write", "--deny-tool=shell", "--deny-tool=url", "--deny-tool=notes"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "alone", "peer"),
+    [
+        (Policy(), [KEPT, *DENY], [KEPT]),
+        (Policy.read_only(), [KEPT, *DENY], [KEPT, *DENY]),
+        (
+            Policy.edits(),
+            [KEPT, "--allow-tool=write", *DENY[1:]],
+            [KEPT, "--allow-tool=write", *DENY[1:3]],
+        ),
+        (Policy.full(), ["--allow-all"], ["--allow-all"]),
+        (Policy.native(), [], []),
+        (Policy(read="deny"), [KEPT, "--deny-tool=read", *DENY], [KEPT, "--deny-tool=read"]),
+        (
+            Policy(shell="allow", network="allow", mcp="allow"),
+            [KEPT, DENY[0], "--allow-tool=shell", "--allow-all-urls", "--allow-tool=notes"],
+            [KEPT, "--allow-tool=shell", "--allow-all-urls", "--allow-tool=notes"],
+        ),
+        (
+            Policy(allow_tools=("bash", "notes-keep"), deny_tools=("view",)),
+            [
+                KEPT,
+                "--available-tools=bash,notes-keep",
+                "--allow-tool=shell",
+                "--allow-tool=notes(keep)",
+                "--excluded-tools=view",
+            ],
+            None,
+        ),
+        (Policy(allow_tools=()), [KEPT, "--available-tools=none"], None),
+    ],
+)
+def test_what_is_not_allowed_is_denied_by_name_or_asked_of_us(
+    policy: Policy, alone: list[str], peer: list[str] | None
+) -> None:
+    assert flags(ALONE, policy, mcp_servers=[SERVER]) == alone
+    assert flags(PEER, policy, mcp_servers=[SERVER]) == (alone if peer is None else peer)
+
+
+def test_writable_folders_are_named() -> None:
+    started = launch(policy=Policy(write="allow", writable=("more", "/abs")))
+    added = [word for word in started.argv if word.startswith("--add-dir=")]
+    assert added == ["--add-dir=/work/repo/more", "--add-dir=/abs"]
+
+
+def test_shell_rules_come_to_us_or_are_told_as_what_they_are() -> None:
+    policy = Policy(shell_rules=("deny git push *", "allow git status"))
+    assert flags(ALONE, policy)[-2:] == [
+        "--deny-tool=shell(git push:*)",
+        "--allow-tool=shell(git status)",
+    ]
+    assert not [word for word in flags(PEER, policy) if "shell" in word]
+    for agent in (ALONE, PEER):
+        with pytest.raises(errors.PolicyNotEnforceable, match="shell rules"):
+            prepare(agent.name, {"policy": policy})
+    assert rows(PEER, Policy(shell_rules=("allow git *",)))["shell"].enforcement == "brokered"
+
+
+def test_the_report_says_what_becomes_of_a_question() -> None:
+    assert (rows(ALONE, Policy())["write"].verdict) == "deny"
+    asked = rows(PEER, Policy())["shell"]
+    assert (asked.verdict, asked.enforcement) == ("ask", "brokered")
+    assert "without a question" in asked.note
+    free = Policy(shell="allow", network="deny")
+    assert rows(ALONE, free)["network"].enforcement == "impossible"
+
+
+def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
+    with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
+        flags(ALONE, Policy(deny_tools=("bassh",)))
+
+
+@pytest.mark.parametrize(
+    ("finish", "code", "kind"),
+    [
+        (Finish(ok=False, kind="401", message="x"), 1, errors.AuthenticationFailed),
+        (Finish(ok=False, kind="404", message="x"), 1, errors.ModelNotFound),
+        (Finish(ok=False, kind="429", message="x"), 1, errors.RateLimited),
+        (Finish(ok=False, kind="503", message="x"), 1, errors.ServerFailed),
+        (Finish(ok=False, kind="400", message="context length"), 1, errors.ContextLengthExceeded),
+        (Finish(ok=False, kind="400", message="x"), 1, errors.InvalidRequest),
+        (Finish(ok=False, kind="agent_error", message="no key (HTTP 401)"), 0, None),
+        (Finish(ok=False, kind="query", message="connect refused"), 1, errors.NetworkFailed),
+        (Finish(ok=False, kind="aborted"), 0, errors.Interrupted),
+        (Finish(ok=True), 1, errors.ProcessFailed),
+        (Finish(ok=True), None, errors.KilledBySignal),
+        (None, None, errors.KilledBySignal),
+        (None, 127, errors.BrokenInstall),
+        (None, 1, errors.StreamBroken),
+    ],
+)
+def test_success_needs_the_last_word_and_a_clean_exit(
+    finish: Finish | None, code: int | None, kind: type[errors.CorralError] | None
+) -> None:
+    assert type(explained(finish, code)) is (kind or errors.AuthenticationFailed)
+
+
+def test_an_answer_is_a_success_and_nothing_is_none() -> None:
+    assert explained(Finish(ok=True), 0) is None
+    assert type(explained(Finish(ok=True), 0, answered=False)) is errors.EmptyAnswer
+    lost = "Error: No session, task, or name matched 'x'."
+    assert type(explained(None, 1, stderr=lost)) is errors.ResumeLost
+
+
+def explained(
+    finish: Finish | None, code: int | None, *, answered: bool = True, stderr: str = ""
+) -> errors.CorralError | None:
+    return ALONE.explain(
+        Ending(
+            code=code,
+            signal=15 if code is None else None,
+            stderr=stderr,
+            finish=finish,
+            answered=answered,
+            run=Run.build(ALONE.name),
+        )
+    )
+
+
+def test_its_version_is_read_from_the_package_with_its_owners_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    program = programs.managed_program(ALONE)
+    assert str(program).endswith("node_modules/@github/copilot-linux-x64/copilot")
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    package = {"name": "@github/copilot-linux-x64", "version": "1.0.102"}
+    (program.parent / "package.json").write_text(json.dumps(package))
+    assert programs.locate(ALONE, str(program)).version == "1.0.102"

@@ -1,0 +1,169 @@
+"""What the real ``copilot --output-format json`` wrote, and what it becomes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from agents.played import RECORDINGS, as_lines, done_of, names, play
+from goldens import check_golden
+
+from corral import agents
+from corral.agents.copilot_stream import read_report
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    FileChange,
+    Init,
+    Json,
+    Text,
+    ToolOutput,
+    ToolResult,
+    Unknown,
+)
+from corral.result import fold
+from corral.wire.stream import Finish, Stream
+
+AGENT = agents.find("copilot-cli")
+FOLDER = RECORDINGS / "copilot"
+NAMES = names(FOLDER)
+
+CODE = {
+    "e401": "authentication",
+    "e404": "model_not_found",
+    "e429": "rate_limit",
+    "e500": "server",
+    "empty": "empty_answer",
+    "sigint": "killed_by_signal",
+    "sigint-group": "killed_by_signal",
+    "sigterm": "killed_by_signal",
+    "sigterm-group": "interrupted",
+    "sigterm-group-tool": "killed_by_signal",
+    "sigterm-tool": "killed_by_signal",
+}
+"""All others are a success."""
+
+DENIED = {
+    "mcp-default": ["fake-echo"],
+    "outside-root": ["create"],
+    "read-deny": ["view"],
+    "read-outside": ["view"],
+    "shell-default": ["bash"],
+    "shell-excluded": ["Bash"],
+    "write-deny": ["create"],
+}
+
+
+def played(name: str, size: int = 1 << 20) -> list[Event]:
+    return play(AGENT, FOLDER, name, size)
+
+
+def done(name: str) -> Done:
+    return done_of(played(name))
+
+
+def test_there_are_recordings() -> None:
+    assert len(NAMES) > 25
+    assert set(CODE) | set(DENIED) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_becomes_these_events(name: str) -> None:
+    check_golden(FOLDER / f"{name}.events.ndjson", as_lines(played(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
+    ended = done(name)
+    assert (ended.error.code if ended.error else None) == CODE.get(name)
+    assert [refusal.name for refusal in ended.denied] == DENIED.get(name, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_of_the_real_program_is_unknown_or_malformed(name: str) -> None:
+    for event in played(name):
+        assert not isinstance(event, Unknown)
+        assert not (isinstance(event, Error) and event.code == "malformed_line")
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_where_the_output_is_cut_changes_nothing(size: int) -> None:
+    assert played("parallel", size) == played("parallel")
+
+
+def test_text_that_came_in_pieces_is_told_once() -> None:
+    answer = "".join(event.delta for event in played("plain") if isinstance(event, Text))
+    assert answer == "Hello from the fake model. The answer is 42."
+
+
+def test_the_model_and_the_changes_are_told() -> None:
+    events = played("readedit")
+    assert isinstance(events[0], Init)
+    assert events[0].model == "fake-model"
+    assert done("readedit").model == "fake-model"
+    changes = [(event.path, event.kind) for event in events if isinstance(event, FileChange)]
+    assert changes == [("/workspace/existing.txt", "modified")]
+
+
+def test_a_command_that_failed_is_no_tool_that_failed_and_its_output_comes_as_it_is_written() -> (
+    None
+):
+    events = played("shellfail")
+    assert [event.delta for event in events if isinstance(event, ToolOutput)] == ["oops\n"]
+    assert [event.status for event in events if isinstance(event, ToolResult)] == ["success"]
+
+
+def test_retries_are_told_each() -> None:
+    told = [event for event in played("e429") if isinstance(event, Error) and event.recoverable]
+    assert [(event.code, event.level) for event in told] == [("retrying", "warning")] * 5
+
+
+def test_an_exit_of_zero_after_a_signal_is_no_success() -> None:
+    assert b'"exitCode":0' in (FOLDER / "sigterm-group.ndjson").read_bytes()
+    assert done("sigterm-group").status == "interrupted"
+
+
+def lines(*frames: object) -> list[object]:
+    assert AGENT.translator is not None
+    stream = Stream(AGENT.frames, AGENT.translator())
+    return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
+
+
+def test_what_a_sub_agent_says_is_no_part_of_the_answer() -> None:
+    data = {"messageId": "m", "deltaContent": "aside", "parentToolCallId": "c"}
+    frame = {"type": "assistant.message_delta", "data": data, "agentId": "a"}
+    (item,) = lines(frame)
+    assert isinstance(item, Text)
+    assert item.parent == "c"
+    assert fold([item]).text == ""
+
+
+def test_a_message_without_pieces_is_told_whole() -> None:
+    data = {"messageId": "m", "content": "whole", "model": "x"}
+    assert lines({"type": "assistant.message", "data": data}) == ["whole"]
+
+
+def test_a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came() -> None:
+    frame: Json = {"type": "session.novelty", "data": {"x": 1}}
+    assert lines(frame) == [Unknown(frame)]
+
+
+def test_tokens_are_the_sum_of_the_models_in_its_report() -> None:
+    usage = {
+        "inputTokens": 120,
+        "outputTokens": 10,
+        "cacheReadTokens": 20,
+        "cacheWriteTokens": 0,
+        "reasoningTokens": 3,
+    }
+    report = {"modelMetrics": {"a": {"usage": usage}, "b": {"usage": usage}}, "new": {}}
+    told = read_report(msgspec.json.encode(report), Finish(ok=True)).usage
+    assert msgspec.to_builtins(told) == {
+        "input": 240,
+        "output": 20,
+        "reasoning": 6,
+        "cache_read": 40,
+        "cache_write": 0,
+        "coverage": "complete",
+    }
+    assert read_report(b"torn {", Finish(ok=True)) == Finish(ok=True)
