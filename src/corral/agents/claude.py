@@ -7,20 +7,25 @@ word ``success`` means nothing without ``is_error``, and exit 0 nothing without 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.agents import claude_failures, claude_launch, claude_policy
 from corral.agents.profile import Agent, Package, Probe
 from corral.events import Json
+from corral.options import Run
+from corral.wire.acp_quirks import Quirks
 from corral.wire.control_frames import Frames
 from corral.wire.control_manners import Manners
 from corral.wire.stream import Translate
 
+_REFUSALS = (
+    "is disabled for this session",
+    "denied by your permission settings",
+    "No such tool available: mcp__",  # denied, or its server did not come up
+)
 MANNERS = Manners(
     tools=claude_policy.TOOLS,
-    refusal_signs=(
-        "is disabled for this session",
-        "denied by your permission settings",
-        "No such tool available: mcp__",  # denied, or its server did not come up
-    ),
+    refusal_signs=_REFUSALS,
 )
 
 
@@ -79,4 +84,43 @@ _HEADLESS = Agent(
     user_files=claude_launch.USER_FILES,
 )
 
-AGENTS = (_HEADLESS,)
+QUIRKS = Quirks(
+    name_from_meta=("claudeCode", "toolName"),
+    mcp_prefixes=("mcp__",),
+    denied_signs=(*_REFUSALS, "Permission denied: "),
+    late_updates=0.1,
+    model_list_complete=False,
+    command_marks=("/", " ", "\t", "\r", "\n"),
+    command_guard="\u2060",
+)
+
+
+def for_run(run: Run) -> Agent:
+    """The bridge is told the policy with each session."""
+    options = claude_policy.options_acp(run.policy, run)
+    meta = {"claudeCode": {"options": options}}
+    return replace(_PEER, quirks=replace(QUIRKS, session_meta=meta))
+
+
+_PEER = replace(
+    _HEADLESS,
+    name="claude-acp",
+    aliases=(),
+    description="Claude Code as a peer that stays, by the bridge claude-agent-acp",
+    transport="acp",
+    programs=("claude-agent-acp",),
+    package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
+    frames=None,
+    translator=None,
+    control=None,
+    native_schema=None,
+    launch=claude_launch.launch_acp,
+    explain=claude_failures.explain_acp,
+    quirks=QUIRKS,
+    for_run=for_run,
+    model_at_start=True,
+    supports=claude_launch.SUPPORTS_ACP,
+    user_files=(),
+)
+
+AGENTS = (_HEADLESS, _PEER)

@@ -38,7 +38,8 @@ SUPPORTS = frozenset(
         "system_prompt",
     }
 )
-SUPPORTS_ACP = ACP_OPTIONS | {"retries"}
+SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode", "audio"}) | {"retries"}
+"""A mode of its own, such as the one that edits in silence, would undo the policy."""
 
 SECRET_ENV = (
     "ANTHROPIC_API_KEY",
@@ -113,6 +114,15 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     env = {**environment(run, place), **_mcp_secrets(run)}
     argv = (*place.program, *flags)
     return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The bridge: prompts, sessions and most options come to it by the protocol."""
+    said = _auth(place)
+    env = {**environment(run, place), "NO_BROWSER": "1"}
+    if run.model is not None:
+        env["ANTHROPIC_MODEL"] = run.model
+    return Launch(argv=place.program, env=env, stdin=b"", notes=(said,))
 
 
 def environment(run: Run, place: Place) -> dict[str, str]:

@@ -74,20 +74,40 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
         return Compiled(
             tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
         )
-    offered, hidden = _offered(policy, run)
-    allow, ask = _rules(policy, run, offered)
+    offered, hidden, allow, rules = _controls(policy, run)
     flags = ["--tools", ",".join(offered)]
     if hidden:
         flags += ["--disallowedTools", ",".join(hidden)]
     if allow:
         flags += ["--allowedTools", ",".join(allow)]
     flags += ["--permission-mode", "plan" if policy.mode == "plan" else "manual"]
-    rules: dict[str, Json] = {
-        "ask": list(ask),
-        "deny": [] if policy.is_unlimited else list(_FENCES),
-    }
     report = tuple(_row(policy, capability) for capability in CAPABILITIES)
     return Compiled(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
+
+
+def options_acp(policy: Policy, run: Run) -> dict[str, Json]:
+    """The same for the bridge, which takes the options of the maker's SDK. Its questions do
+    not tell where a path leads, so a wall of Claude Code's own keeps its tools inside."""
+    options: dict[str, Json] = {
+        "settingSources": [],
+        "strictMcpConfig": True,
+        "allowDangerouslySkipPermissions": False,
+        "promptSuggestions": False,  # each costs a call of the model, and nobody sees it
+    }
+    if policy.mode == "native":
+        return options
+    offered, hidden, allow, rules = _controls(policy, run)
+    options |= {"tools": [*offered], "disallowedTools": [*hidden], "allowedTools": [*allow]}
+    if not policy.is_unlimited:
+        options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*policy.writable]}
+    return {**options, "settings": {"permissions": rules}}
+
+
+def _controls(policy: Policy, run: Run) -> tuple[list[str], list[str], list[str], dict[str, Json]]:
+    offered, hidden = _offered(policy, run)
+    allow, ask = _rules(policy, run, offered)
+    fences: list[Json] = [] if policy.is_unlimited else [*_FENCES]
+    return offered, hidden, allow, {"ask": [*ask], "deny": fences}
 
 
 def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:

@@ -88,7 +88,14 @@ class Acp:
         return self._peer.call("authenticate", acp_requests.authenticate(method_id, meta))
 
     def new_session(self, cwd: str, servers: Iterable[McpServer] = ()) -> Sent:
-        return self._peer.call("session/new", acp_requests.session(cwd, servers))
+        return self._peer.call("session/new", self._session(cwd, servers))
+
+    def _session(
+        self, cwd: str, servers: Iterable[McpServer], session_id: str = ""
+    ) -> dict[str, Json]:
+        meta = self.quirks.session_meta
+        params = acp_requests.session(cwd, servers, session_id)
+        return {**params, "_meta": dict(meta)} if meta else params
 
     def load_session(
         self, session_id: str, cwd: str, servers: Iterable[McpServer] = (), *, replay: bool = False
@@ -97,13 +104,13 @@ class Acp:
         self._conversations[session_id] = Conversation(
             session_id, self.quirks, replaying=not replay
         )
-        params = acp_requests.session(cwd, servers, session_id)
+        params = self._session(cwd, servers, session_id)
         return self.call("session/load", session_id, params)
 
     def resume_session(self, session_id: str, cwd: str, servers: Iterable[McpServer] = ()) -> Sent:
         """A session without its history, where the agent says ``resume``."""
         self._conversations[session_id] = Conversation(session_id, self.quirks, replaying=True)
-        params = acp_requests.session(cwd, servers, session_id)
+        params = self._session(cwd, servers, session_id)
         return self.call("session/resume", session_id, params)
 
     def list_sessions(self, cwd: str | None = None, cursor: str | None = None) -> Sent:

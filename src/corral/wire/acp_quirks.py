@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -51,6 +52,10 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence to wait for after a turn's end was told: updates may still come."""
     model_list_complete: bool = True
     """A model that is not listed cannot be used."""
+    denied_signs: tuple[str, ...] = ()
+    """What the failure of a call holds that the agent's own rules refused, or that is hidden."""
+    session_meta: Mapping[str, Any] = {}
+    """What goes along with a session that is opened, as its ``_meta``."""
     set_model: Literal["session/set_model", "session/set_config_option"] | None = (
         "session/set_config_option"
     )

@@ -124,6 +124,8 @@ class OpenCall:
             return ToolResult(self.id, "success", name=self.use().name, output=told)
         if self._quirks.denied_code and _code(fields) == self._quirks.denied_code:
             return ToolResult(self.id, "denied", name=self.use().name, error=told)
+        if any(sign in (told or "") for sign in self._quirks.denied_signs):
+            return ToolResult(self.id, "denied", name=self.use().name, error=told)
         gone = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.fate or ("cancelled" if gone else "error")
         return ToolResult(self.id, status, name=self.use().name, error=told)
