@@ -1,0 +1,226 @@
+"""How Claude Code is started, what the policy becomes, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from corral import McpServer, Policy, agents, errors
+from corral.agents.profile import Ending, Launch, Place
+from corral.options import Run
+from corral.wire.stream import Finish
+
+AGENT = agents.find("claude")
+KEY = {"ANTHROPIC_API_KEY": "canary-key-in-env"}
+
+
+def launch(
+    *,
+    env: dict[str, str] = KEY,
+    prompt: str = "hello",
+    resume: str | None = None,
+    at: dict[str, Any] | None = None,
+    **options: Any,
+) -> Launch:
+    values: dict[str, Any] = {
+        "program": ("/opt/claude",),
+        "version": "2.1.325",
+        "cwd": "/work/repo",
+        "home": "/state/home",
+        "tmp": "/state/tmp",
+        "env": env,
+        **(at or {}),
+    }
+    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), prompt, resume)
+
+
+def value(started: Launch, flag: str) -> str | None:
+    if flag not in started.argv:
+        return None
+    return started.argv[started.argv.index(flag) + 1]
+
+
+def rules(started: Launch) -> dict[str, list[str]]:
+    return json.loads(started.files["settings.json"])["permissions"]  # type: ignore[no-any-return]
+
+
+def test_both_names_of_the_program_and_its_bridge_are_found() -> None:
+    assert agents.find("claude-code") is AGENT
+    assert agents.find("claude-acp").transport == "acp"
+
+
+def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() -> None:
+    started = launch()
+    assert value(started, "--setting-sources") == ""
+    assert "--strict-mcp-config" in started.argv
+    assert started.env["CLAUDE_CONFIG_DIR"] == "/state/home/.claude"
+    assert started.env["CLAUDE_CODE_DISABLE_CLAUDE_MDS"] == "1"
+    trusting = launch(inherit="project")
+    assert value(trusting, "--setting-sources") == "project,local"
+    assert "CLAUDE_CODE_DISABLE_CLAUDE_MDS" not in trusting.env
+
+
+def test_no_secret_is_in_the_arguments_or_the_files() -> None:
+    server = McpServer("notes", url="http://host/mcp", headers={"Authorization": "Bearer canary"})
+    started = launch(mcp_servers=[server], policy="all")
+    assert "canary" not in json.dumps([started.argv, started.files])
+    assert "Bearer canary" in started.env.values()
+
+
+def test_options_become_flags() -> None:
+    started = launch(
+        model="opus",
+        max_turns=3,
+        max_budget_usd=0.5,
+        reasoning_effort="high",
+        include_directories=["/more"],
+        output_schema={"type": "object"},
+        retries=4,
+    )
+    assert value(started, "--model") == "opus"
+    assert value(started, "--max-turns") == "3"
+    assert float(value(started, "--max-budget-usd") or 0) == 0.5
+    assert value(started, "--effort") == "high"
+    assert value(started, "--add-dir") == "/more"
+    assert value(started, "--json-schema") == '{"type": "object"}'
+    assert started.env["CLAUDE_CODE_MAX_RETRIES"] == "3"
+
+
+def test_a_system_prompt_is_added_or_replaces() -> None:
+    added = launch(system_prompt="Be brief.")
+    assert value(added, "--append-system-prompt-file") == "/state/home/system.md"
+    assert added.files["system.md"] == "Be brief."
+    assert value(launch(replace_system_prompt="x"), "--system-prompt-file") is not None
+
+
+def test_without_credentials_nothing_is_started() -> None:
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
+        launch(env={})
+    assert (
+        "~/.claude" in launch(env={}, at={"credentials": (".claude/.credentials.json",)}).notes[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered", "hidden", "allowed", "asked"),
+    [
+        (Policy(), {"Bash", "Write", "WebFetch", "Read"}, set(), set(), {"Bash", "Write"}),
+        (Policy.read_only(), {"Read"}, {"Bash", "Monitor", "Write"}, set(), set()),
+        (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, {"Edit(./**)"}, set()),
+        (Policy.full(), {"Bash"}, set(), {"Bash", "Write", "Read"}, set()),
+        (Policy(read="ask"), {"Read"}, set(), set(), {"Read", "Grep", "Glob"}),
+        (Policy(shell="allow"), {"Bash"}, set(), {"Bash"}, {"Write"}),
+        (Policy(shell="allow", shell_rules=("deny rm *",)), {"Bash"}, set(), set(), {"Bash"}),
+        (Policy(shell="deny", shell_rules=("allow ls",)), {"Bash"}, set(), set(), {"Bash"}),
+        (Policy(shell="deny", shell_rules=("deny ls",)), set(), {"Bash"}, set(), set()),
+        (Policy(allow_tools=("Read",)), {"Read"}, set(), set(), set()),
+        (Policy(deny_tools=("Task",)), {"Bash"}, {"Task", "Agent"}, set(), set()),
+    ],
+)
+def test_a_policy_is_what_is_offered_hidden_allowed_and_asked(
+    policy: Policy, offered: set[str], hidden: set[str], allowed: set[str], asked: set[str]
+) -> None:
+    started = launch(policy=policy)
+    there = set((value(started, "--tools") or "").split(","))
+    away = set((value(started, "--disallowedTools") or "").split(","))
+    free = set((value(started, "--allowedTools") or "").split(","))
+    assert offered <= there
+    assert hidden <= away
+    assert not there & away
+    assert allowed <= free
+    assert asked <= set(rules(started)["ask"])
+    assert not free & set(rules(started)["ask"])
+
+
+def test_an_exact_list_offers_nothing_else_and_an_empty_one_nothing() -> None:
+    assert value(launch(policy=Policy(allow_tools=("Read", "Write"))), "--tools") == "Read,Write"
+    assert value(launch(policy=Policy(allow_tools=())), "--tools") == ""
+
+
+def test_permissions_are_never_skipped() -> None:
+    for policy in (Policy.full(), Policy.edits(), Policy()):
+        assert value(launch(policy=policy), "--permission-mode") == "manual"
+        assert "skip-permissions" not in " ".join(launch(policy=policy).argv)
+
+
+def test_tool_servers_follow_the_policy() -> None:
+    server = McpServer("notes", command=("notes",))
+    asked = launch(mcp_servers=[server])
+    assert "mcp__notes" in rules(asked)["ask"]
+    denied = launch(mcp_servers=[server], policy=Policy(mcp="deny"))
+    assert json.loads(denied.files["mcp.json"])["mcpServers"] == {}
+    own = launch(mcp_servers=[McpServer("corral", command=("c",))], policy=Policy.edits())
+    assert "mcp__corral" in (value(own, "--allowedTools") or "")
+
+
+def test_a_misspelt_tool_is_refused_with_the_nearest() -> None:
+    with pytest.raises(errors.PolicyError, match="did you mean 'Bash'"):
+        launch(policy=Policy(deny_tools=("bash",)))
+    with pytest.raises(errors.PolicyError, match="would do nothing"):
+        launch(policy=Policy(deny_tools=("run_shell_command",)))
+
+
+def test_the_report_says_how_each_part_is_kept() -> None:
+    def report(policy: Policy) -> dict[str, str]:
+        compiled = AGENT.compile(policy, Run(agent=AGENT.name))
+        return {row.capability: f"{row.verdict} {row.enforcement}" for row in compiled.report}
+
+    assert report(Policy()) == {
+        "read": "allow native",
+        **dict.fromkeys(("write", "shell", "network", "mcp"), "ask brokered"),
+    }
+    assert report(Policy.read_only())["shell"] == "deny native"
+    assert report(Policy(shell="allow", network="deny"))["network"] == "deny impossible"
+    assert report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"] == "allow brokered"
+
+
+def ending(finish: Finish | None, **more: Any) -> Ending:
+    values: dict[str, Any] = {"code": 1, "signal": None, "stderr": "", "answered": False, **more}
+    return Ending(finish=finish, run=Run(agent=AGENT.name), **values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "error"),
+    [
+        ("authentication_failed", "401", errors.AuthenticationFailed),
+        ("authentication_failed", "API Error: 403", errors.AccessDenied),
+        ("billing_error", "Credit balance is too low", errors.QuotaSpent),
+        ("server_error", "Connection refused (ECONNREFUSED)", errors.NetworkFailed),
+        ("server_error", "529 Overloaded", errors.ServerFailed),
+        ("error_max_turns", "", errors.TurnLimit),
+        ("error_max_budget_usd", "", errors.BudgetSpent),
+        ("error_during_execution", "No conversation found with session ID: x", errors.ResumeLost),
+        ("error", "what is this", errors.ProcessFailed),
+    ],
+)
+def test_a_failure_has_its_own_class(
+    kind: str, message: str, error: type[errors.CorralError]
+) -> None:
+    found = AGENT.explain(ending(Finish(ok=False, kind=kind, message=message)))
+    assert type(found) is error
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"code": 0}, errors.StreamBroken),
+        ({"code": 143}, errors.KilledBySignal),
+        ({"code": None, "signal": 9}, errors.KilledBySignal),
+        ({"stderr": "Error: claude native binary not installed."}, errors.BrokenInstall),
+        ({"stderr": "error: unknown option '--nope'"}, errors.InputRejected),
+        ({"stderr": "Something else"}, errors.ProcessFailed),
+    ],
+)
+def test_an_end_without_a_word_is_explained_by_what_there_is(
+    more: dict[str, Any], error: type[errors.CorralError]
+) -> None:
+    assert type(AGENT.explain(ending(None, **more))) is error
+
+
+def test_success_needs_a_clean_exit_and_an_answer() -> None:
+    assert AGENT.explain(ending(Finish(ok=True), code=0, answered=True)) is None
+    assert isinstance(AGENT.explain(ending(Finish(ok=True), code=0)), errors.EmptyAnswer)
+    failed = AGENT.explain(ending(Finish(ok=True), code=1, answered=True))
+    assert isinstance(failed, errors.ProcessFailed)
