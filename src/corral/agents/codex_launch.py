@@ -116,8 +116,10 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
         "CODEX_CONFIG": json.dumps(tomllib.loads("\n".join(lines))),
         "INITIAL_AGENT_MODE": mode_acp(run.policy),
         "NO_BROWSER": "1",
+        "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
     }
     files = {".codex/config.toml": ""}
+    notes += ("once a session it has a small model write a title, which it does not count",)
     return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
 
 
