@@ -51,6 +51,8 @@ def test_it_gets_its_settings_as_json_without_a_secret() -> None:
     assert told["features"]["plugins"] is False
     assert (told["project_doc_max_bytes"], told["allow_login_shell"]) == (0, False)
     assert started.env["CODEX_HOME"] == "/state/home/.codex"
+    assert started.env["CODEX_ACP_PROMPT_SUGGESTIONS"] == "false"
+    assert any("title" in note for note in started.notes)
 
 
 def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
