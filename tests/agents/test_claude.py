@@ -13,6 +13,7 @@ from corral.options import Run
 from corral.wire.stream import Finish
 
 AGENT = agents.find("claude")
+NONE: set[str] = set()
 KEY = {"ANTHROPIC_API_KEY": "canary-key-in-env"}
 
 
@@ -106,17 +107,17 @@ def test_without_credentials_nothing_is_started() -> None:
 @pytest.mark.parametrize(
     ("policy", "offered", "hidden", "allowed", "asked"),
     [
-        (Policy(), {"Bash", "Write", "WebFetch", "Read"}, set(), set(), {"Bash", "Write"}),
-        (Policy.read_only(), {"Read"}, {"Bash", "Monitor", "Write"}, set(), set()),
-        (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, {"Edit(./**)"}, set()),
-        (Policy.full(), {"Bash"}, set(), {"Bash", "Write", "Read"}, set()),
-        (Policy(read="ask"), {"Read"}, set(), set(), {"Read", "Grep", "Glob"}),
-        (Policy(shell="allow"), {"Bash"}, set(), {"Bash"}, {"Write"}),
-        (Policy(shell="allow", shell_rules=("deny rm *",)), {"Bash"}, set(), set(), {"Bash"}),
-        (Policy(shell="deny", shell_rules=("allow ls",)), {"Bash"}, set(), set(), {"Bash"}),
-        (Policy(shell="deny", shell_rules=("deny ls",)), set(), {"Bash"}, set(), set()),
-        (Policy(allow_tools=("Read",)), {"Read"}, set(), set(), set()),
-        (Policy(deny_tools=("Task",)), {"Bash"}, {"Task", "Agent"}, set(), set()),
+        (Policy(), {"Bash", "Write", "WebFetch", "Read"}, NONE, NONE, {"Bash", "Write"}),
+        (Policy.read_only(), {"Read"}, {"Bash", "Monitor", "Write"}, NONE, NONE),
+        (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, {"Edit(./**)"}, NONE),
+        (Policy.full(), {"Bash"}, NONE, {"Bash", "Write", "Read"}, NONE),
+        (Policy(read="ask"), {"Read"}, NONE, NONE, {"Read", "Grep", "Glob"}),
+        (Policy(shell="allow"), {"Bash"}, NONE, {"Bash"}, {"Write"}),
+        (Policy(shell="allow", shell_rules=("deny rm *",)), {"Bash"}, NONE, NONE, {"Bash"}),
+        (Policy(shell="deny", shell_rules=("allow ls",)), {"Bash"}, NONE, NONE, {"Bash"}),
+        (Policy(shell="deny", shell_rules=("deny ls",)), NONE, {"Bash"}, NONE, NONE),
+        (Policy(allow_tools=("Read",)), {"Read"}, NONE, NONE, NONE),
+        (Policy(deny_tools=("Task",)), {"Bash"}, {"Task", "Agent"}, NONE, NONE),
     ],
 )
 def test_a_policy_is_what_is_offered_hidden_allowed_and_asked(
