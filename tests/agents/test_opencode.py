@@ -95,11 +95,11 @@ def test_a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted()
         launch(inherit="user")
 
 
-def test_what_is_not_allowed_is_asked_and_never_hidden() -> None:
+def test_what_is_not_allowed_is_asked_but_for_a_shell_that_it_would_run_unasked() -> None:
     made = rules(Policy())
     assert next(iter(made)) == "*"
     assert made["*"] == "ask"
-    assert (made["read"], made["bash"], made["webfetch"]) == ("allow", "ask", "ask")
+    assert (made["read"], made["bash"], made["webfetch"]) == ("allow", "deny", "ask")
     assert made["edit"]["*"] == "ask"
     assert made["task"] == "deny"
 

@@ -7,7 +7,8 @@ would end its run at the first question, so there what is not allowed is denied.
 
 Its rules for commands see the *commands* in a line. A line without any
 (``> file``, ``cd . > file``) is run unseen, whatever they say, and empties or makes
-a file. So a shell that is denied is not offered at all.
+a file. So a shell that is not allowed is not offered at all, not even for asking, and
+rules for single commands are advice.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def permissions(policy: Policy, run: Run, cwd: str) -> dict[str, Json]:
         rules |= dict.fromkeys(tools, "allow" if policy.verdict(capability) == "allow" else "ask")
     if policy.shell_rules:
         rules["bash"] = "ask"
-    elif policy.verdict("shell") == "deny":
+    elif policy.verdict("shell") != "allow":
         rules["bash"] = "deny"
     for server in run.mcp_servers:
         rules[f"{server.name}_*"] = _mcp_rule(policy, own=server.name == OWN_SERVER)
@@ -186,14 +187,16 @@ def _row(policy: Policy, capability: Capability) -> Row:
     if capability == "read":
         notes.append("outside the workspace what holds for the shell holds for reading")
     if capability == "shell":
+        unseen = "a line without a command (`> file`) is run without a question"
         if policy.shell_rules:
-            enforcement = "brokered"
-            notes.append(f"{len(policy.shell_rules)} shell rules")
+            enforcement = "advisory"
+            notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
+        elif verdict == "ask" and policy.allow_tools is None:
+            verdict, enforcement = "deny", "native"
+            notes = [f"ask→deny: {unseen}, so the shell is not offered to the model"]
         elif verdict == "deny":
             enforcement = "native"
             notes.append("not offered to the model")
-        if policy.shell_rules or verdict == "ask":
-            notes.append("a line without a command (`> file`) is run without a question")
         if free_shell:
             notes.append("it sees the keys in OpenCode's own environment")
         if not policy.is_unlimited:
