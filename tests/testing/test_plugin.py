@@ -28,11 +28,11 @@ def test_a_run(agent_cassette, tmp_path):
 @pytest.mark.parametrize("name", ["a/b", "ü"])
 class TestMany:
     def test_two_sessions(self, agent_cassette, tmp_path, name):
-        for _ in range(2):
+        for text in (name, "second", name):
             tape = agent_cassette("gemini-cli")
-            result = corral.run_sync("gemini-cli", "init\\ntext " + name + "\\nresult",
+            result = corral.run_sync("gemini-cli", "init\\ntext " + text + "\\nresult",
                 cwd=tmp_path, timeout=30, program=os.environ.get("PROGRAM"), **tape)
-            assert result.text == name, result.error
+            assert result.text == text, result.error
 """
 
 

@@ -85,10 +85,13 @@ def _told(env: Environment) -> Environment:
 
 
 def _python(module: str) -> tuple[str, ...]:
-    """Our interpreter, where we are found and nothing of the workspace is."""
+    """Our interpreter, with this very corral and nothing of the workspace. Behind the standard
+    library, as what is installed beside us may bear its names; before what else is installed."""
     homes = [str(Path(__file__).parents[2]), str(Path(msgspec.__file__).parents[1])]
     code = (
-        f"import sys; sys.path += {homes!r};"
+        "import sys; path = sys.path;"
+        " at = [n for n, p in enumerate(path) if p.endswith('-packages')] or [len(path)];"
+        f" path[at[0]:at[0]] = {homes!r};"
         f" from corral.io.{module} import main; main(sys.argv[1:])"
     )
     return (sys.executable, "-P", "-c", code)
