@@ -246,6 +246,14 @@ async def test_a_recording_is_of_its_agent(workspace: Path, tape: Path) -> None:
         await talk("gemini-acp", GOOD, cwd=workspace, replay=tape)
 
 
+async def test_nobody_need_be_signed_in_for_a_replay(workspace: Path, tape: Path) -> None:
+    env = {"GEMINI_API_KEY": KEY}
+    await talk("gemini-cli", GOOD, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
+    now = await talk("gemini-cli", GOOD, cwd=workspace, replay=tape, auth="subscription")
+    assert isinstance(now[-1], Done)
+    assert now[-1].status == "success"
+
+
 async def test_what_cannot_be_recorded_or_replayed_is_refused(workspace: Path, tape: Path) -> None:
     def tool() -> str:
         """A tool."""

@@ -98,7 +98,9 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         _attached(os.path.join(cwd, path))
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
-    chosen = choose(agent, run, env, _in_home(agent.credential_files))
+    # Who pays was settled when it was recorded, and may not even be known here.
+    payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
+    chosen = choose(agent, payer, env, _in_home(agent.credential_files))
     credentials = chosen.files
     return Prepared(
         agent=agent,
