@@ -30,6 +30,7 @@ WORDS = {
     "events",
     "content",
     "errors",
+    "failure",
     "policy",
     "shell",
     "options",
