@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -17,11 +19,10 @@ from corral.errors import (
     CorralError,
     EmptyAnswer,
     InvalidRequest,
-    NetworkFailed,
     StreamBroken,
     TurnLimit,
 )
-from corral.events import Error, Thinking, UsageReport, Vendor
+from corral.events import Error, Text, Thinking, UsageReport, Vendor
 from corral.generation import (
     Finish,
     ProviderEvent,
@@ -32,13 +33,17 @@ from corral.generation import (
     ThinkingDelta,
 )
 from corral.inference.client import Client
+from corral.inference.retry import delay
 from corral.io.environment import Eraser
 from corral.messages import Message
+from corral.sessions.output import SUBMIT
 
 NEARLY_FULL = 0.8
 """Of the model's window, when it is worth a warning."""
 MALFORMED = 2
 """Times a model may botch a call in one turn before that is an error."""
+DATED = re.compile(r"([-@]\d{3,}(-\d+)*)?")
+"""What vendors put behind a model's name: ``-20250929``, ``-2024-08-06``, ``-001``."""
 BOTCHED = "Your last tool call was malformed and was not run. Make it again, as plain JSON."
 
 
@@ -58,9 +63,10 @@ class Tally:
         known = response.cost.usd
         self._usd = None if known is None or self._usd is None else self._usd + known
         provider, _, name = asked.partition(":")
-        # A dated version of what was asked for is what was asked for.
-        same = response.model.startswith(name)
-        self.model = asked if same or not response.model else f"{provider}:{response.model}"
+        # A dated version of what was asked for is what was asked for; any longer name is not.
+        rest = response.model.removeprefix(name.removesuffix("-latest"))
+        same = not response.model or DATED.fullmatch(rest)
+        self.model = asked if same else f"{provider}:{response.model}"
 
     @property
     def cost(self) -> Cost:
@@ -136,14 +142,18 @@ class Loop:
         self._repetition = Repetition()
         self._warned = False
         self._said: set[str] = set()
+        self._answers = 0
+        self._began = False
+        """Whether anything of the answer under way came."""
         self._spoke = False
 
     async def run(self, prompt: Message) -> Response:
         """The last answer. Raises ``CorralError`` for whatever else ends it."""
         history, limits = self._history, self._limits
-        history.mend()
-        history.add(prompt)
+        history.begin(prompt)
+        self._repetition = Repetition()  # another prompt may well ask for the same again
         answers = rounds = botched = 0
+        handed_in = False
         while True:
             if limits.max_turns is not None and answers >= limits.max_turns:
                 raise _limit(f"max_turns={limits.max_turns}")
@@ -156,6 +166,7 @@ class Loop:
                     history.mend()
                     raise _limit(f"max_tool_rounds={limits.max_tool_rounds}")
                 rounds += 1
+                handed_in = any(call.name == SUBMIT for call in response.tool_calls)
                 results = await self._hands.results(response.tool_calls, self._emit)
                 history.add(Message("tool", results))
                 for text in (*self._advice(response), *self._mailbox.after_tools()):
@@ -169,7 +180,7 @@ class Loop:
                 )
                 history.add(Message.user(BOTCHED))
                 continue
-            _refuse(response)
+            _refuse(response, handed_in=handed_in)
             more = self._mailbox.after_answer()
             if not more:
                 return response
@@ -195,22 +206,27 @@ class Loop:
                     "context_shrunk",
                     f"the conversation no longer fits, its older half is left out: {error.message}",
                 )
-            except (StreamBroken, NetworkFailed) as error:
-                # Once words of it were passed on, asking again would say them twice.
+            except CorralError as error:
+                # What fails before it began was tried again below. Once words of it were passed
+                # on, asking again would say them twice.
+                wait = delay(broken, error)
                 broken += 1
-                if self._spoke or not error.retryable or broken > self._limits.retries:
+                if not self._began or self._spoke or broken > self._limits.retries or wait is None:
                     raise
-                self._warn("stream_broken", f"asked again: {error.message}")
+                self._retried(error, wait)
+                await asyncio.sleep(wait)
 
     async def _stream(self) -> Response:
         messages = (*self._request.messages, *self._history.messages)
         request = replace(self._request, messages=messages)
-        self._spoke = False
+        self._began = self._spoke = False
+        self._answers += 1
         stream = self._client.stream(
             request, max_retries=self._limits.retries, on_retry=self._retried
         )
         async with stream:
             while events := await stream.batch():
+                self._began = True
                 self._tell(events)
                 await self._room()
         response = stream.response
@@ -220,11 +236,12 @@ class Loop:
         return response
 
     def _tell(self, events: list[StreamEvent]) -> None:
+        message_id = f"answer-{self._answers}"
         for event in events:
             match event:
                 case TextDelta():
                     self._spoke = True
-                    self._emit(self._clean(event.text))
+                    self._emit(Text(self._clean(event.text), message_id=message_id))
                 case ThinkingDelta():
                     if self._thinking:
                         self._emit(Thinking(self._clean(event.text)))
@@ -267,8 +284,9 @@ def _limit(which: str) -> TurnLimit:
     )
 
 
-def _refuse(response: Response) -> None:
-    """Raise what a last answer that is none means."""
+def _refuse(response: Response, *, handed_in: bool) -> None:
+    """Raise what a last answer that is none means. Who has ``handed_in`` a result need say no
+    more."""
     reason, raw = response.finish_reason.reason, response.finish_reason.raw
     match reason:
         case "length":
@@ -283,7 +301,7 @@ def _refuse(response: Response) -> None:
             )
         case "error":
             raise InvalidRequest(f"the model could not make its call: {raw}")
-        case _ if not response.text.strip():
+        case _ if not response.text.strip() and not handed_in:
             raise EmptyAnswer(
                 "the model ended its turn without any answer",
                 hint="Try again, rephrase, or take another model.",
