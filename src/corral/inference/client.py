@@ -88,19 +88,23 @@ class Client:
         """The whole answer. Raises ``CorralError`` of the kind that the failure is."""
         retries = self._max_retries if max_retries is None else max_retries
 
+        if not self._middleware:
+            return await self._complete(request, retries)
+
         async def core(request: Request) -> Response:
-            found, name = self._access(request.model)
-            encoded = await encode(request, found, name, streamed=False)
+            return await self._complete(request, retries)
 
-            async def once() -> Response:
-                sent = await send(self._http, encoded, found, request, name, streamed=False)
-                return await read_whole(sent, request.model)
+        return await around_complete(self._middleware, core)(request)
 
-            return await attempts(once, retries)
+    async def _complete(self, request: Request, retries: int) -> Response:
+        found, name = self._access(request.model)
+        encoded = await encode(request, found, name, streamed=False)
 
-        if self._middleware:
-            return await around_complete(self._middleware, core)(request)
-        return await core(request)
+        async def once() -> Response:
+            sent = await send(self._http, encoded, found, request, name, streamed=False)
+            return await read_whole(sent, request.model)
+
+        return await attempts(once, retries)
 
     def stream(
         self,
