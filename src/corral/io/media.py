@@ -8,7 +8,7 @@ import os
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterable
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from msgspec.structs import replace
 
@@ -66,7 +66,11 @@ def _with_content(part: Media) -> Media:
     if source[:5].lower() == "data:":
         return _decoded(part, source)
     if is_address(source):
-        return replace(part, media_type=part.media_type or mimetypes.guess_type(source)[0])
+        try:
+            path = urlsplit(source).path  # a query is no part of the name
+        except ValueError as error:
+            raise MediaInvalid(f"not a URL: {source}", hint=f"{error}.") from error
+        return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
     path = os.path.expanduser(source)
     if not os.path.isfile(path):
         raise MediaInvalid(
