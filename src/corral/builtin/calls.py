@@ -38,6 +38,7 @@ from corral.wire.stream import Item
 
 Emit = Callable[[Item], None]
 
+ENDED = "a person ended the run"
 OWN = Limits(30_000, 500)
 """Of what a function of the caller's returns."""
 current_call: contextvars.ContextVar[str] = contextvars.ContextVar("current_call", default="")
@@ -74,6 +75,8 @@ class Hands:
         self._broker = broker
         self._eraser = eraser
         self._in_order = asyncio.Lock()
+        self._ended = False
+        """A person has ended the run: who waits for its turn must not get one."""
         self._granted: set[tuple[str, str | None]] = set() if granted is None else granted
         self.busy = 0
         """Calls under way: while there are any, silence is not idleness, for each has a deadline
@@ -85,6 +88,7 @@ class Hands:
         for call in calls:
             emit(self._use(call))
         self.busy += 1
+        self._ended = False
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._result(call, emit)) for call in calls]
@@ -92,7 +96,7 @@ class Hands:
             ended = failed.subgroup(Interrupted)
             if ended is None:
                 raise
-            raise Interrupted("a person ended the run") from ended
+            raise Interrupted(ENDED) from ended
         finally:
             self.busy -= 1
         return tuple(task.result() for task in tasks)
@@ -125,6 +129,8 @@ class Hands:
         current_call.set(call.id)  # each call runs in a task of its own
         if self._kind(call.name) in CHANGING:
             async with self._in_order:
+                if self._ended:
+                    raise Interrupted(ENDED)
                 done = await self._tried(call, emit)
         else:
             done = await self._tried(call, emit)
@@ -225,7 +231,8 @@ class Hands:
             if answer.decision == "allow_session":
                 self._granted.add((call.name, command))
         if answer.decision == "cancel":
-            raise Interrupted("a person ended the run")
+            self._ended = True
+            raise Interrupted(ENDED)
         if answer.decision == "deny":
             return f"not allowed: {answer.rule}"
         return None

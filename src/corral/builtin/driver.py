@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.builtin import tools as shelf
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import NAME, History
@@ -94,8 +96,7 @@ class Driver:
         self._client = Client(environ=dict(prepared.environment.family))
         self._client.check(model)
         self._family = family_of(provider.name, name)
-        # The vendor's own defaults, for an agent that has none: read, and ask for the rest.
-        self._policy = Policy() if run.policy.mode == "native" else run.policy
+        self._policy = _own_defaults(run.policy)
         self._broker = Broker(self._policy, ask, mode=run.permission_mode)
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._workspace = Workspace(
@@ -239,6 +240,14 @@ class Driver:
         return (await loaded([Message("user", tuple(parts))]))[0]
 
 
+def _own_defaults(policy: Policy) -> Policy:
+    """``native`` is for the agent's own defaults, and ours are: read, and ask for the rest. What
+    else the policy says holds all the same."""
+    if policy.mode != "native":
+        return policy
+    return replace(policy, mode=None, read=policy.read or "allow")
+
+
 def _for_commands(prepared: Prepared) -> dict[str, str]:
     """What the caller set, without the vendor's key: that is for us, unless it is passed on by
     name."""
@@ -351,8 +360,9 @@ class Turn:
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen, also where nobody reads on
+        # The exception is seen here, also where nobody reads on.
+        if task.cancelled() or task.exception() is not None:
+            self._driver.mailbox.clear()  # what was meant for this turn means nothing to the next
         self._ended += await self._driver.subagents.end()
 
     def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:

@@ -95,8 +95,11 @@ class Mailbox:
 
     def after_answer(self) -> list[str]:
         texts = [*self._steering, *self._following]
-        self._steering, self._following = [], []
+        self.clear()
         return texts
+
+    def clear(self) -> None:
+        self._steering, self._following = [], []
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
