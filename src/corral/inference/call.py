@@ -168,6 +168,10 @@ class Reading:
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take(), Finish(reason, usage, self.response)]
 
+    def left(self) -> list[StreamEvent]:
+        """What was read before an error, and came together with it."""
+        return self._sent.parts.take()
+
     def close(self) -> None:
         self._sent.answer.close()
 

@@ -178,7 +178,7 @@ class _Batches:
         except CorralError as error:
             # The caller has events already: what is wrong is told as one, and raised next.
             self._failure = error
-            return [failed_event(error)]
+            return [*self._reading.left(), failed_event(error)]
 
     async def _first(self) -> list[StreamEvent]:
         async def once() -> list[StreamEvent]:

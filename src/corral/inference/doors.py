@@ -106,8 +106,10 @@ class GenerationStream:
     """The events of one or more answers. Left half-way, the connection is closed; as
     ``async with`` at once."""
 
-    def __init__(self, rounds: Rounds, options: Options) -> None:
+    def __init__(self, rounds: Rounds, options: Options, ends: float | None = None) -> None:
+        """``ends``: the loop's time at which ``timeout`` is over, where it runs already."""
         self._rounds = rounds
+        self._ends = ends
         self._client = options.get("client")
         self._max_retries = options.get("max_retries")
         self._timeout = options.get("timeout")
@@ -150,11 +152,11 @@ class GenerationStream:
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
         client = self._client or await default_client()
         client.check(self._rounds.request.model)
-        ends = _deadline(self._timeout)
+        ends = deadline(self._timeout) if self._ends is None else self._ends
         try:
             while True:
                 self._answer = client.stream(self._rounds.request, max_retries=self._max_retries)
-                step_ends = _deadline(self._step_timeout)
+                step_ends = deadline(self._step_timeout)
                 batch = self._answer.batch
                 timed = ends is not None or step_ends is not None
                 while True:
@@ -170,7 +172,7 @@ class GenerationStream:
                 if response is None:
                     raise AssertionError("a stream ends with finish or raises")
                 yield StepFinish(self._rounds.count + 1, response)
-                if not await self._rounds.go_on(response):
+                if not await self._ran_in_time(response, ends):
                     break
                 for result in self._rounds.results:
                     yield _done(result)
@@ -180,6 +182,19 @@ class GenerationStream:
             yield Finish(whole.finish_reason, whole.usage, whole.response)
         finally:
             self.close()
+
+    async def _ran_in_time(self, response: Response, ends: float | None) -> bool:
+        """The tools count too: the caller's ``timeout`` is for all of it."""
+        if ends is None:
+            return await self._rounds.go_on(response)
+        scope = asyncio.timeout_at(ends)
+        try:
+            async with scope:
+                return await self._rounds.go_on(response)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise _late("timeout", self._timeout) from error
 
     async def _in_time(
         self,
@@ -202,7 +217,8 @@ def _done(result: ToolResult) -> ToolDone:
     return ToolDone(result.call_id, result.name or "", result.content, result.is_error)
 
 
-def _deadline(seconds: float | None) -> float | None:
+def deadline(seconds: float | None) -> float | None:
+    """Seconds from now as the loop's time."""
     return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
 

@@ -12,7 +12,7 @@ from corral.events import Json
 from corral.generation import Response, ResponseFormat, TextDelta
 from corral.inference.asking import Asked, Options
 from corral.inference.client import default_client
-from corral.inference.doors import GenerationStream, Rounds, limit
+from corral.inference.doors import GenerationStream, Rounds, deadline, limit
 from corral.inference.results import Generation
 from corral.sessions.output import REPAIRS, find, repair_prompt, wanted
 from corral.wire.partial import NOTHING, Partial
@@ -144,8 +144,9 @@ class ObjectStream:
         return self.generation
 
     async def _values(self) -> AsyncGenerator[Json, None]:
+        ends = deadline(self._options.get("timeout"))  # for the repairs too
         while True:
-            self._stream = GenerationStream(self._rounds, self._options)
+            self._stream = GenerationStream(self._rounds, self._options, ends)
             written = Partial()
             shown: Any = NOTHING
             grown, read = 0, 0
