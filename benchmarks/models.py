@@ -22,11 +22,11 @@ from benchmarks.world import ANTHROPIC, GENAI, LITELLM, OPENAI, PROGRAMS, World
 
 ROUNDS = 7
 EVENTS = 50_000
-SINGLE_EVENTS = 2_000
-PEER_EVENTS = 1_000
+SINGLE_EVENTS = 500
+PEER_EVENTS = 500
 """Of a stream that a peer reads: each costs it a hundred times as much."""
-COMPLETIONS = 2_000
-PEER_COMPLETIONS = 300
+COMPLETIONS = 1_000
+PEER_COMPLETIONS = 200
 IMPORT_ROUNDS = 11
 
 
@@ -80,7 +80,7 @@ def _caller(
         said = program_says(argv, world.env, world.project)
         return float(said["cpu"] / said["count"])
 
-    return Contender(measure, max(3, world.rounds(ROUNDS)))
+    return Contender(measure, world.rounds(ROUNDS) + 1)
 
 
 def _compete(contenders: dict[str, Contender | None]) -> Costs:
