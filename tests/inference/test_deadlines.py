@@ -42,14 +42,16 @@ async def test_a_tool_that_never_returns_is_ended_by_the_timeout(streamed: bool)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_repairs_share_the_timeout_of_the_whole(streamed: bool) -> None:
     # Each answer comes in time, all of them do not.
-    script = [Turn(text="no", delay=0.4, repeat=3)]
+    script = [say("warm"), Turn(text="no", delay=0.7, repeat=3)]
     async with ModelServer(script) as server, client(server.url) as made:
+        # Loading the HTTP client must not be what uses the time up.
+        await models.generate(MODEL, "hi", client=made)
         with pytest.raises(errors.TotalTimeout):
             if streamed:
-                stream = models.stream_object(MODEL, list[int], "go", client=made, timeout=0.6)
+                stream = models.stream_object(MODEL, list[int], "go", client=made, timeout=1.2)
                 await stream.collect()
             else:
-                await models.generate_object(MODEL, list[int], "go", client=made, timeout=0.6)
+                await models.generate_object(MODEL, list[int], "go", client=made, timeout=1.2)
 
 
 async def test_text_that_came_together_with_an_error_is_not_lost() -> None:
