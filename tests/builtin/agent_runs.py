@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -10,7 +13,8 @@ from typing import Any, TypeVar, Unpack
 from laws import lawful
 
 import corral
-from corral.events import Error, Event, ToolResult
+from corral.events import Error, Event, Json, ToolResult
+from corral.io.process import Process
 from corral.keywords import Options
 from corral.result import Result, fold
 from corral.sessions.broker import Asker
@@ -118,6 +122,23 @@ def told(request: Request, tool: str) -> str:
             return str(response)
 
 
+def inline_media(request: Request) -> list[tuple[str, bytes]]:
+    """Kind and content of what went along in a request to Gemini."""
+    found: list[tuple[str, bytes]] = []
+    waiting: list[Json] = [request.body]
+    while waiting:
+        match waiting.pop(0):
+            case {"mimeType": str(kind), "data": str(data)}:
+                found.append((kind, b64decode(data)))
+            case dict(table):
+                waiting += table.values()
+            case list(entries):
+                waiting += entries
+            case _:
+                pass
+    return found
+
+
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait until it holds; a bounded while."""
     for _ in range(2000):
@@ -136,3 +157,24 @@ async def pid_in(path: Path) -> int:
 def runs(pid: int) -> bool:
     """Whether there is such a process, a zombie included."""
     return Path(f"/proc/{pid}").exists()
+
+
+COMMAND = (sys.executable, "-c", "from corral.cli.main import main; main()")
+
+
+async def command_line(
+    ours: Ours, script: Script, *args: str, prompt: str = "do it"
+) -> tuple[int | None, str, str]:
+    """Exit code, answer and progress of ``corral run --model``."""
+    ours.options(script)
+    argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "1", *args, prompt]
+    env = {**os.environ, **keyed(ours.lane)}
+    process = await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
+    out = b""
+    try:
+        while chunk := await process.read():
+            out += chunk
+        exited = await process.wait()
+    finally:
+        await process.end(1)
+    return exited.code, out.decode(), process.stderr

@@ -224,6 +224,7 @@ class Driver:
         if not self.prepared.run.keep or meta.session_id is not None:
             return
         meta.session_id = meta.id
+        meta.model = self.model
         try:
             self.kept.save()
         except OSError as error:
