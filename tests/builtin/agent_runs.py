@@ -59,7 +59,7 @@ class Ours:
             "timeout": 60,
             "retries": 1,
             **options,
-            "env": {**keyed(self.lane), **options.get("env", {})},
+            "env": {**keyed(self.lane, wire), **options.get("env", {})},
         }
         return whole
 
@@ -92,10 +92,16 @@ class Ours:
         return fold(await self.events(script, prompt, **given))
 
 
-def keyed(lane: Lane) -> dict[str, str]:
-    """Where each vendor's models are, and a key for each."""
-    env = {name: KEY if name.endswith("_KEY") else url for name, url in lane.env.items()}
-    return {**env, "CHAT_BASE_URL": env["OPENAI_BASE_URL"], "CHAT_API_KEY": KEY}
+def keyed(lane: Lane, wire: str = "gemini") -> dict[str, str]:
+    """Where a vendor's models are, and a key for them."""
+    address, key = {
+        "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
+        "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+        "openai": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+        "chat": ("CHAT_BASE_URL", "CHAT_API_KEY"),
+    }[wire]
+    url = lane.env[address.replace("CHAT", "OPENAI")]
+    return {address: url, key: KEY}
 
 
 def of(events: Sequence[Event], kind: type[E]) -> list[E]:

@@ -10,9 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.builtin import tools as shelf
+from corral.builtin.attached import prompt_message
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
+from corral.builtin.outbox import Outbox
 from corral.builtin.prompt import system_prompt
 from corral.builtin.subagents import Subagents
 from corral.builtin.tools.tool import BuiltinTool
@@ -24,8 +26,7 @@ from corral.inference.client import Client
 from corral.inference.toolbox import Described, spec_of
 from corral.io import prices
 from corral.io.environment import Eraser
-from corral.io.media import loaded
-from corral.messages import Audio, Document, Image, Message, Part, Text
+from corral.messages import Message
 from corral.models.families import family_of
 from corral.models.registry import split
 from corral.policy import Policy
@@ -36,40 +37,6 @@ from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
 from corral.sessions.tools import Tool, Tools
 from corral.wire.stream import Finish, Item
-
-FULL = 1000
-"""Items that may wait for a reader before the model is read no further."""
-
-
-class Outbox:
-    """What happened, until somebody takes it."""
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._filled = asyncio.Event()
-        self._emptied = asyncio.Event()
-
-    def put(self, item: Item) -> None:
-        self._items.append(item)
-        self._filled.set()
-
-    async def room(self) -> None:
-        """Wait while it is full: a slow reader slows the agent, and memory stays flat."""
-        while len(self._items) > FULL:
-            self._emptied.clear()
-            await self._emptied.wait()
-
-    def take(self) -> list[Item]:
-        items, self._items = self._items, []
-        self._filled.clear()
-        self._emptied.set()
-        return items
-
-    async def wait(self) -> None:
-        await self._filled.wait()
-
-    def wake(self) -> None:
-        self._filled.set()
 
 
 class Driver:
@@ -230,16 +197,6 @@ class Driver:
         except OSError as error:
             raise StorageFailed(f"the session cannot be kept: {error.strerror}") from error
 
-    async def message(self, prompt: str) -> Message:
-        """The prompt with what goes along, read now: the agent may change the files."""
-        run, cwd = self.prepared.run, Path(self.prepared.cwd)
-        parts: list[Part] = [Text(prompt)]
-        parts += [Image(str(cwd / path)) for path in run.images]
-        parts += [Audio(str(cwd / path)) for path in run.audio]
-        for path in run.attachments:
-            parts.append(_attached(cwd / path))
-        return (await loaded([Message("user", tuple(parts))]))[0]
-
 
 def _own_defaults(policy: Policy) -> Policy:
     """``native`` is for the agent's own defaults, and ours are: read, and ask for the rest. What
@@ -254,17 +211,6 @@ def _for_commands(prepared: Prepared) -> dict[str, str]:
     name."""
     keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
     return {name: value for name, value in prepared.run.env.items() if name not in keys}
-
-
-def _attached(path: Path) -> Part:
-    """Text as text, which every model takes; anything else as a document."""
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        return Document(str(path))
-    except OSError as error:
-        raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
-    return Text(f'<file path="{path.name}">\n{text}\n</file>')
 
 
 class Turn:
@@ -295,7 +241,8 @@ class Turn:
         driver.outbox.take()
         driver.tally.reset()
         self._loop = await driver.loop()
-        self._message = await driver.message(self._prompt)
+        prepared = driver.prepared
+        self._message = await prompt_message(self._prompt, prepared.run, Path(prepared.cwd))
 
     async def begin(self, fail: Fail) -> None:
         if self._loop is None or self._message is None:
