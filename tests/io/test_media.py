@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from corral.errors import MediaInvalid
+from corral.errors import ConfigError, MediaInvalid
 from corral.io.media import LARGEST, loaded
 from corral.messages import Audio, Document, Image, Media, Message
 
@@ -106,3 +106,28 @@ async def test_an_address_stays_one_and_is_named_by_its_path(url: str) -> None:
 
 async def test_audio_is_named_by_its_content() -> None:
     assert await load(Audio(b"RIFF\0\0\0\0WAVE")) == Audio(b"RIFF\0\0\0\0WAVE", "audio/wav")
+
+
+async def test_a_path_object_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    loaded_image = (await loaded([Message.user(Image(tmp_path / "a.png"))]))[0].content[0]
+    assert isinstance(loaded_image, Image)
+    assert loaded_image.source == PNG
+
+
+@pytest.mark.parametrize("source", [None, 3, ["a.png"]])
+def test_what_is_no_source_is_refused_when_it_is_given(source: object) -> None:
+    with pytest.raises(ConfigError, match="a path, a URL or bytes"):
+        Image(cast("str", source))
+
+
+@pytest.mark.parametrize("content", [{"text": "hi"}, b"hi", 3])
+def test_what_is_no_content_of_a_message_is_refused(content: object) -> None:
+    with pytest.raises(ConfigError, match="made of text and parts"):
+        Message("user", cast("tuple[()]", content))
+
+
+async def test_an_image_is_no_audio(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    with pytest.raises(MediaInvalid, match="what kind of file"):
+        await loaded([Message.user(Audio(str(tmp_path / "a.png")))])

@@ -35,9 +35,9 @@ class Settings(TypedDict, total=False):
 class Options(Settings, total=False):
     """Everything the doors take by name.
 
-    After ``max_tool_rounds`` rounds of tools (1; 0 runs none), or once ``stop_when`` says so
-    of the steps so far, the calls of the last answer are the caller's. ``timeout`` is for all
-    of it, ``step_timeout`` for each answer.
+    After ``max_tool_rounds`` rounds of tools (1; 0 runs none) the calls of the last answer are
+    the caller's to run. ``stop_when`` is asked after each round, with the steps so far, whether
+    to stop there. ``timeout`` is for all of it, ``step_timeout`` for each answer.
     """
 
     messages: Sequence[Message] | None

@@ -94,7 +94,7 @@ async def _refusal(answer: Answer, provider: Provider, name: str) -> CorralError
             http_status=answer.status,
         )
     try:
-        body = await answer.body(LARGEST_ERROR)
+        body = await answer.head(LARGEST_ERROR)
     except CorralError:
         body = b""  # the status alone says enough
     headers = {key.lower(): value for key, value in answer.headers.items()}

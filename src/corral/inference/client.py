@@ -45,9 +45,9 @@ class Client:
         """``keys`` and ``base_urls`` by vendor's name win over the environment; ``providers``
         are further vendors, or others of a known name. ``environ`` replaces the process's
         own environment, an empty one shuts it out."""
-        self._keys = dict(keys or {})
-        self._base_urls = dict(base_urls or {})
         self._own = {provider.name: provider for provider in providers}
+        self._keys = {self._named(name): key for name, key in (keys or {}).items()}
+        self._base_urls = {self._named(name): url for name, url in (base_urls or {}).items()}
         self._known: dict[str, tuple[Provider, str]] = {}
         """Models that were asked for: whose they are, and their names there."""
         self._middleware = tuple(middleware)
@@ -123,6 +123,10 @@ class Client:
             return AnswerStream(_Batches(self, request, retries, on_retry))
 
         return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
+
+    def _named(self, name: str) -> str:
+        """A vendor's own name. Raises ``UnknownProvider``: a key for nobody is a slip."""
+        return name if name in self._own else registry.find(name).name
 
     def _access(self, model: str) -> tuple[Access, str]:
         known = self._known.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -72,7 +72,15 @@ class Rounds:
         return self._stop_when is None or not self._stop_when(tuple(self._steps))
 
     def say(self, text: str) -> None:
-        """The user's next words."""
+        """The user's next words. Calls that nobody ran get a result that says so: no vendor
+        takes one without."""
+        last = self.request.messages[-1]
+        if last.tool_calls:
+            unrun = (
+                ToolResult(call.id, "not run", is_error=True, name=call.name)
+                for call in last.tool_calls
+            )
+            self._grow(Message("tool", tuple(unrun)))
         self._grow(Message.user(text))
 
     def _grow(self, message: Message) -> None:

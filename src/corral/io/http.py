@@ -144,22 +144,33 @@ class Answer:
         except Exception as error:
             raise self._broken(error) from error
 
-    async def body(self, limit: int = LARGEST_ANSWER) -> bytes:
-        """All of it; ``StreamBroken`` for one over the limit or cut short."""
-        try:
-            if limit >= LARGEST_ANSWER and (self._response.content_length or 0) <= limit:
+    async def body(self) -> bytes:
+        """All of it; ``StreamBroken`` for one that is too large or cut short."""
+        held = self._response.content_length
+        if held is not None and held <= LARGEST_ANSWER:
+            try:
                 return await self._response.read()
-        except Exception as error:
-            raise self._broken(error) from error
+            except Exception as error:
+                raise self._broken(error) from error
+        whole = await self.head(LARGEST_ANSWER + 1)
+        if len(whole) > LARGEST_ANSWER:
+            raise StreamBroken(
+                f"the answer of {_host(self._url)} is over {LARGEST_ANSWER:,} bytes",
+                retryable=False,
+            )
+        return whole
+
+    async def head(self, most: int) -> bytes:
+        """Its first bytes; where there are more the connection is given up."""
         pieces: list[bytes] = []
         size = 0
         while piece := await self.chunk():
             pieces.append(piece)
             size += len(piece)
-            if size > limit:
+            if size >= most:
                 self.close()
                 break
-        return b"".join(pieces)[:limit]
+        return b"".join(pieces)[:most]
 
     def close(self) -> None:
         """Give the connection up, or back where the answer was read whole."""
