@@ -9,7 +9,7 @@ import corral
 from corral.builtin.loop import BOTCHED
 from corral.events import Error, Text
 from corral.result import fold
-from corral.testing import Turn, call, fail, hang, say
+from corral.testing import Call, Turn, call, fail, hang, say
 
 WIRES = ["gemini", "anthropic", "openai", "chat"]
 
@@ -140,6 +140,17 @@ async def test_a_call_that_is_made_again_goes_on(ours: Ours) -> None:
     events = await ours.events(script)
     assert outcomes(events) == [("list_dir", "success")]
     assert fold(events).ok
+
+
+async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: Ours) -> None:
+    half = Turn(calls=[Call("shell", {"command": "touch ran"})], finish="MALFORMED_FUNCTION_CALL")
+    events = await ours.events([half, say("ok")], policy="all")
+    assert fold(events).ok
+    assert outcomes(events) == []
+    assert not (ours.workspace / "ran").exists()
+    last = ours.requests[-1]
+    assert [name for name, _ in last.tool_results] == [made.name for made in last.tool_calls]
+    assert len(last.tool_results) == 1
 
 
 @pytest.mark.parametrize(

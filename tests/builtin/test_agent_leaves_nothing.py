@@ -86,14 +86,19 @@ async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Ours)
     """An exception that nobody saw would be told when its task is collected."""
     loose: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
-    async with ours.session([Turn(block_reason="SAFETY")]) as session:
-        async for event in session.prompt("go"):
-            if isinstance(event, Init):
-                await eventually(lambda: len(ours.requests) == 1)
-                await asyncio.sleep(0.2)  # it fails while nobody reads
-                break
-    gc.collect()
-    await asyncio.sleep(0)
+
+    async def unread() -> None:
+        async with ours.session([Turn(block_reason="SAFETY")]) as session:
+            async for event in session.prompt("go"):
+                if isinstance(event, Init):
+                    await eventually(lambda: len(ours.requests) == 1)
+                    await asyncio.sleep(0.2)  # it fails while nobody reads
+                    break
+
+    await unread()
+    for _ in range(3):  # what is left of the loop is closed by and by
+        await asyncio.sleep(0.01)
+        gc.collect()
     assert loose == []
 
 

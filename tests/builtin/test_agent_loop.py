@@ -10,6 +10,7 @@ from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, tol
 
 import corral
 from corral.builtin.calls import Hands
+from corral.builtin.outbox import FULL, Outbox
 from corral.builtin.tools import truncate
 from corral.builtin.tools.tool import Arguments, Outcome, Output, define
 from corral.builtin.tools.workspace import Workspace
@@ -249,6 +250,12 @@ async def test_silence_of_the_model_is_an_idle_timeout(ours: Ours) -> None:
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
+async def test_silence_after_a_tool_is_idleness_again(ours: Ours) -> None:
+    result = await ours.run([call("list_dir"), hang()], idle_timeout=0.4)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("timeout", "idle_timeout")
+
+
 async def test_a_tool_at_work_is_not_idleness(ours: Ours) -> None:
     script = [call("shell", command="sleep 1.5"), say("ok")]
     result = await ours.run(script, policy="all", idle_timeout=0.5)
@@ -275,6 +282,29 @@ async def test_a_reader_that_is_slow_misses_nothing(ours: Ours) -> None:
                 await asyncio.sleep(0.3)  # the answer comes while nobody reads
     assert corral.fold(events).status == "success"
     assert corral.fold(events).text == "abc"
+
+
+async def test_a_flood_of_words_comes_out_whole(ours: Ours) -> None:
+    words = [f"{n} " for n in range(4 * FULL)]
+    async with ours.session([say(*words)]) as session:
+        said: list[str] = []
+        async for event in session.prompt("go"):
+            if isinstance(event, Init):
+                await asyncio.sleep(0.2)  # more comes than may wait
+            if isinstance(event, Text):
+                said.append(event.delta)
+    assert "".join(said) == "".join(words)
+
+
+async def test_a_slow_reader_slows_the_agent() -> None:
+    outbox = Outbox()
+    for _ in range(FULL + 1):
+        outbox.put("x")
+    room = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not room.done()
+    assert len(outbox.take()) == FULL + 1
+    await asyncio.wait_for(room, 10)
 
 
 async def test_init_tells_what_the_agent_is(ours: Ours) -> None:

@@ -154,6 +154,16 @@ async def test_a_history_that_is_gone_is_no_fresh_start(ours: Ours) -> None:
     assert ours.requests == []
 
 
+async def test_one_conversation_is_not_led_twice_at_once(ours: Ours) -> None:
+    first = await ours.run([say("One.")])
+    token = first.resume_token or ""
+    async with ours.session([say("Two.")], resume=token) as session:
+        async for _ in session.prompt("go on"):
+            with pytest.raises(corral.errors.ConfigError, match="in use by another run"):
+                await ours.events([say("never")], resume=token)
+            break
+
+
 async def test_a_transcript_is_kept_where_one_is_asked_for(ours: Ours) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
     kept = store.find(fold(events).resume_token or "")

@@ -275,7 +275,6 @@ class Turn:
     def end_soon(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            self._driver.outbox.wake()
 
     async def finish(self) -> list[Item]:
         driver, task = self._driver, self._task

@@ -166,7 +166,6 @@ class Loop:
             reason = response.finish_reason.reason
             if reason == "tool_calls":
                 if limits.max_tool_rounds is not None and rounds >= limits.max_tool_rounds:
-                    history.mend()
                     raise _limit(f"max_tool_rounds={limits.max_tool_rounds}")
                 rounds += 1
                 handed_in = any(call.name == SUBMIT for call in response.tool_calls)
