@@ -11,11 +11,11 @@ from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, tol
 import corral
 from corral.builtin.calls import Hands
 from corral.builtin.outbox import FULL, Outbox
+from corral.builtin.striking import Striker
 from corral.builtin.tools import truncate
 from corral.builtin.tools.tool import Arguments, Outcome, Output, define
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
-from corral.io.environment import Eraser
 from corral.messages import ToolCall
 from corral.policy import Policy
 from corral.sessions.broker import Broker
@@ -177,7 +177,7 @@ def _hands(running: dict[str, object]) -> Hands:
         for name, run in running.items()
     }
     workspace = Workspace(Path.cwd())
-    return Hands(tools, Tools(()), workspace, Broker(Policy()), Eraser({}))
+    return Hands(tools, Tools(()), workspace, Broker(Policy()), Striker({}))
 
 
 async def test_max_turns_ends_it(ours: Ours) -> None:

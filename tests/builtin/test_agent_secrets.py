@@ -6,8 +6,9 @@ import pytest
 from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
 
 import corral
+from corral.builtin.striking import Striker
 from corral.builtin.tools.workspace import SECRET
-from corral.events import Event, PermissionRequest, ToolOutput, ToolResult, ToolUse
+from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.models import registry
 from corral.result import fold
 from corral.sessions import store
@@ -112,3 +113,31 @@ async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(ours: O
     events = await ours.events([call("leak"), say("ok")], tools=[leak])
     assert KEY not in written(events)
     assert KEY not in str(ours.requests[-1].body)
+
+
+async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: Ours) -> None:
+    head, tail = KEY[:11], KEY[11:]
+    command = f"printf {head}; sleep 0.3; printf '{tail} and {head}'"
+    events = await ours.events([call("shell", command=command), say("ok")], policy="all")
+    live = "".join(event.delta for event in of(events, ToolOutput))
+    assert live == f"{MARK} and {head}"
+
+
+async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: Ours) -> None:
+    thoughts = ["a", KEY[:5], KEY[5:], "b"]
+    script = [Turn(thoughts=thoughts, text=["It is ", *KEY, ", or so. ", KEY[:4]])]
+    events = await ours.events(script, f"My key is {KEY}")
+    assert fold(events).text == f"It is {MARK}, or so. {KEY[:4]}"
+    assert "".join(event.delta for event in of(events, Thinking)) == f"a{MARK}b"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
+    secrets = {"A": "abcabcabd", "B": "cabd-and-more"}
+    text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
+    pieces = Striker(secrets).pieces()
+    told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
+    whole = "".join([*told_, pieces.rest()])
+    assert not any(secret in whole for secret in secrets.values())
+    assert whole.startswith("xx abc[A struck out] yy abcabcab ")
+    assert whole.endswith(" zz abc")

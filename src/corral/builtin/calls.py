@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from corral.agents.corral import TOOLS
+from corral.builtin.striking import Striker
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import Workspace
@@ -29,7 +30,6 @@ from corral.events import (
     ToolUse,
 )
 from corral.events import ToolResult as ToolResultEvent
-from corral.io.environment import Eraser
 from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.sessions.broker import Broker
@@ -64,7 +64,7 @@ class Hands:
         own: Tools,
         workspace: Workspace,
         broker: Broker,
-        eraser: Eraser,
+        eraser: Striker,
         *,
         granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
@@ -175,10 +175,15 @@ class Hands:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
             return Done(answer.status, answer.text, truncate(answer.text, OWN))
 
+        pieces = self._eraser.pieces()
+
         def put_out(piece: str) -> None:
-            emit(ToolOutput(call.id, self._eraser.clean_text(piece)))
+            if said := pieces.add(piece):
+                emit(ToolOutput(call.id, said))
 
         outcome = await tool.call(self._workspace, call.arguments, put_out)
+        if rest := pieces.rest():
+            emit(ToolOutput(call.id, rest))
         for effect in outcome.effects:
             if effect.source is not None:
                 emit(FileChange(effect.source, "deleted", call_id=call.id))

@@ -16,6 +16,7 @@ from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
 from corral.builtin.outbox import Outbox
 from corral.builtin.prompt import system_prompt
+from corral.builtin.striking import Striker
 from corral.builtin.subagents import Subagents
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
@@ -46,7 +47,7 @@ class Driver:
         self,
         prepared: Prepared,
         kept: Kept,
-        eraser: Eraser,
+        _eraser: Eraser,
         ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
@@ -59,7 +60,7 @@ class Driver:
         self.outbox = Outbox()
         self.mailbox = Mailbox()
         self.tally = Tally()
-        self._eraser = eraser
+        self._eraser = Striker(prepared.environment.secrets)
         self._client = Client(environ=dict(prepared.environment.family))
         self._client.check(model)
         self._family = family_of(provider.name, name)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import History
 from corral.builtin.repetition import ADVICE, Repetition
+from corral.builtin.striking import Striker
 from corral.content import Cost, Usage
 from corral.errors import (
     ContentRefused,
@@ -34,7 +35,6 @@ from corral.generation import (
 )
 from corral.inference.client import Client
 from corral.inference.retry import delay
-from corral.io.environment import Eraser
 from corral.messages import Message
 from corral.sessions.output import SUBMIT
 
@@ -123,7 +123,7 @@ class Loop:
         emit: Emit,
         *,
         room: Callable[[], Awaitable[None]],
-        eraser: Eraser,
+        eraser: Striker,
         limits: Limits,
         tally: Tally,
         mailbox: Mailbox,
@@ -138,6 +138,9 @@ class Loop:
         self._emit = emit
         self._room = room
         self._clean = eraser.clean_text
+        self._pieces = eraser.pieces()
+        self._aloud = True
+        """Whether the words under way are said, and not thought."""
         self._limits = limits
         self._tally = tally
         self._mailbox = mailbox
@@ -226,11 +229,14 @@ class Loop:
         stream = self._client.stream(
             request, max_retries=self._limits.retries, on_retry=self._retried
         )
-        async with stream:
-            while events := await stream.batch():
-                self._began = True
-                self._tell(events)
-                await self._room()
+        try:
+            async with stream:
+                while events := await stream.batch():
+                    self._began = True
+                    self._tell(events)
+                    await self._room()
+        finally:
+            self._pass_on(self._pieces.rest())
         response = stream.response
         if response is None:
             raise StreamBroken("the model's answer has no end")
@@ -238,15 +244,14 @@ class Loop:
         return response
 
     def _tell(self, events: list[StreamEvent]) -> None:
-        message_id = f"answer-{self._answers}"
         for event in events:
             match event:
                 case TextDelta():
                     self._spoke = True
-                    self._emit(Text(self._clean(event.text), message_id=message_id))
+                    self._speak(event.text, aloud=True)
                 case ThinkingDelta():
                     if self._thinking:
-                        self._emit(Thinking(self._clean(event.text)))
+                        self._speak(event.text, aloud=False)
                 case ProviderEvent():
                     self._emit(Vendor(event.name, event.data))
                 case Finish():
@@ -254,6 +259,18 @@ class Loop:
                         self._warn_once("request_changed", warning)
                 case _:
                     pass
+
+    def _speak(self, words: str, *, aloud: bool) -> None:
+        if aloud != self._aloud:
+            self._pass_on(self._pieces.rest())
+            self._aloud = aloud
+        self._pass_on(self._pieces.add(words))
+
+    def _pass_on(self, words: str) -> None:
+        if words and self._aloud:
+            self._emit(Text(words, message_id=f"answer-{self._answers}"))
+        elif words:
+            self._emit(Thinking(words))
 
     def _count(self, response: Response) -> None:
         tally, window = self._tally, self._limits.window
