@@ -13,6 +13,8 @@ from corral.messages import Message, ToolCall, ToolResult
 from corral.result import fold
 from corral.testing import Call, Request, Turn, call, fail, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 TINY = '[models."gemini:gemini-2.5-flash"]\nwindow = 1000\n'
 
 

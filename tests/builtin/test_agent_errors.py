@@ -11,6 +11,8 @@ from corral.events import Error, Text
 from corral.result import fold
 from corral.testing import Call, Turn, call, fail, hang, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 WIRES = ["gemini", "anthropic", "openai", "chat"]
 
 

@@ -15,6 +15,8 @@ from corral.events import Event, Init, Text, ToolUse
 from corral.result import Result
 from corral.testing import Call, Turn, call, hang, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 STEPS: list[type[Event]] = [Init, Text, ToolUse]
 
 

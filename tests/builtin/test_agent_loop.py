@@ -23,6 +23,8 @@ from corral.sessions.tools import Tools
 from corral.testing import Call, Turn, call, hang, say
 from corral.wire.stream import Item
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 
 async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:
     (ours.workspace / "a.txt").write_text("one\n")

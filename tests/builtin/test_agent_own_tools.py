@@ -19,6 +19,8 @@ from corral.sessions.tool_guards import Call as Called
 from corral.sessions.tools import Tools
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 
 @dataclass
 class Report:

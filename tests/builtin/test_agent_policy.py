@@ -14,6 +14,8 @@ from corral.policy import Policy
 from corral.result import fold
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+x\n*** End Patch\n"
 ALL = Turn(
     calls=[

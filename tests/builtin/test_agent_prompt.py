@@ -15,6 +15,8 @@ from corral.models.families import family_of
 from corral.policy import Policy
 from corral.testing import say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 
 async def test_the_environment_is_described(ours: Ours) -> None:
     subprocess.run(["git", "init", "-q", "-b", "trunk", ours.workspace], check=True)

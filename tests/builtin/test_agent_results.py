@@ -13,6 +13,8 @@ from corral.messages import Message
 from corral.result import fold
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 PATCH = """*** Begin Patch
 *** Add File: added.txt
 +new

@@ -31,6 +31,8 @@ from corral.result import Result, fold
 from corral.sessions import store
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 CHILD = """
 import asyncio, sys, corral
 async def main():

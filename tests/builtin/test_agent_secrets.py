@@ -14,6 +14,8 @@ from corral.result import fold
 from corral.sessions import store
 from corral.testing import Call, Turn, call, fail, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 MARK = "[GEMINI_API_KEY struck out]"
 
 

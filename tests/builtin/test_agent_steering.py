@@ -12,6 +12,8 @@ import corral
 from corral.events import Init, ToolUse
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 
 async def test_steering_reaches_the_model_after_the_tools(ours: Ours) -> None:
     go = asyncio.Event()

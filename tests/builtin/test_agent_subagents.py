@@ -16,6 +16,8 @@ from corral.events import (
 from corral.result import fold
 from corral.testing import Call, Request, Turn, hang, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 
 class Cast:
     """A script for each agent, told by its first words."""

@@ -11,6 +11,8 @@ from corral.policy import Policy
 from corral.result import fold
 from corral.testing import Call, Turn, call, say
 
+pytest_plugins = ("builtin.agent_fixture",)
+
 WIRES = ["gemini", "anthropic", "openai", "chat"]
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch\n"
 
