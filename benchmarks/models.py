@@ -173,19 +173,20 @@ def _imports(world: World) -> list[Row]:
     own = str(world.python)
     first = (
         "from corral.models import Client, generate, stream\n"
-        "import aiohttp, corral.models.gemini, corral.inference.doors"
+        "import corral.io.http, corral.models.gemini, corral.inference.doors"
     )
     names = {
         "bare": contender("pass", own),
         "corral": contender("import corral", own),
         "models": contender("import corral.models", own),
         "first": contender(first, own),
-        "aiohttp": contender("import aiohttp, msgspec", own),
     }
     modules = {GENAI: "google.genai", ANTHROPIC: "anthropic", OPENAI: "openai", LITELLM: "litellm"}
     for peer, module in modules.items():
         if folder := world.peer(peer):
             names[peer] = contender(f"import {module}", str(folder / "python"), 4)
+    if folder := world.peer(LITELLM):  # which brings it along
+        names["aiohttp"] = contender("import aiohttp", str(folder / "python"))
     costs = compete(names)
 
     def row(what: str, name: str, rival: str) -> Row:
@@ -196,13 +197,11 @@ def _imports(world: World) -> list[Row]:
             costs.ratio(name, rival, "bare"),
         )
 
-    rows = [
-        row("import corral", "corral", "aiohttp"),
-        row("import corral.models", "models", "aiohttp"),
-    ]
+    imports = {"import corral": "corral", "import corral.models": "models"}
+    rows = [row(what, name, "aiohttp") for what, name in imports.items() if "aiohttp" in costs]
     rivals = ("aiohttp", *modules)
     return rows + [
-        row("models, aiohttp and one wire", "first", each) for each in rivals if each in costs
+        row("models, HTTP and one wire", "first", each) for each in rivals if each in costs
     ]
 
 

@@ -52,9 +52,7 @@ async def encode(request: Request, found: Access, name: str, *, streamed: bool) 
     return found.provider.wire.encode(asked, found.provider, streamed)
 
 
-async def send(
-    http: Http, encoded: Encoded, found: Access, request: Request, name: str, *, streamed: bool
-) -> Sent:
+async def send(http: Http, encoded: Encoded, found: Access, request: Request, name: str) -> Sent:
     """Raises the error behind any answer that is no success."""
     provider = found.provider
     found = await with_token(found, _tokens)
@@ -67,7 +65,7 @@ async def send(
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
     sent_along = {**found.headers, **encoded.headers}
     try:
-        answer = await http.post(found.base_url + path, body, sent_along, streamed=streamed)
+        answer = await http.post(found.base_url + path, body, sent_along)
     except CorralError as error:
         named(error, provider, found.key)
         raise

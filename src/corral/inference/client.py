@@ -101,7 +101,7 @@ class Client:
         encoded = await encode(request, found, name, streamed=False)
 
         async def once() -> Response:
-            sent = await send(self._http, encoded, found, request, name, streamed=False)
+            sent = await send(self._http, encoded, found, request, name)
             return await read_whole(sent, request.model)
 
         return await attempts(once, retries)
@@ -147,7 +147,7 @@ class Client:
         """Send a request whose answer is to come as events."""
         found, name = self._access(request.model)
         encoded = await encode(request, found, name, streamed=True)
-        return await send(self._http, encoded, found, request, name, streamed=True)
+        return await send(self._http, encoded, found, request, name)
 
 
 class _Batches:
