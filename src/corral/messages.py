@@ -107,6 +107,7 @@ Part: TypeAlias = (
 )
 
 _PARTS = (Text, Image, Audio, Document, ToolCall, ToolResult, Thinking, RedactedThinking)
+_KINDS: frozenset[type] = frozenset(_PARTS)
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,8 +159,8 @@ def parts_of(content: object) -> tuple[Part, ...]:
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
-    if isinstance(content, tuple) and all(
-        isinstance(part, _PARTS) for part in cast("tuple[object, ...]", content)
+    if isinstance(content, tuple) and _KINDS.issuperset(
+        map(type, cast("tuple[object, ...]", content))
     ):
         return cast("tuple[Part, ...]", content)
     if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes):

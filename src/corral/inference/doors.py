@@ -27,7 +27,6 @@ async def generate(model: str, prompt: Asked = None, **options: Unpack[Options])
     """The answer of a model, ``vendor:name``, with its tools run; see ``Options``."""
     rounds = Rounds(model, prompt, options)
     client = options.get("client") or await default_client()
-    client.check(model)
     async with limit(options.get("timeout"), "timeout"):
         return await rounds.play(client, options)
 

@@ -11,14 +11,15 @@ from corral.errors import ConfigError
 from corral.io.proxy import Proxy, basic, proxy_for
 
 _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
-_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
 _KEPT = "/%:@!$&'()*+,;=~-._?[]|"
 """Characters of a path and a query that are written as they are."""
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade"})
 """Headers that frame a message, and are the client's alone."""
 _USUAL = {"user-agent": "corral", "accept": "*/*", "accept-encoding": "identity"}
 """Unless a caller has them otherwise. A compressor would hold events back."""
+_USUAL_LINES = "".join(f"{name}: {value}\r\n" for name, value in _USUAL.items())
 
 
 class Origin(NamedTuple):
@@ -82,22 +83,25 @@ def head_of(
 ) -> bytes:
     """A request up to its body. Raises ``ConfigError`` for a header that cannot be written."""
     origin, path, given = target
-    lines = [f"{method} {path} HTTP/1.1\r\nHost: {origin.said}\r\n"]
     names: set[str] = set()
+    text = f"{method} {path} HTTP/1.1\r\nHost: {origin.said}\r\n"
     for name, value in headers.items():
-        if _NOT_IN_VALUE.search(value) or not _NAME.fullmatch(name):
+        if _NOT_IN_VALUE(value) or not _NAME(name):
             raise ConfigError(f"the header {name!r} holds a character that no header has")
         names.add(name.lower())
-        lines.append(f"{name}: {value}\r\n")
+        text += f"{name}: {value}\r\n"
     if not names.isdisjoint(_OURS):
         raise ConfigError(f"the header {min(names & _OURS)!r} cannot be set")
-    for more in (_USUAL, given):
-        for name, value in more.items():
-            if name not in names:
-                lines.append(f"{name}: {value}\r\n")
-    lines.append("\r\n" if length is None else f"content-length: {length}\r\n\r\n")
+    if names.isdisjoint(_USUAL):
+        text += _USUAL_LINES
+    else:
+        given = {**_USUAL, **given}
+    for name, value in given.items():
+        if name not in names:
+            text += f"{name}: {value}\r\n"
+    text += "\r\n" if length is None else f"content-length: {length}\r\n\r\n"
     try:
-        return "".join(lines).encode("latin-1")
+        return text.encode("latin-1")
     except UnicodeEncodeError as error:
         raise ConfigError(
             f"the request to {origin.said} cannot be written: a header holds "
