@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import acp, many, runs, startup, stream
+    from benchmarks import acp, many, models, runs, startup, stream
     from benchmarks.measure import Row, table, tell
     from benchmarks.world import World
 
@@ -24,6 +24,7 @@ def main() -> None:
         "crowd": many.crowd,
         "trees": many.trees,
         "acp": acp.acp,
+        "models": models.models,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")

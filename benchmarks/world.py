@@ -30,6 +30,7 @@ ACP_SDK = "agent-client-protocol"
 ACPX = "acpx"
 CLAUDE_SDK = "claude-agent-sdk"
 LITELLM = "litellm"
+ANTHROPIC, GENAI, OPENAI = "anthropic", "google-genai", "openai"
 
 _INIT = '{"type":"init","timestamp":"2026-11-15T00:00:00.000Z","session_id":"s","model":"none"}'
 _RESULT = (

@@ -7,7 +7,7 @@ a URL or bytes; a file is read when the request is sent, never before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -19,7 +19,7 @@ Role = Literal["system", "user", "assistant", "tool", "developer"]
 ROLES = ("system", "user", "assistant", "tool", "developer")
 
 if TYPE_CHECKING:
-    Source: TypeAlias = str | bytes
+    Source: TypeAlias = str | bytes | os.PathLike[str]
 else:
     Source = Any  # to msgspec, bytes are base64 in a string and clash with text
 
@@ -34,21 +34,31 @@ class Text(_Part, frozen=True, tag="text"):
     """The vendor's own mark on it, to be sent back as it came."""
 
 
-class Image(_Part, frozen=True, tag="image"):
+class _Media(_Part, frozen=True):
     """``source`` is a file's path, a URL (``https:``, ``gs:``, ``data:``) or the bytes."""
 
+    def __post_init__(self) -> None:
+        source: object = getattr(self, "source", None)
+        if isinstance(source, os.PathLike):
+            named = os.fspath(cast("os.PathLike[str]", source))
+            msgspec.structs.force_setattr(self, "source", named)
+        elif not isinstance(source, str | bytes):
+            raise ConfigError(f"media are a path, a URL or bytes, got: {type(source).__name__}")
+
+
+class Image(_Media, frozen=True, tag="image"):
     source: Source
     media_type: str | None = None
     """Told by the name or the content where it is left out."""
     detail: Literal["low", "high", "auto"] | None = None
 
 
-class Audio(_Part, frozen=True, tag="audio"):
+class Audio(_Media, frozen=True, tag="audio"):
     source: Source
     media_type: str | None = None
 
 
-class Document(_Part, frozen=True, tag="document"):
+class Document(_Media, frozen=True, tag="document"):
     """A PDF or a text."""
 
     source: Source
@@ -97,6 +107,7 @@ Part: TypeAlias = (
 )
 
 _PARTS = (Text, Image, Audio, Document, ToolCall, ToolResult, Thinking, RedactedThinking)
+_KINDS: frozenset[type] = frozenset(_PARTS)
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,11 +159,11 @@ def parts_of(content: object) -> tuple[Part, ...]:
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
-    if isinstance(content, tuple) and all(
-        isinstance(part, _PARTS) for part in cast("tuple[object, ...]", content)
+    if isinstance(content, tuple) and _KINDS.issuperset(
+        map(type, cast("tuple[object, ...]", content))
     ):
         return cast("tuple[Part, ...]", content)
-    if not isinstance(content, Iterable):
+    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes):
         raise ConfigError(f"a message is made of text and parts, got: {content!r}")
     return tuple(_part(each) for each in cast("Iterable[object]", content))
 
@@ -169,7 +180,3 @@ def is_address(source: Source) -> bool:
     """Whether a media source is a URL, and no file."""
     head = source[:8].lower() if isinstance(source, str) else ""
     return head.startswith(("http://", "https://", "gs://", "data:", "s3://"))
-
-
-def named_source(source: Source | os.PathLike[str]) -> Source:
-    return source if isinstance(source, str | bytes) else os.fspath(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -96,3 +97,18 @@ def test_two_references_to_one_another_end() -> None:
     converted, warnings = convert({"$ref": "#/$defs/A", "$defs": defs})
     assert converted == {"type": "OBJECT"}
     assert warnings
+
+
+def test_a_list_of_anything_still_says_that_it_has_items() -> None:
+    assert convert({"type": "array"})[0] == {"type": "ARRAY", "items": {}}
+
+
+def test_types_that_name_one_another_do_not_grow_without_end() -> None:
+    names = "abcdefgh"
+    of_all: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: {"$ref": f"#/$defs/{name}"} for name in names},
+    }
+    converted, lost = convert({**of_all, "$defs": dict.fromkeys(names, of_all)})
+    assert any("recursive" in each for each in lost)
+    assert len(json.dumps(converted)) < 1_000_000

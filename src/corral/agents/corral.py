@@ -50,7 +50,8 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
     for where, names in (("allow_tools", policy.allow_tools), ("deny_tools", policy.deny_tools)):
         for name in names or ():
             _check_name(where, name)
-    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+    auto = run.permission_mode == "auto"
+    return Compiled(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
 
 
 def _check_name(where: str, name: str) -> None:
@@ -62,7 +63,7 @@ def _check_name(where: str, name: str) -> None:
         raise PolicyError(f"{where}: there is no tool {name!r}; did you mean {near[0]!r}?")
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability, *, auto: bool) -> Row:
     verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -73,7 +74,7 @@ def _row(policy: Policy, capability: Capability) -> Row:
     elif verdict == "ask":
         enforcement = "brokered"
         notes.append("put to whoever answers; with nobody there it is denied")
-    free_shell = policy.verdict("shell") == "allow"
+    free_shell = policy.verdict("shell") in (("allow", "ask") if auto else ("allow",))
     if policy.allow_tools is not None:
         free_shell = "shell" in policy.allow_tools
     if free_shell and capability == "network" and policy.network == "deny":

@@ -13,9 +13,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from corral.agents.corral import TOOLS
+from corral.builtin.striking import Striker
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import Workspace
+from corral.errors import Interrupted
 from corral.events import (
     FileChange,
     Json,
@@ -27,7 +30,6 @@ from corral.events import (
     ToolUse,
 )
 from corral.events import ToolResult as ToolResultEvent
-from corral.io.environment import Eraser
 from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.sessions.broker import Broker
@@ -36,6 +38,7 @@ from corral.wire.stream import Item
 
 Emit = Callable[[Item], None]
 
+ENDED = "a person ended the run"
 OWN = Limits(30_000, 500)
 """Of what a function of the caller's returns."""
 current_call: contextvars.ContextVar[str] = contextvars.ContextVar("current_call", default="")
@@ -61,46 +64,60 @@ class Hands:
         own: Tools,
         workspace: Workspace,
         broker: Broker,
-        eraser: Eraser,
+        eraser: Striker,
+        *,
+        granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
+        """``granted`` is what a person allowed for the whole session; it grows."""
         self.tools = tools
         self.own = own
         self._workspace = workspace
         self._broker = broker
         self._eraser = eraser
         self._in_order = asyncio.Lock()
-        self._granted: set[tuple[str, str | None]] = set()
-        """What a person allowed for the whole session."""
+        self._ended = False
+        """A person has ended the run: who waits for its turn must not get one."""
+        self._granted: set[tuple[str, str | None]] = set() if granted is None else granted
         self.busy = 0
         """Calls under way: while there are any, silence is not idleness, for each has a deadline
         of its own, and so has a question to a person."""
 
     async def results(self, calls: tuple[ToolCall, ...], emit: Emit) -> tuple[ToolResult, ...]:
         """All at once, those that change something one after another; in the order of the
-        calls."""
+        calls. Raises ``Interrupted`` where a person ends the run; the other calls end too."""
         for call in calls:
             emit(self._use(call))
         self.busy += 1
+        self._ended = False
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._result(call, emit)) for call in calls]
+        except ExceptionGroup as failed:
+            ended = failed.subgroup(Interrupted)
+            if ended is None:
+                raise
+            raise Interrupted(ENDED) from ended
         finally:
             self.busy -= 1
         return tuple(task.result() for task in tasks)
 
     def _use(self, call: ToolCall) -> ToolUse:
         tool = self.tools.get(call.name)
-        given: Json = call.arguments if call.raw is None else call.raw
+        given = self._clean(call.arguments if call.raw is None else call.raw)
         if tool is None:
             return ToolUse(call.id, call.name, kind=self._kind(call.name), input=given)
         return ToolUse(
             call.id,
             call.name,
             kind=tool.kind,
-            title=tool.title(call.arguments),
+            title=self._eraser.clean_text(tool.title(call.arguments)),
             input=given,
             paths=tool.paths(call.arguments),
         )
+
+    def _clean(self, given: Json) -> Json:
+        cleaned: Json = msgspec.json.decode(self._eraser.clean(msgspec.json.encode(given)))
+        return cleaned
 
     def _kind(self, name: str) -> ToolKind:
         if name in self.tools:
@@ -112,9 +129,11 @@ class Hands:
         current_call.set(call.id)  # each call runs in a task of its own
         if self._kind(call.name) in CHANGING:
             async with self._in_order:
-                done = await self._done(call, emit)
+                if self._ended:
+                    raise Interrupted(ENDED)
+                done = await self._tried(call, emit)
         else:
-            done = await self._done(call, emit)
+            done = await self._tried(call, emit)
         text = self._eraser.clean_text(done.text)
         ok = done.status == "success"
         emit(
@@ -130,7 +149,21 @@ class Hands:
         shown = self._eraser.clean_text(done.shown)
         return ToolResult(call.id, shown, is_error=not ok, name=call.name)
 
+    async def _tried(self, call: ToolCall, emit: Emit) -> Done:
+        try:
+            return await self._done(call, emit)
+        except Interrupted:
+            raise
+        except Exception as error:  # a fault of the tool's must not cost the whole run
+            said = f"{call.name} failed: {type(error).__name__}: {error}"
+            return Done("error", said, said)
+
     async def _done(self, call: ToolCall, emit: Emit) -> Done:
+        if call.name in TOOLS and call.name not in self.tools:
+            ruled = self._broker.at_once(Action(call.name, TOOLS[call.name]))
+            if ruled is not None and ruled.decision == "deny":
+                hidden = f"not allowed: {ruled.rule}"
+                return Done("denied", hidden, hidden)
         wrong = self._wrong(call)
         if wrong is not None:
             return Done("error", wrong, wrong)
@@ -142,10 +175,15 @@ class Hands:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
             return Done(answer.status, answer.text, truncate(answer.text, OWN))
 
+        pieces = self._eraser.pieces()
+
         def put_out(piece: str) -> None:
-            emit(ToolOutput(call.id, self._eraser.clean_text(piece)))
+            if said := pieces.add(piece):
+                emit(ToolOutput(call.id, said))
 
         outcome = await tool.call(self._workspace, call.arguments, put_out)
+        if rest := pieces.rest():
+            emit(ToolOutput(call.id, rest))
         for effect in outcome.effects:
             if effect.source is not None:
                 emit(FileChange(effect.source, "deleted", call_id=call.id))
@@ -183,9 +221,10 @@ class Hands:
         if answer is None and (call.name, command) in self._granted:
             return None
         if answer is None:
-            title = tool.title(call.arguments) if tool else call.name
+            title = self._eraser.clean_text(tool.title(call.arguments) if tool else call.name)
+            given = self._clean(call.arguments)
             request = PermissionRequest(
-                call.id, call_id=call.id, kind=kind, title=title, input=call.arguments
+                call.id, call_id=call.id, kind=kind, title=title, input=given
             )
             emit(request)
             answer = await self._broker.put(request)
@@ -197,7 +236,8 @@ class Hands:
             if answer.decision == "allow_session":
                 self._granted.add((call.name, command))
         if answer.decision == "cancel":
-            raise asyncio.CancelledError("a person ended the run")
+            self._ended = True
+            raise Interrupted(ENDED)
         if answer.decision == "deny":
             return f"not allowed: {answer.rule}"
         return None

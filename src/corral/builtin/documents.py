@@ -22,13 +22,21 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
     """(path from the root, text) of each, the outermost first. What cannot be read is left
     out; what is over the limit is cut, and says so."""
     root = project_root(cwd)
+    inside = os.path.realpath(root) + os.sep
     steps = cwd.relative_to(root).parts
     folders = [root.joinpath(*steps[:depth]) for depth in range(len(steps) + 1)]
     found: list[tuple[str, str]] = []
+    seen: set[str] = set()
     left = LARGEST
     for folder in folders:
         for name in (ALWAYS, *names):
-            text = _read(folder / name, left)
+            real = os.path.realpath(folder / name)
+            # A link out of the repository would put any file of ours into the prompt; one
+            # inside would say the same twice.
+            if real in seen or not real.startswith(inside) or not os.path.isfile(real):
+                continue
+            seen.add(real)
+            text = _read(Path(real), left)
             if text:
                 found.append((str((folder / name).relative_to(root)), text))
                 left -= len(text.encode())
@@ -39,9 +47,6 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
 
 def _read(path: Path, most: int) -> str | None:
     try:
-        # A link out of the repository would put any file of ours into the prompt.
-        if not os.path.realpath(path).startswith(os.path.realpath(path.parent) + os.sep):
-            return None
         with path.open("rb") as file:
             data = file.read(most + 1)
     except OSError:
@@ -55,7 +60,7 @@ def git_branch(cwd: Path) -> str | None:
     git = project_root(cwd) / ".git"
     try:
         if git.is_file():  # a worktree
-            git = Path(git.read_text("utf-8").partition("gitdir:")[2].strip())
+            git = git.parent / git.read_text("utf-8").partition("gitdir:")[2].strip()
         head = (git / "HEAD").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None

@@ -7,24 +7,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from corral import errors
+from msgspec.structs import replace
+
 from corral.builtin import tools as shelf
+from corral.builtin.attached import prompt_message
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
+from corral.builtin.outbox import Outbox
 from corral.builtin.prompt import system_prompt
+from corral.builtin.striking import Striker
 from corral.builtin.subagents import Subagents
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
 from corral.events import Error, Init
 from corral.generation import Request, Response
 from corral.inference.client import Client
 from corral.inference.toolbox import Described, spec_of
 from corral.io import prices
 from corral.io.environment import Eraser
-from corral.io.media import loaded
-from corral.messages import Audio, Document, Image, Message, Part, Text
+from corral.messages import Message
 from corral.models.families import family_of
 from corral.models.registry import split
 from corral.policy import Policy
@@ -36,40 +39,6 @@ from corral.sessions.store import Kept
 from corral.sessions.tools import Tool, Tools
 from corral.wire.stream import Finish, Item
 
-FULL = 1000
-"""Items that may wait for a reader before the model is read no further."""
-
-
-class Outbox:
-    """What happened, until somebody takes it."""
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._filled = asyncio.Event()
-        self._emptied = asyncio.Event()
-
-    def put(self, item: Item) -> None:
-        self._items.append(item)
-        self._filled.set()
-
-    async def room(self) -> None:
-        """Wait while it is full: a slow reader slows the agent, and memory stays flat."""
-        while len(self._items) > FULL:
-            self._emptied.clear()
-            await self._emptied.wait()
-
-    def take(self) -> list[Item]:
-        items, self._items = self._items, []
-        self._filled.clear()
-        self._emptied.set()
-        return items
-
-    async def wait(self) -> None:
-        await self._filled.wait()
-
-    def wake(self) -> None:
-        self._filled.set()
-
 
 class Driver:
     """See ``sessions.backend.Driver``."""
@@ -78,7 +47,7 @@ class Driver:
         self,
         prepared: Prepared,
         kept: Kept,
-        eraser: Eraser,
+        _eraser: Eraser,
         ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
@@ -91,19 +60,18 @@ class Driver:
         self.outbox = Outbox()
         self.mailbox = Mailbox()
         self.tally = Tally()
-        self._eraser = eraser
+        self._eraser = Striker(prepared.environment.secrets)
         self._client = Client(environ=dict(prepared.environment.family))
         self._client.check(model)
         self._family = family_of(provider.name, name)
-        # The vendor's own defaults, for an agent that has none: read, and ask for the rest.
-        self._policy = Policy() if run.policy.mode == "native" else run.policy
+        self._policy = _own_defaults(run.policy)
         self._broker = Broker(self._policy, ask, mode=run.permission_mode)
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
             run.policy.writable,
-            env=run.env,
+            env=_for_commands(prepared),
             pass_env=run.pass_env,
         )
         entry = prices.catalogue().lookup(model)
@@ -113,15 +81,26 @@ class Driver:
             retries=run.retries - 1,
             window=entry.window if entry is not None else None,
         )
-        self.subagents = Subagents(self._sub_loop, self.outbox.put)
-        chosen = {tool.name: tool for tool in self._chosen()}
-        self.hands = self._hands({**chosen, **{t.name: t for t in self.subagents.tools()}})
+        self.fail: Fail = lambda _: None
+        """Ends the turn under way."""
+        self.subagents = Subagents(self._sub_loop, self.outbox.put, self._interrupt)
+        chosen = [tool for tool in map(shelf.by_name, self._named()) if tool is not None]
+        self._granted: set[tuple[str, str | None]] = set()
+        self.hands = self._hands([*chosen, *self.subagents.tools()])
         self._sub_hands = self._hands(chosen)
         self._loop: Loop | None = None
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        return (*self.hands.tools, *self._own.by_name)
+        return (*self.hands.tools, *filter(self._is_shown, self._own.by_name))
+
+    @property
+    def busy(self) -> bool:
+        """Whether any tool is at work, of a sub-agent's too."""
+        return self.hands.busy > 0 or self._sub_hands.busy > 0
+
+    def _interrupt(self, error: Interrupted) -> None:
+        self.fail(error)
 
     def clean(self, text: str) -> str:
         return self._eraser.clean_text(text)
@@ -139,28 +118,35 @@ class Driver:
         await self.subagents.end()
         await self._client.close()
 
-    def _chosen(self) -> list[BuiltinTool]:
-        """What this family of models knows best; a tool that is denied whatever it is given is
-        not even shown."""
-        policy = self._policy
-        names = policy.allow_tools if policy.allow_tools is not None else self._family.tools
-        found = (shelf.by_name(name) for name in names if name not in policy.deny_tools)
-        return [tool for tool in found if tool is not None]
+    def _named(self) -> tuple[str, ...]:
+        """The tools that are asked for by name, or those that this family knows best."""
+        named = self._policy.allow_tools
+        return self._family.tools if named is None else named
 
-    def _hands(self, tools: dict[str, BuiltinTool]) -> Hands:
-        denied = self._policy.deny_tools
-        shown = {name: tool for name, tool in tools.items() if name not in denied}
+    def _is_shown(self, name: str) -> bool:
+        """A tool whose very name is denied is not even shown."""
+        policy = self._policy
+        listed = policy.allow_tools is None or name in policy.allow_tools
+        return listed and name not in policy.deny_tools
+
+    def _hands(self, tools: list[BuiltinTool]) -> Hands:
+        shown = {tool.name: tool for tool in tools if self._is_shown(tool.name)}
         if twice := shown.keys() & self._own.by_name.keys():
             raise ConfigError(f"{min(twice)} is a tool of the agent's own: rename yours")
-        return Hands(shown, self._own, self._workspace, self._broker, self._eraser)
+        return Hands(
+            shown, self._own, self._workspace, self._broker, self._eraser, granted=self._granted
+        )
 
     async def loop(self) -> Loop:
         """The conversation, opened when first needed."""
         if self._loop is None:
             run = self.prepared.run
+            path = self.kept.folder / NAME
             if run.keep:
                 self.kept.make()
-            history = History(self.kept.folder / NAME if run.keep else None)
+            if run.resume is not None and not path.exists():
+                raise ResumeLost(f"the history of session {self.kept.meta.id} is gone")
+            history = History(path, keep=run.keep, clean=self._eraser.clean)
             self._loop = self._new_loop(history, self.hands, self.outbox.put, self.mailbox)
         return self._loop
 
@@ -177,7 +163,8 @@ class Driver:
             base=run.replace_system_prompt,
             more=run.system_prompt,
         )
-        described: list[Described] = [*hands.tools.values(), *self._own.by_name.values()]
+        own = (tool for name, tool in self._own.by_name.items() if self._is_shown(name))
+        described: list[Described] = [*hands.tools.values(), *own]
         request = Request(
             model=self.model,
             messages=(Message.system(system),),
@@ -198,26 +185,33 @@ class Driver:
             thinking=run.thinking,
         )
 
-    async def message(self, prompt: str) -> Message:
-        """The prompt with what goes along, read now: the agent may change the files."""
-        run, cwd = self.prepared.run, Path(self.prepared.cwd)
-        parts: list[Part] = [Text(prompt)]
-        parts += [Image(str(cwd / path)) for path in run.images]
-        parts += [Audio(str(cwd / path)) for path in run.audio]
-        for path in run.attachments:
-            parts.append(_attached(cwd / path))
-        return (await loaded([Message("user", tuple(parts))]))[0]
+    def remember(self) -> None:
+        """Let a conversation be found that is killed in its first turn: what was said until
+        then is on disk."""
+        meta = self.kept.meta
+        if not self.prepared.run.keep or meta.session_id is not None:
+            return
+        meta.session_id = meta.id
+        meta.model = self.model
+        try:
+            self.kept.save()
+        except OSError as error:
+            raise StorageFailed(f"the session cannot be kept: {error.strerror}") from error
 
 
-def _attached(path: Path) -> Part:
-    """Text as text, which every model takes; anything else as a document."""
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        return Document(str(path))
-    except OSError as error:
-        raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
-    return Text(f'<file path="{path.name}">\n{text}\n</file>')
+def _own_defaults(policy: Policy) -> Policy:
+    """``native`` is for the agent's own defaults, and ours are: read, and ask for the rest. What
+    else the policy says holds all the same."""
+    if policy.mode != "native":
+        return policy
+    return replace(policy, mode=None, read=policy.read or "allow")
+
+
+def _for_commands(prepared: Prepared) -> dict[str, str]:
+    """What the caller set, without the vendor's key: that is for us, unless it is passed on by
+    name."""
+    keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
+    return {name: value for name, value in prepared.run.env.items() if name not in keys}
 
 
 class Turn:
@@ -231,6 +225,8 @@ class Turn:
         self._task: asyncio.Task[Response] | None = None
         self._failure: CorralError | None = None
         self._greeted = False
+        self._ended = 0
+        """Sub-agents that were still at work."""
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -246,11 +242,14 @@ class Turn:
         driver.outbox.take()
         driver.tally.reset()
         self._loop = await driver.loop()
-        self._message = await driver.message(self._prompt)
+        prepared = driver.prepared
+        self._message = await prompt_message(self._prompt, prepared.run, Path(prepared.cwd))
 
     async def begin(self, fail: Fail) -> None:
         if self._loop is None or self._message is None:
             raise RuntimeError("prepare first")
+        self._driver.fail = fail
+        self._driver.remember()
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._loop.run(self._message))
         self._task.add_done_callback(lambda _: self._driver.outbox.wake())
@@ -263,13 +262,14 @@ class Turn:
             self._greeted = True
             driver = self._driver
             return [Init(session_id=self.session_id, model=driver.model, tools=driver.tool_names)]
-        try:
-            async with asyncio.timeout(self._driver.prepared.run.idle_timeout / 2):
+        if not task.done():  # whoever was slow to ask finds what is left, and is not woken
+            try:
+                async with asyncio.timeout(self._driver.prepared.run.idle_timeout / 2):
+                    await outbox.wait()
+            except TimeoutError:
+                if self._driver.busy:
+                    return []  # a tool at work has a deadline of its own
                 await outbox.wait()
-        except TimeoutError:
-            if self._driver.hands.busy:
-                return []  # a tool at work has a deadline of its own
-            await outbox.wait()
         items = outbox.take()
         return items if items or not task.done() else None
 
@@ -281,9 +281,8 @@ class Turn:
         driver, task = self._driver, self._task
         await self.close()
         items: list[Item] = []
-        ended = await driver.subagents.end()
-        if ended:
-            said = f"{ended} sub-agents were still at work and were ended"
+        if self._ended:
+            said = f"sub-agents still at work at the end, and ended: {self._ended}"
             items.append(Error("subagents_ended", said, recoverable=True, level="warning"))
         items = [*driver.outbox.take(), *items]
         tally = driver.tally
@@ -303,15 +302,22 @@ class Turn:
         return items
 
     async def close(self) -> None:
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task = self._task
+        if task is None:
+            return
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        # The exception is seen here, also where nobody reads on.
+        if task.cancelled() or task.exception() is not None:
+            self._driver.mailbox.clear()  # what was meant for this turn means nothing to the next
+        self._ended += await self._driver.subagents.end()
 
     def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
         if self._failure is not None:
             return self._failure
         if guard.finish is None or not guard.finish.ok:
-            return errors.Interrupted("the run was cancelled")
+            return Interrupted("the run was cancelled")
         return None
 
     def add_facts(self, error: CorralError) -> None:

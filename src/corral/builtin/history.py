@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.errors import ResumeLost, StorageFailed
-from corral.messages import Audio, Document, Image, Message, Part, ToolResult
+from corral.messages import Audio, Document, Image, Message, Part, ToolCall, ToolResult
 
 NAME = "history.ndjson"
 CUT_OFF = "cut off: the run ended before this call had a result"
@@ -25,52 +25,68 @@ CUT_OFF = "cut off: the run ended before this call had a result"
 class History:
     """The messages of one conversation, without its system prompt."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """With a path, what is there is read, and what comes is written."""
-        self._path = path
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        keep: bool = True,
+        clean: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        """With a path, what is there is read, and with ``keep`` what comes is written, after
+        ``clean`` has struck out the secrets."""
+        self._path = path if keep else None
+        self._clean = clean
+        self._torn = False
+        self._prompt: Message | None = None
         self.messages: list[Message] = []
         if path is not None and path.exists():
-            self.messages = _read(path)
+            self.messages, self._torn = _read(path)
+
+    def begin(self, prompt: Message) -> None:
+        """The user speaks: this is what the turn is about, and is never forgotten in it."""
+        self.mend()
+        self._prompt = prompt
+        self.add(prompt)
 
     def add(self, message: Message) -> None:
         """Raises ``StorageFailed`` where it cannot be kept."""
         self.messages.append(message)
         if self._path is None:
             return
-        line = msgspec.json.encode(_portable(message)) + b"\n"
+        line = self._clean(msgspec.json.encode(_portable(message))) + b"\n"
+        # Written behind a line that its writer did not end, it would be lost with that.
+        rest = memoryview(b"\n" + line if self._torn else line)
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, line)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
             finally:
                 os.close(fd)
         except OSError as error:
             raise StorageFailed(f"the history cannot be kept: {error.strerror}") from error
+        self._torn = False
 
     def mend(self) -> None:
         """Give every call of the last answer a result: no vendor takes one without."""
         if not self.messages or self.messages[-1].role != "assistant":
             return
-        open_calls = self.messages[-1].tool_calls
-        if open_calls:
-            results = [
-                ToolResult(call.id, CUT_OFF, is_error=True, name=call.name) for call in open_calls
-            ]
-            self.add(Message("tool", tuple(results)))
+        if open_calls := self.messages[-1].tool_calls:
+            self.add(cut_off(open_calls))
 
     def shrink(self) -> bool:
         """Forget the older half of what lies between the first words of the user and now, in
         memory alone. False where nothing can go."""
-        kept = shrunk(self.messages)
+        kept = shrunk(self.messages, self._prompt)
         if len(kept) == len(self.messages):
             return False
         self.messages = kept
         return True
 
 
-def shrunk(messages: Sequence[Message]) -> list[Message]:
-    """The first user turn, and the newer half of the rest; a call and its results stay or go
-    together."""
+def shrunk(messages: Sequence[Message], prompt: Message | None = None) -> list[Message]:
+    """The first user turn, the ``prompt`` under way, and the newer half of the rest; a call and
+    its results stay or go together."""
     first = next((at for at, m in enumerate(messages) if m.role == "user"), 0)
     groups: list[list[Message]] = []
     for message in messages[first + 1 :]:
@@ -78,11 +94,19 @@ def shrunk(messages: Sequence[Message]) -> list[Message]:
             groups[-1].append(message)
         else:
             groups.append([message])
-    newer = groups[(len(groups) + 1) // 2 :]
-    return [*messages[: first + 1], *(message for group in newer for message in group)]
+    older = sum(group[0] is not prompt for group in groups)
+    gone = (older + 1) // 2
+    kept = list(messages[: first + 1])
+    for group in groups:
+        if gone and group[0] is not prompt:
+            gone -= 1
+        else:
+            kept += group
+    return kept
 
 
-def _read(path: Path) -> list[Message]:
+def _read(path: Path) -> tuple[list[Message], bool]:
+    """The messages, and whether the last line was not ended."""
     messages: list[Message] = []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -92,7 +116,30 @@ def _read(path: Path) -> list[Message]:
         # A line that was cut when its writer was killed is no message.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             messages.append(msgspec.json.decode(line, type=Message))
-    return messages
+    return _paired(messages), lines[-1] != b""
+
+
+def _paired(messages: list[Message]) -> list[Message]:
+    """With a result for each call but those of the last answer, and a call for each result: a
+    line in the middle may be lost."""
+    paired: list[Message] = []
+    for message in messages:
+        before = paired[-1] if paired else None
+        calls = before.tool_calls if before is not None and before.role == "assistant" else ()
+        if message.role == "tool" and not calls:
+            continue
+        if calls and message.role != "tool":
+            paired.append(cut_off(calls))
+        paired.append(message)
+    return paired
+
+
+def cut_off(calls: Sequence[ToolCall]) -> Message:
+    """A result for each of the calls, which says that there is none."""
+    return Message(
+        "tool",
+        tuple(ToolResult(call.id, CUT_OFF, is_error=True, name=call.name) for call in calls),
+    )
 
 
 def _portable(message: Message) -> Message:

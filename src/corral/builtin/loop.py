@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import History
 from corral.builtin.repetition import ADVICE, Repetition
+from corral.builtin.striking import Striker
 from corral.content import Cost, Usage
 from corral.errors import (
     ContentRefused,
@@ -17,11 +20,10 @@ from corral.errors import (
     CorralError,
     EmptyAnswer,
     InvalidRequest,
-    NetworkFailed,
     StreamBroken,
     TurnLimit,
 )
-from corral.events import Error, Thinking, UsageReport, Vendor
+from corral.events import Error, Text, Thinking, UsageReport, Vendor
 from corral.generation import (
     Finish,
     ProviderEvent,
@@ -32,13 +34,16 @@ from corral.generation import (
     ThinkingDelta,
 )
 from corral.inference.client import Client
-from corral.io.environment import Eraser
+from corral.inference.retry import delay
 from corral.messages import Message
+from corral.sessions.output import SUBMIT
 
 NEARLY_FULL = 0.8
 """Of the model's window, when it is worth a warning."""
 MALFORMED = 2
 """Times a model may botch a call in one turn before that is an error."""
+DATED = re.compile(r"([-@]\d{3,}(-\d+)*)?")
+"""What vendors put behind a model's name: ``-20250929``, ``-2024-08-06``, ``-001``."""
 BOTCHED = "Your last tool call was malformed and was not run. Make it again, as plain JSON."
 
 
@@ -58,9 +63,10 @@ class Tally:
         known = response.cost.usd
         self._usd = None if known is None or self._usd is None else self._usd + known
         provider, _, name = asked.partition(":")
-        # A dated version of what was asked for is what was asked for.
-        same = response.model.startswith(name)
-        self.model = asked if same or not response.model else f"{provider}:{response.model}"
+        # A dated version of what was asked for is what was asked for; any longer name is not.
+        rest = response.model.removeprefix(name.removesuffix("-latest"))
+        same = not response.model or DATED.fullmatch(rest)
+        self.model = asked if same else f"{provider}:{response.model}"
 
     @property
     def cost(self) -> Cost:
@@ -89,8 +95,11 @@ class Mailbox:
 
     def after_answer(self) -> list[str]:
         texts = [*self._steering, *self._following]
-        self._steering, self._following = [], []
+        self.clear()
         return texts
+
+    def clear(self) -> None:
+        self._steering, self._following = [], []
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +123,7 @@ class Loop:
         emit: Emit,
         *,
         room: Callable[[], Awaitable[None]],
-        eraser: Eraser,
+        eraser: Striker,
         limits: Limits,
         tally: Tally,
         mailbox: Mailbox,
@@ -129,6 +138,9 @@ class Loop:
         self._emit = emit
         self._room = room
         self._clean = eraser.clean_text
+        self._pieces = eraser.pieces()
+        self._aloud = True
+        """Whether the words under way are said, and not thought."""
         self._limits = limits
         self._tally = tally
         self._mailbox = mailbox
@@ -136,14 +148,18 @@ class Loop:
         self._repetition = Repetition()
         self._warned = False
         self._said: set[str] = set()
+        self._answers = 0
+        self._began = False
+        """Whether anything of the answer under way came."""
         self._spoke = False
 
     async def run(self, prompt: Message) -> Response:
         """The last answer. Raises ``CorralError`` for whatever else ends it."""
         history, limits = self._history, self._limits
-        history.mend()
-        history.add(prompt)
+        history.begin(prompt)
+        self._repetition = Repetition()  # another prompt may well ask for the same again
         answers = rounds = botched = 0
+        handed_in = False
         while True:
             if limits.max_turns is not None and answers >= limits.max_turns:
                 raise _limit(f"max_turns={limits.max_turns}")
@@ -153,9 +169,9 @@ class Loop:
             reason = response.finish_reason.reason
             if reason == "tool_calls":
                 if limits.max_tool_rounds is not None and rounds >= limits.max_tool_rounds:
-                    history.mend()
                     raise _limit(f"max_tool_rounds={limits.max_tool_rounds}")
                 rounds += 1
+                handed_in = any(call.name == SUBMIT for call in response.tool_calls)
                 results = await self._hands.results(response.tool_calls, self._emit)
                 history.add(Message("tool", results))
                 for text in (*self._advice(response), *self._mailbox.after_tools()):
@@ -169,7 +185,7 @@ class Loop:
                 )
                 history.add(Message.user(BOTCHED))
                 continue
-            _refuse(response)
+            _refuse(response, handed_in=handed_in)
             more = self._mailbox.after_answer()
             if not more:
                 return response
@@ -195,24 +211,32 @@ class Loop:
                     "context_shrunk",
                     f"the conversation no longer fits, its older half is left out: {error.message}",
                 )
-            except (StreamBroken, NetworkFailed) as error:
-                # Once words of it were passed on, asking again would say them twice.
+            except CorralError as error:
+                # What fails before it began was tried again below. Once words of it were passed
+                # on, asking again would say them twice.
+                wait = delay(broken, error)
                 broken += 1
-                if self._spoke or not error.retryable or broken > self._limits.retries:
+                if not self._began or self._spoke or broken > self._limits.retries or wait is None:
                     raise
-                self._warn("stream_broken", f"asked again: {error.message}")
+                self._retried(error, wait)
+                await asyncio.sleep(wait)
 
     async def _stream(self) -> Response:
         messages = (*self._request.messages, *self._history.messages)
         request = replace(self._request, messages=messages)
-        self._spoke = False
+        self._began = self._spoke = False
+        self._answers += 1
         stream = self._client.stream(
             request, max_retries=self._limits.retries, on_retry=self._retried
         )
-        async with stream:
-            while events := await stream.batch():
-                self._tell(events)
-                await self._room()
+        try:
+            async with stream:
+                while events := await stream.batch():
+                    self._began = True
+                    self._tell(events)
+                    await self._room()
+        finally:
+            self._pass_on(self._pieces.rest())
         response = stream.response
         if response is None:
             raise StreamBroken("the model's answer has no end")
@@ -224,10 +248,10 @@ class Loop:
             match event:
                 case TextDelta():
                     self._spoke = True
-                    self._emit(self._clean(event.text))
+                    self._speak(event.text, aloud=True)
                 case ThinkingDelta():
                     if self._thinking:
-                        self._emit(Thinking(self._clean(event.text)))
+                        self._speak(event.text, aloud=False)
                 case ProviderEvent():
                     self._emit(Vendor(event.name, event.data))
                 case Finish():
@@ -235,6 +259,18 @@ class Loop:
                         self._warn_once("request_changed", warning)
                 case _:
                     pass
+
+    def _speak(self, words: str, *, aloud: bool) -> None:
+        if aloud != self._aloud:
+            self._pass_on(self._pieces.rest())
+            self._aloud = aloud
+        self._pass_on(self._pieces.add(words))
+
+    def _pass_on(self, words: str) -> None:
+        if words and self._aloud:
+            self._emit(Text(words, message_id=f"answer-{self._answers}"))
+        elif words:
+            self._emit(Thinking(words))
 
     def _count(self, response: Response) -> None:
         tally, window = self._tally, self._limits.window
@@ -267,8 +303,9 @@ def _limit(which: str) -> TurnLimit:
     )
 
 
-def _refuse(response: Response) -> None:
-    """Raise what a last answer that is none means."""
+def _refuse(response: Response, *, handed_in: bool) -> None:
+    """Raise what a last answer that is none means. Who has ``handed_in`` a result need say no
+    more."""
     reason, raw = response.finish_reason.reason, response.finish_reason.raw
     match reason:
         case "length":
@@ -283,7 +320,7 @@ def _refuse(response: Response) -> None:
             )
         case "error":
             raise InvalidRequest(f"the model could not make its call: {raw}")
-        case _ if not response.text.strip():
+        case _ if not response.text.strip() and not handed_in:
             raise EmptyAnswer(
                 "the model ended its turn without any answer",
                 hint="Try again, rephrase, or take another model.",

@@ -14,7 +14,7 @@ from corral.builtin.loop import Loop, Mailbox
 from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define, outcome
 from corral.builtin.tools.truncate import READ
 from corral.builtin.tools.workspace import ToolError, Workspace
-from corral.errors import CorralError
+from corral.errors import CorralError, Interrupted
 from corral.events import Event, Text
 from corral.messages import Message
 from corral.wire.stream import Finish, Item
@@ -59,8 +59,11 @@ class Close(Arguments, frozen=True, kw_only=True):
 class _Sub:
     """One of them."""
 
-    def __init__(self, id: str, loop: Loop, mailbox: Mailbox) -> None:
+    def __init__(
+        self, id: str, loop: Loop, mailbox: Mailbox, interrupt: Callable[[Interrupted], None]
+    ) -> None:
         self.id = id
+        self._interrupt = interrupt
         self.loop = loop
         self.mailbox = mailbox
         self.task: asyncio.Task[str] | None = None
@@ -75,6 +78,9 @@ class _Sub:
     async def _run(self, text: str) -> str:
         try:
             return (await self.loop.run(Message.user(text))).text
+        except Interrupted as error:
+            self._interrupt(error)
+            return "was ended"
         except CorralError as error:
             return f"failed: {error.message}"
 
@@ -87,9 +93,12 @@ class _Sub:
 class Subagents:
     """All of a session's. What still runs when a turn ends is ended with it."""
 
-    def __init__(self, make: Make, emit: Emit) -> None:
+    def __init__(self, make: Make, emit: Emit, interrupt: Callable[[Interrupted], None]) -> None:
+        """``interrupt`` is called where a person, asked by one of them, ends the whole run."""
         self._make = make
         self._emit = emit
+        self._interrupt = interrupt
+        self._started = 0
         self._subs: dict[str, _Sub] = {}
 
     def tools(self) -> list[BuiltinTool]:
@@ -114,9 +123,11 @@ class Subagents:
     async def _spawn(self, _: Workspace, args: Spawn, __: Output) -> Outcome:
         if sum(sub.runs for sub in self._subs.values()) >= MOST:
             raise ToolError(f"{MOST} agents are at work already: wait for one, or close it")
-        id = f"agent-{len(self._subs) + 1}"
+        self._started += 1  # an id of one that was closed is not given again
+        id = f"agent-{self._started}"
         mailbox = Mailbox()
-        sub = _Sub(id, self._make(self._under(current_call.get(), id), mailbox), mailbox)
+        loop = self._make(self._under(current_call.get(), id), mailbox)
+        sub = _Sub(id, loop, mailbox, self._interrupt)
         self._subs[id] = sub
         sub.start(args.task)
         return outcome(f"{id} is at work", READ)

@@ -35,9 +35,9 @@ class Settings(TypedDict, total=False):
 class Options(Settings, total=False):
     """Everything the doors take by name.
 
-    After ``max_tool_rounds`` rounds of tools (1; 0 runs none), or once ``stop_when`` says so
-    of the steps so far, the calls of the last answer are the caller's. ``timeout`` is for all
-    of it, ``step_timeout`` for each answer.
+    After ``max_tool_rounds`` rounds of tools (1; 0 runs none) the calls of the last answer are
+    the caller's to run. ``stop_when`` is asked after each round, with the steps so far, whether
+    to stop there. ``timeout`` is for all of it, ``step_timeout`` for each answer.
     """
 
     messages: Sequence[Message] | None
@@ -53,8 +53,10 @@ class Options(Settings, total=False):
 
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
-SETTINGS = tuple(Settings.__annotations__)
+SETTINGS = frozenset(Settings.__annotations__)
 OPTIONS = tuple(Options.__annotations__)
+_TIMES = frozenset({"timeout", "step_timeout"})
+_COUNTS = frozenset({"max_tool_rounds", "max_retries"})
 
 
 def checked(options: Mapping[str, Any]) -> None:
@@ -67,12 +69,12 @@ def checked(options: Mapping[str, Any]) -> None:
             known = ", ".join(OPTIONS)
             advice = f"did you mean {near[0]!r}?" if near else f"known are: {known}"
             raise ConfigError(f"unknown option {name!r}: {advice}")
-    for name in ("timeout", "step_timeout"):
-        seconds = options.get(name)
+    for name in _TIMES & options.keys():
+        seconds = options[name]
         if seconds is not None and not seconds > 0:
             raise ConfigError(f"{name} must be > 0, got: {seconds:g}")
-    for name in ("max_tool_rounds", "max_retries"):
-        number = options.get(name)
+    for name in _COUNTS & options.keys():
+        number = options[name]
         if number is not None and number < 0:
             raise ConfigError(f"{name} cannot be negative: {number}")
 
@@ -116,7 +118,22 @@ def request(
     settings: Mapping[str, Any],
 ) -> Request:
     """Raises ``ConfigError`` for a setting that cannot be."""
-    given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    given = {
+        name: value for name, value in settings.items() if value is not None and name in SETTINGS
+    }
+    if given:
+        _mend(given)
+    return Request(
+        model=model,
+        messages=messages,
+        tools=box.specs,
+        tool_choice=None if tool_choice is None else choice_of(tool_choice, box.specs),
+        **given,
+    )
+
+
+def _mend(given: dict[str, Any]) -> None:
+    """Settings as a request holds them."""
     for name in ("temperature", "top_p"):
         value: Any = given.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
@@ -133,10 +150,3 @@ def request(
     for name in ("metadata", "provider_options"):
         if name in given:
             given[name] = dict(given[name])
-    return Request(
-        model=model,
-        messages=messages,
-        tools=box.specs,
-        tool_choice=choice_of(tool_choice, box.specs),
-        **given,
-    )

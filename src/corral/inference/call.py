@@ -52,9 +52,7 @@ async def encode(request: Request, found: Access, name: str, *, streamed: bool) 
     return found.provider.wire.encode(asked, found.provider, streamed)
 
 
-async def send(
-    http: Http, encoded: Encoded, found: Access, request: Request, name: str, *, streamed: bool
-) -> Sent:
+async def send(http: Http, encoded: Encoded, found: Access, request: Request, name: str) -> Sent:
     """Raises the error behind any answer that is no success."""
     provider = found.provider
     found = await with_token(found, _tokens)
@@ -67,7 +65,7 @@ async def send(
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
     sent_along = {**found.headers, **encoded.headers}
     try:
-        answer = await http.post(found.base_url + path, body, sent_along, streamed=streamed)
+        answer = await http.post(found.base_url + path, body, sent_along)
     except CorralError as error:
         named(error, provider, found.key)
         raise
@@ -94,7 +92,7 @@ async def _refusal(answer: Answer, provider: Provider, name: str) -> CorralError
             http_status=answer.status,
         )
     try:
-        body = await answer.body(LARGEST_ERROR)
+        body = await answer.head(LARGEST_ERROR)
     except CorralError:
         body = b""  # the status alone says enough
     headers = {key.lower(): value for key, value in answer.headers.items()}
@@ -167,6 +165,10 @@ class Reading:
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take(), Finish(reason, usage, self.response)]
+
+    def left(self) -> list[StreamEvent]:
+        """What was read before an error, and came together with it."""
+        return self._sent.parts.take()
 
     def close(self) -> None:
         self._sent.answer.close()

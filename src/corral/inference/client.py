@@ -45,9 +45,9 @@ class Client:
         """``keys`` and ``base_urls`` by vendor's name win over the environment; ``providers``
         are further vendors, or others of a known name. ``environ`` replaces the process's
         own environment, an empty one shuts it out."""
-        self._keys = dict(keys or {})
-        self._base_urls = dict(base_urls or {})
         self._own = {provider.name: provider for provider in providers}
+        self._keys = {self._named(name): key for name, key in (keys or {}).items()}
+        self._base_urls = {self._named(name): url for name, url in (base_urls or {}).items()}
         self._known: dict[str, tuple[Provider, str]] = {}
         """Models that were asked for: whose they are, and their names there."""
         self._middleware = tuple(middleware)
@@ -88,19 +88,23 @@ class Client:
         """The whole answer. Raises ``CorralError`` of the kind that the failure is."""
         retries = self._max_retries if max_retries is None else max_retries
 
+        if not self._middleware:
+            return await self._complete(request, retries)
+
         async def core(request: Request) -> Response:
-            found, name = self._access(request.model)
-            encoded = await encode(request, found, name, streamed=False)
+            return await self._complete(request, retries)
 
-            async def once() -> Response:
-                sent = await send(self._http, encoded, found, request, name, streamed=False)
-                return await read_whole(sent, request.model)
+        return await around_complete(self._middleware, core)(request)
 
-            return await attempts(once, retries)
+    async def _complete(self, request: Request, retries: int) -> Response:
+        found, name = self._access(request.model)
+        encoded = await encode(request, found, name, streamed=False)
 
-        if self._middleware:
-            return await around_complete(self._middleware, core)(request)
-        return await core(request)
+        async def once() -> Response:
+            sent = await send(self._http, encoded, found, request, name)
+            return await read_whole(sent, request.model)
+
+        return await attempts(once, retries)
 
     def stream(
         self,
@@ -119,6 +123,10 @@ class Client:
             return AnswerStream(_Batches(self, request, retries, on_retry))
 
         return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
+
+    def _named(self, name: str) -> str:
+        """A vendor's own name. Raises ``UnknownProvider``: a key for nobody is a slip."""
+        return name if name in self._own else registry.find(name).name
 
     def _access(self, model: str) -> tuple[Access, str]:
         known = self._known.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -139,7 +147,7 @@ class Client:
         """Send a request whose answer is to come as events."""
         found, name = self._access(request.model)
         encoded = await encode(request, found, name, streamed=True)
-        return await send(self._http, encoded, found, request, name, streamed=True)
+        return await send(self._http, encoded, found, request, name)
 
 
 class _Batches:
@@ -174,7 +182,7 @@ class _Batches:
         except CorralError as error:
             # The caller has events already: what is wrong is told as one, and raised next.
             self._failure = error
-            return [failed_event(error)]
+            return [*self._reading.left(), failed_event(error)]
 
     async def _first(self) -> list[StreamEvent]:
         async def once() -> list[StreamEvent]:

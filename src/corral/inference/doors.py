@@ -27,7 +27,6 @@ async def generate(model: str, prompt: Asked = None, **options: Unpack[Options])
     """The answer of a model, ``vendor:name``, with its tools run; see ``Options``."""
     rounds = Rounds(model, prompt, options)
     client = options.get("client") or await default_client()
-    client.check(model)
     async with limit(options.get("timeout"), "timeout"):
         return await rounds.play(client, options)
 
@@ -72,7 +71,15 @@ class Rounds:
         return self._stop_when is None or not self._stop_when(tuple(self._steps))
 
     def say(self, text: str) -> None:
-        """The user's next words."""
+        """The user's next words. Calls that nobody ran get a result that says so: no vendor
+        takes one without."""
+        last = self.request.messages[-1]
+        if last.tool_calls:
+            unrun = (
+                ToolResult(call.id, "not run", is_error=True, name=call.name)
+                for call in last.tool_calls
+            )
+            self._grow(Message("tool", tuple(unrun)))
         self._grow(Message.user(text))
 
     def _grow(self, message: Message) -> None:
@@ -106,8 +113,10 @@ class GenerationStream:
     """The events of one or more answers. Left half-way, the connection is closed; as
     ``async with`` at once."""
 
-    def __init__(self, rounds: Rounds, options: Options) -> None:
+    def __init__(self, rounds: Rounds, options: Options, ends: float | None = None) -> None:
+        """``ends``: the loop's time at which ``timeout`` is over, where it runs already."""
         self._rounds = rounds
+        self._ends = ends
         self._client = options.get("client")
         self._max_retries = options.get("max_retries")
         self._timeout = options.get("timeout")
@@ -150,11 +159,11 @@ class GenerationStream:
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
         client = self._client or await default_client()
         client.check(self._rounds.request.model)
-        ends = _deadline(self._timeout)
+        ends = deadline(self._timeout) if self._ends is None else self._ends
         try:
             while True:
                 self._answer = client.stream(self._rounds.request, max_retries=self._max_retries)
-                step_ends = _deadline(self._step_timeout)
+                step_ends = deadline(self._step_timeout)
                 batch = self._answer.batch
                 timed = ends is not None or step_ends is not None
                 while True:
@@ -170,7 +179,7 @@ class GenerationStream:
                 if response is None:
                     raise AssertionError("a stream ends with finish or raises")
                 yield StepFinish(self._rounds.count + 1, response)
-                if not await self._rounds.go_on(response):
+                if not await self._ran_in_time(response, ends):
                     break
                 for result in self._rounds.results:
                     yield _done(result)
@@ -180,6 +189,19 @@ class GenerationStream:
             yield Finish(whole.finish_reason, whole.usage, whole.response)
         finally:
             self.close()
+
+    async def _ran_in_time(self, response: Response, ends: float | None) -> bool:
+        """The tools count too: the caller's ``timeout`` is for all of it."""
+        if ends is None:
+            return await self._rounds.go_on(response)
+        scope = asyncio.timeout_at(ends)
+        try:
+            async with scope:
+                return await self._rounds.go_on(response)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise _late("timeout", self._timeout) from error
 
     async def _in_time(
         self,
@@ -202,7 +224,8 @@ def _done(result: ToolResult) -> ToolDone:
     return ToolDone(result.call_id, result.name or "", result.content, result.is_error)
 
 
-def _deadline(seconds: float | None) -> float | None:
+def deadline(seconds: float | None) -> float | None:
+    """Seconds from now as the loop's time."""
     return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
 

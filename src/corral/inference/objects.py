@@ -12,7 +12,7 @@ from corral.events import Json
 from corral.generation import Response, ResponseFormat, TextDelta
 from corral.inference.asking import Asked, Options
 from corral.inference.client import default_client
-from corral.inference.doors import GenerationStream, Rounds, limit
+from corral.inference.doors import GenerationStream, Rounds, deadline, limit
 from corral.inference.results import Generation
 from corral.sessions.output import REPAIRS, find, repair_prompt, wanted
 from corral.wire.partial import NOTHING, Partial
@@ -49,6 +49,7 @@ class Aim:
         if repairs < 0:
             raise ConfigError(f"repairs cannot be negative: {repairs}")
         self._schema: Schema[Any] = wanted(schema)
+        self._wrapped = self._schema.json.get("type") != "object"
         self._left = repairs
         self._complaints: tuple[str, ...] = ()
         self.value: Any = None
@@ -58,15 +59,20 @@ class Aim:
         if options.get("response_format") is not None:
             raise ConfigError("response_format and a schema both given")
         json: dict[str, Json] = self._schema.json
-        if json.get("type") != "object":
-            defs = json.get("$defs")
-            inner = {key: held for key, held in json.items() if key != "$defs"}
-            json = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
-            if defs is not None:
-                json["$defs"] = defs
+        if self._wrapped:
+            shared = {k: held for k, held in json.items() if k in ("$defs", "definitions")}
+            inner: dict[str, Json] = {k: held for k, held in json.items() if k not in shared}
+            properties: dict[str, Json] = {"value": inner}
+            json = {"type": "object", "properties": properties, "required": ["value"], **shared}
         name = "".join(c if c.isalnum() else "_" for c in self._schema.name)[:48] or "result"
         form = ResponseFormat("json_schema", json, name)
         return cast("Options", {**options, "response_format": form})
+
+    def shown(self, value: Json | object) -> Json | object:
+        """A value under way, without the object that was put around it; ``NOTHING`` before it."""
+        if self._wrapped and isinstance(value, dict):
+            return cast("dict[str, Json]", value).get("value", NOTHING)
+        return value
 
     def met(self, response: Response) -> bool:
         """Whether the answer holds the value. Raises ``NoObject`` where no repair is left."""
@@ -138,8 +144,9 @@ class ObjectStream:
         return self.generation
 
     async def _values(self) -> AsyncGenerator[Json, None]:
+        ends = deadline(self._options.get("timeout"))  # for the repairs too
         while True:
-            self._stream = GenerationStream(self._rounds, self._options)
+            self._stream = GenerationStream(self._rounds, self._options, ends)
             written = Partial()
             shown: Any = NOTHING
             grown, read = 0, 0
@@ -151,7 +158,7 @@ class ObjectStream:
                 if grown - read < read // 50:
                     continue  # reading it all for every word would cost its square
                 read = grown
-                value = written.value()
+                value = self._aim.shown(written.value())
                 if value is not NOTHING and value != shown:
                     shown = value
                     yield cast("Json", value)
@@ -161,7 +168,7 @@ class ObjectStream:
             if self._aim.met(whole.response):
                 self.object = self._aim.value
                 self.generation = replace(whole, object=self.object)
-                last = written.value()
+                last = self._aim.shown(written.value())
                 if last is not NOTHING and last != shown:
                     yield cast("Json", last)
                 return

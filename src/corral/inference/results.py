@@ -42,7 +42,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """Of the last answer: those that were not run."""
-        return self.response.tool_calls
+        return () if self.steps[-1].results else self.response.tool_calls
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -16,6 +16,9 @@ from corral.wire.schema import Schema
 Given: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
 
 
+_NONE = Tools(())
+
+
 class Described(Protocol):
     """Whatever can be told to a model as a tool."""
 
@@ -31,6 +34,11 @@ class Toolbox:
     """Functions that run here, and specs whose calls are the caller's to run."""
 
     def __init__(self, given: Given) -> None:
+        self.tools = _NONE
+        self.specs: tuple[ToolSpec, ...] = ()
+        self._passive: frozenset[str] = frozenset()
+        if not isinstance(given, Tools) and not given:
+            return  # most calls have none
         if isinstance(given, Tools):
             self.tools, passive = given, tuple[ToolSpec, ...]()
         else:

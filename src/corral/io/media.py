@@ -8,7 +8,7 @@ import os
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterable
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from msgspec.structs import replace
 
@@ -27,6 +27,13 @@ MAGIC = (
     (b"OggS", "audio/ogg"),
     (b"fLaC", "audio/flac"),
 )
+_WANTED: dict[type[Media], tuple[str, ...]] = {
+    Image: ("image/",),
+    Audio: ("audio/",),
+    Document: ("application/", "text/"),
+}
+_ALIKE = {"audio/x-wav": "audio/wav", "audio/vnd.wave": "audio/wav", "audio/wave": "audio/wav"}
+"""What Python calls a kind, by its version and the machine's tables; models know one name."""
 USUAL = {Image: "image/png", Audio: "audio/wav", Document: "application/pdf"}
 
 
@@ -63,10 +70,15 @@ def _with_content(part: Media) -> Media:
     if isinstance(source, bytes):
         _bounded(len(source), "given as bytes")
         return replace(part, media_type=part.media_type or _of_content(source) or _usual(part))
+    source = os.fspath(source)
     if source[:5].lower() == "data:":
         return _decoded(part, source)
     if is_address(source):
-        return replace(part, media_type=part.media_type or mimetypes.guess_type(source)[0])
+        try:
+            path = urlsplit(source).path  # a query is no part of the name
+        except ValueError as error:
+            raise MediaInvalid(f"not a URL: {source}", hint=f"{error}.") from error
+        return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
     path = os.path.expanduser(source)
     if not os.path.isfile(path):
         raise MediaInvalid(
@@ -80,7 +92,8 @@ def _with_content(part: Media) -> Media:
         raise MediaInvalid(f"a file to send cannot be read: {path}: {error.strerror}") from error
     _bounded(len(data), path)
     kind = part.media_type or _of_content(data) or mimetypes.guess_type(path)[0]
-    if kind is None or (isinstance(part, Image) and not kind.startswith("image/")):
+    kind = _ALIKE.get(kind or "", kind)
+    if kind is None or not kind.startswith(_WANTED[type(part)]):
         raise MediaInvalid(
             f"what kind of file is {path}? It looks like {kind or 'nothing known'}",
             hint="Say media_type=, such as image/png.",

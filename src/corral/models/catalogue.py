@@ -34,6 +34,8 @@ of their own."""
 
 DATED = re.compile(r"-\d{3,8}(-\d{2}){0,2}")
 """What a vendor that was asked for ``grok-4`` calls it in its answer: ``grok-4-0709``."""
+REMEMBERED = 1000
+"""Pairs of a model asked for and one that answered."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +91,7 @@ class Catalogue:
         self._same = dict(same or {})
         self._entries = {entry.id: entry for entry in entries}
         self._names = {name: name for name in self._entries}
+        self._billing: dict[tuple[str, str | None], Entry | None] = {}
         for entry in self._entries.values():
             for alias in entry.aliases:
                 other = self._names.setdefault(alias, entry.id)
@@ -120,7 +123,7 @@ class Catalogue:
         ``answered_by`` is the model that the vendor says has answered; it decides. Unknown
         where a price or a count is missing.
         """
-        entry = self._billed(model_id, answered_by)
+        entry = self._payer(model_id, answered_by)
         read, written = usage.cache_read or 0, usage.cache_write or 0
         if entry is None or usage.coverage != "complete":
             return Cost()
@@ -158,6 +161,15 @@ class Catalogue:
             return Catalogue(entries.values(), self.checked, {**self._same, **own.same})
         except ConfigError as error:
             raise ConfigError(f"{source}: {error.message}") from error
+
+    def _payer(self, model_id: str, answered_by: str | None) -> Entry | None:
+        """As ``_billed``, which takes as long as reading the answer does."""
+        asked = model_id, answered_by
+        if asked not in self._billing:
+            if len(self._billing) >= REMEMBERED:
+                self._billing.clear()
+            self._billing[asked] = self._billed(model_id, answered_by)
+        return self._billing[asked]
 
     def _billed(self, model_id: str, answered_by: str | None) -> Entry | None:
         asked = self.lookup(model_id)

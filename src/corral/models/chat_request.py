@@ -12,12 +12,11 @@ from corral.errors import MediaInvalid
 from corral.events import Json
 from corral.generation import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
 from corral.messages import Audio, Document, Image, Message, Text, ToolCall, ToolResult
-from corral.models.chat_traits import ChatTraits, traits_of
 from corral.models.encoding import instructions, merged, own_options
 from corral.models.openai_media import audio_of, file_of, name_of, text_of, url_of
 from corral.models.openai_request import JSON_WORD, refuses_sampling, returned, says_json, written
 from corral.models.openai_schema import is_strict
-from corral.models.profile import Encoded, JsonObject, Provider
+from corral.models.profile import Encoded, JsonObject, Provider, Traits
 
 SCHEMA_WORDS = "Answer only with JSON that fits this JSON Schema:\n"
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
@@ -25,7 +24,7 @@ _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
-    traits = traits_of(provider)
+    traits = provider.traits
     said = instructions(request)
     form = _format(request, provider, traits, said, warnings)
     messages: list[Json] = []
@@ -64,7 +63,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     )
 
 
-def _sample(body: JsonObject, request: Request, traits: ChatTraits, warnings: list[str]) -> None:
+def _sample(body: JsonObject, request: Request, traits: Traits, warnings: list[str]) -> None:
     refused = traits.names_tell_thinkers and refuses_sampling(request)
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
         if value is not None and refused:
@@ -77,7 +76,7 @@ def _think(
     body: JsonObject,
     request: Request,
     provider: Provider,
-    traits: ChatTraits,
+    traits: Traits,
     warnings: list[str],
 ) -> JsonObject:
     effort = request.reasoning_effort
@@ -95,7 +94,7 @@ def _think(
 def _format(
     request: Request,
     provider: Provider,
-    traits: ChatTraits,
+    traits: Traits,
     said: list[str],
     warnings: list[str],
 ) -> JsonObject | None:
@@ -141,7 +140,7 @@ def _choice(choice: ToolChoice) -> Json:
     return choice
 
 
-def _entries(message: Message, provider: Provider, traits: ChatTraits) -> list[Json]:
+def _entries(message: Message, provider: Provider, traits: Traits) -> list[Json]:
     """Results come first: they must follow the calls at once."""
     if message.role == "assistant":
         return _answered(message, provider, traits)
@@ -166,7 +165,7 @@ def _entries(message: Message, provider: Provider, traits: ChatTraits) -> list[J
     return entries
 
 
-def _answered(message: Message, provider: Provider, traits: ChatTraits) -> list[Json]:
+def _answered(message: Message, provider: Provider, traits: Traits) -> list[Json]:
     if any(isinstance(part, Image | Audio | Document) for part in message.content):
         raise MediaInvalid(
             f"{provider.title} takes no media that an assistant sent",
@@ -185,12 +184,12 @@ def _answered(message: Message, provider: Provider, traits: ChatTraits) -> list[
     return [entry]
 
 
-def _call(call: ToolCall, traits: ChatTraits) -> JsonObject:
+def _call(call: ToolCall, traits: Traits) -> JsonObject:
     function: JsonObject = {"name": call.name, "arguments": written(call)}
     return {"id": _id(call.id, traits), "type": "function", "function": function}
 
 
-def _id(id: str, traits: ChatTraits) -> str:
+def _id(id: str, traits: Traits) -> str:
     if not traits.short_ids or _SHORT.fullmatch(id):
         return id
     return sha256(id.encode()).hexdigest()[:9]

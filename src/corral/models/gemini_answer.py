@@ -24,8 +24,12 @@ FINISHES: dict[str, Reason] = {
     "PROHIBITED_CONTENT": "content_filter",
     "SPII": "content_filter",
     "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "IMAGE_RECITATION": "content_filter",
     "MALFORMED_FUNCTION_CALL": "error",
     "UNEXPECTED_TOOL_CALL": "error",
+    "TOO_MANY_TOOL_CALLS": "error",
+    "MALFORMED_RESPONSE": "error",
 }
 
 
@@ -115,7 +119,9 @@ def _chunk(data: bytes, provider: Provider) -> _Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         sample = data[:200].decode("utf-8", "replace")
         raise StreamBroken(
-            f"{provider.title} sent what is no answer of its API: {error}", frame=sample
+            f"{provider.title} sent what is no answer of its API: {error}",
+            hint="Try again; a proxy in between may cut or change answers.",
+            frame=sample,
         ) from error
 
 
@@ -194,7 +200,10 @@ def _count(usage: _Usage | None, parts: Parts) -> None:
 def failure(failure: Failure) -> CorralError:
     match decoded(failure.body):
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
-            found = msgspec.convert(error, _Failed, strict=False)
+            try:
+                found = msgspec.convert(error, _Failed, strict=False)
+            except msgspec.ValidationError:  # a proxy's own, which only looks like Google's
+                return failed(failure, None)
             return _error(failure.provider, found, failure.model, failure)
         case _:
             return failed(failure, None)
@@ -203,31 +212,44 @@ def failure(failure: Failure) -> CorralError:
 def _error(
     provider: Provider, error: _Failed, model: str, failure: Failure | None = None
 ) -> CorralError:
-    """Google says in ``details`` when to come back, which quota is spent, and a bad key."""
+    """Google says in ``details`` when to come back, which quota is spent, and a bad key. Its
+    message is the same for a minute's quota and a day's."""
     name, status = error.status, failure.status if failure else error.code
     delay: float | None = None
-    spent = False
+    spent = passing = False
+    code: str | None = None
     for detail in error.details if isinstance(error.details, list) else []:
         match detail:
             case {"retryDelay": str(told)} if told.endswith("s"):
                 with suppress(ValueError):
                     delay = float(told[:-1])
+                    passing = True
             case {"violations": list(violations)}:
                 said = msgspec.json.encode(violations).decode()
                 spent = spent or "PerDay" in said
-            case {"reason": "API_KEY_INVALID" | "API_KEY_SERVICE_BLOCKED"}:
-                name, status = "UNAUTHENTICATED", 401
+                passing = True
+            case {"reason": ("API_KEY_INVALID" | "API_KEY_SERVICE_BLOCKED") as code}:
+                name = "UNAUTHENTICATED"  # though the status is 400
             case _:
                 pass
     if failure is not None:
-        changed = msgspec.structs.replace(failure, status=status or failure.status)
-        return failed(changed, error.message, name=name, retry_after=delay, spent=spent)
+        return failed(
+            failure,
+            error.message,
+            name=name,
+            code=code,
+            retry_after=delay,
+            spent=spent,
+            passing=passing,
+        )
     return error_of(
         provider,
         error.message,
         status=status,
         model=model,
         name=name,
+        code=code,
         retry_after=delay,
         spent=spent,
+        passing=passing,
     )

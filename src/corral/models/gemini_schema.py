@@ -9,6 +9,8 @@ import msgspec
 from corral.events import Json
 from corral.models.profile import JsonObject
 
+MOST = 2000
+"""References written out: types that name one another would be written out without end."""
 TYPES = {"string", "number", "integer", "boolean", "array", "object"}
 KEPT = frozenset(
     {
@@ -37,19 +39,26 @@ SILENT = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated"
 
 def convert(schema: JsonObject) -> tuple[JsonObject, list[str]]:
     """The schema in Gemini's words, and what of it was lost."""
-    lost: dict[str, None] = {}
-    converted = _convert(schema, schema, (), lost)
-    return converted, [f"the schema's {name} is left out: Gemini does not take it" for name in lost]
+    work = _Work(schema)
+    converted = _convert(schema, work, ())
+    return converted, [f"the schema's {n} is left out: Gemini does not take it" for n in work.lost]
 
 
-def _convert(
-    schema: JsonObject, root: JsonObject, inside: tuple[str, ...], lost: dict[str, None]
-) -> JsonObject:
-    schema, inside = _inlined(schema, root, inside, lost)
+class _Work:
+    """One schema on its way."""
+
+    def __init__(self, root: JsonObject) -> None:
+        self.root = root
+        self.lost: dict[str, None] = {}
+        self.left = MOST
+
+
+def _convert(schema: JsonObject, work: _Work, inside: tuple[str, ...]) -> JsonObject:
+    schema, inside = _inlined(schema, work, inside)
     out: JsonObject = {}
 
     def below(held: Json) -> JsonObject:
-        return _convert(held, root, inside, lost) if isinstance(held, dict) else {}
+        return _convert(held, work, inside) if isinstance(held, dict) else {}
 
     # The description first: values that cannot be listed are appended to it.
     for key, held in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
@@ -72,16 +81,18 @@ def _convert(
             case _ if key in KEPT:
                 out[key] = held
             case _ if key not in SILENT:
-                lost[key] = None
+                work.lost[key] = None
             case _:
                 pass
     if out.get("required") == []:
         del out["required"]
+    if out.get("type") == "ARRAY" and "items" not in out:
+        out["items"] = {}  # without it the API refuses the whole request
     return out
 
 
 def _inlined(
-    schema: JsonObject, root: JsonObject, inside: tuple[str, ...], lost: dict[str, None]
+    schema: JsonObject, work: _Work, inside: tuple[str, ...]
 ) -> tuple[JsonObject, tuple[str, ...]]:
     """References written out, and an ``allOf`` of one; a type within itself becomes any object."""
     for _ in range(64):
@@ -92,9 +103,11 @@ def _inlined(
         if not isinstance(reference, str):
             return schema, inside
         beside = {key: held for key, held in schema.items() if key != "$ref"}
-        target = _target(reference, root)
-        if reference in inside or target is None:
-            lost["recursive $ref" if reference in inside else "dangling $ref"] = None
+        target = _target(reference, work.root)
+        deep = reference in inside or work.left <= 0
+        work.left -= 1
+        if deep or target is None:
+            work.lost["recursive $ref" if deep else "dangling $ref"] = None
             return {"type": "object", **beside}, inside
         schema, inside = {**target, **beside}, (*inside, reference)
     return {}, inside

@@ -36,8 +36,17 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Answers by a schema; without it the schema is put into words."""
     reasoning_field: str | None = "reasoning_effort"
     """Where the effort goes; None where it cannot be set."""
-    parallel_tool_ids: bool = True
-    """Calls come with ids of their own."""
+    json_object: bool = True
+    """Answers in any JSON when asked for it."""
+    takes_metadata: bool = False
+    names_tell_thinkers: bool = False
+    """Its models are OpenAI's own: those that think refuse ``temperature``."""
+    returned_thoughts: str | None = None
+    """The field in which it wants thoughts back, with the calls that they led to."""
+    short_ids: bool = False
+    """Takes only ids of calls with nine letters or digits."""
+    efforts: Mapping[str, JsonObject] = {}
+    """Efforts that it is told of in other words."""
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from corral.models.chat import WIRE
-from corral.models.chat_traits import ChatTraits
 from corral.models.profile import Provider, Traits
 
 
@@ -29,7 +28,7 @@ PROVIDERS = (
         base_url="https://api.openai.com/v1",
         key_env=("OPENAI_API_KEY",),
         base_url_env=("OPENAI_BASE_URL",),
-        traits=ChatTraits(
+        traits=Traits(
             system_role="developer",
             max_tokens_field="max_completion_tokens",
             takes_metadata=True,
@@ -43,7 +42,7 @@ PROVIDERS = (
         base_url="https://openrouter.ai/api/v1",
         key_env=("OPENROUTER_API_KEY",),
         base_url_env=("OPENROUTER_BASE_URL",),
-        traits=ChatTraits(reasoning_field="reasoning.effort"),
+        traits=Traits(reasoning_field="reasoning.effort"),
     ),
     Provider(
         name="groq",
@@ -52,7 +51,7 @@ PROVIDERS = (
         base_url="https://api.groq.com/openai/v1",
         key_env=("GROQ_API_KEY",),
         base_url_env=("GROQ_BASE_URL",),
-        traits=ChatTraits(max_tokens_field="max_completion_tokens"),
+        traits=Traits(max_tokens_field="max_completion_tokens"),
     ),
     Provider(
         name="deepseek",
@@ -61,7 +60,7 @@ PROVIDERS = (
         base_url="https://api.deepseek.com",
         key_env=("DEEPSEEK_API_KEY",),
         base_url_env=("DEEPSEEK_BASE_URL",),
-        traits=ChatTraits(
+        traits=Traits(
             json_schema=False,
             # It answers 400 to a call in the history whose thoughts are missing.
             returned_thoughts="reasoning_content",
@@ -76,7 +75,7 @@ PROVIDERS = (
         key_env=("MISTRAL_API_KEY",),
         base_url_env=("MISTRAL_BASE_URL",),
         # It tells the usage without being asked, and refuses fields it does not know.
-        traits=ChatTraits(stream_usage=False, short_ids=True),
+        traits=Traits(stream_usage=False, short_ids=True),
     ),
     Provider(
         name="xai",
@@ -85,7 +84,7 @@ PROVIDERS = (
         base_url="https://api.x.ai/v1",
         key_env=("XAI_API_KEY",),
         base_url_env=("XAI_BASE_URL",),
-        traits=ChatTraits(max_tokens_field="max_completion_tokens"),
+        traits=Traits(max_tokens_field="max_completion_tokens"),
         aliases=("grok",),
     ),
     Provider(
@@ -111,10 +110,10 @@ PROVIDERS = (
         base_url="https://api.cerebras.ai/v1",
         key_env=("CEREBRAS_API_KEY",),
         base_url_env=("CEREBRAS_BASE_URL",),
-        traits=ChatTraits(max_tokens_field="max_completion_tokens"),
+        traits=Traits(max_tokens_field="max_completion_tokens"),
     ),
-    _local("ollama", "Ollama", 11434, ChatTraits()),
+    _local("ollama", "Ollama", 11434, Traits()),
     # It knows no JSON without a schema.
-    _local("lmstudio", "LM Studio", 1234, ChatTraits(json_object=False)),
-    _local("vllm", "vLLM", 8000, ChatTraits()),
+    _local("lmstudio", "LM Studio", 1234, Traits(json_object=False)),
+    _local("vllm", "vLLM", 8000, Traits()),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -15,9 +16,8 @@ from corral.builtin.tools import truncate
 from corral.builtin.tools.running import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
-
-if TYPE_CHECKING:
-    import aiohttp
+from corral.errors import CorralError
+from corral.io.http import Answer, Http
 
 SECONDS = 30.0
 LARGEST = 2_000_000
@@ -26,6 +26,8 @@ PARSING = 5.0
 """Seconds for turning a page into text."""
 REDIRECTS = 5
 LONGEST_URL = 8_192
+ACCEPTED = {"Accept": "text/html, text/*, application/json, */*"}
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 
 _TEXTS = ("json", "xml", "javascript", "ecmascript", "yaml", "toml", "x-sh", "sql", "graphql")
 """What is text though its kind is called ``application``."""
@@ -48,16 +50,14 @@ class Page(msgspec.Struct, frozen=True):
 
 
 async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
-    import aiohttp  # here: most sessions fetch nothing, and it is heavy
-
     try:
         async with asyncio.timeout(SECONDS):
             page = await _fetch(args.url)
             text = await _text(workspace, page)
     except TimeoutError as error:
         raise ToolError(f"{args.url} did not answer in full within {SECONDS:g} s") from error
-    except (aiohttp.ClientError, ValueError, UnicodeError) as error:
-        raise ToolError(f"{args.url} cannot be fetched: {error or type(error).__name__}") from error
+    except CorralError as error:
+        raise ToolError(f"{args.url} cannot be fetched: {error.message}") from error
     where = f"{page.url} (status {page.status}, {page.kind or 'of no stated kind'})"
     notes = [f"[only the first {LARGEST:,} bytes were read]"] if page.cut else []
     whole = "\n\n".join([where, text or "(nothing to read is there)", *notes])
@@ -65,21 +65,17 @@ async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
 
 
 async def _fetch(url: str) -> Page:
-    import aiohttp
-
-    limits = aiohttp.ClientTimeout(total=SECONDS)
-    async with aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.DummyCookieJar()) as client:
+    # The deadline over the whole is the tool's, and comes first.
+    async with Http(connect_timeout=2 * SECONDS, read_timeout=2 * SECONDS) as http:
         for _ in range(REDIRECTS + 1):
             _check(url)
-            headers = {"User-Agent": "corral", "Accept": "text/html, text/*, application/json, */*"}
-            async with client.get(
-                url, allow_redirects=False, headers=headers, proxy=_proxy(url)
-            ) as response:
-                target = response.headers.get("Location")
-                if response.status not in (301, 302, 303, 307, 308) or target is None:
-                    return await _page(response, url)
-                # Each is checked like the first: a page could lead to a file of this machine.
-                url = urljoin(url, target)
+            answer = await http.get(url.strip().replace(" ", "%20"), ACCEPTED)
+            target = answer.headers.get("Location")
+            if answer.status not in (301, 302, 303, 307, 308) or target is None:
+                return await _page(answer, url)
+            answer.close()
+            # Each is checked like the first: a page could lead to a file of this machine.
+            url = urljoin(url, target.encode("latin-1").decode("utf-8", "replace"))
     raise ToolError(f"over {REDIRECTS} redirects, the last to {url}")
 
 
@@ -93,32 +89,18 @@ def _check(url: str) -> None:
         raise ToolError(f"only addresses with http:// or https:// can be fetched, got: {url}")
 
 
-def _proxy(url: str) -> str | None:
-    """What the environment names. aiohttp would find it too, but would then also send what is
-    in the user's .netrc."""
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(url)
-    found = getproxies().get(parts.scheme)
-    return None if not found or proxy_bypass(parts.hostname or "") else found
-
-
-async def _page(response: aiohttp.ClientResponse, url: str) -> Page:
-    kind = response.content_type if "Content-Type" in response.headers else ""
+async def _page(answer: Answer, url: str) -> Page:
+    kind = answer.media_type
     if not _is_text(kind):
-        size = response.headers.get("Content-Length")
+        size = answer.headers.get("Content-Length")
         much = f" of {size} bytes" if size else ""
         raise ToolError(f"{url} is no text but {kind}{much}, which cannot be shown")
-    data = bytearray()
-    async for chunk in response.content.iter_chunked(65_536):
-        data += chunk
-        if len(data) > LARGEST:
-            break
-    held = bytes(data[:LARGEST])
-    if b"\0" in held[:8_192] and "utf-16" not in (response.charset or "").lower():
+    data = await answer.head(LARGEST + 1)
+    named = _CHARSET.search(answer.headers.get("Content-Type", ""))
+    charset = named[1] if named else "utf-8"
+    if b"\0" in data[:8_192] and "utf-16" not in charset.lower():
         raise ToolError(f"{url} is binary, which cannot be shown")
-    charset = response.charset or "utf-8"
-    return Page(url, response.status, kind, charset, held, len(data) > LARGEST)
+    return Page(url, answer.status, kind, charset, data[:LARGEST], len(data) > LARGEST)
 
 
 def _is_text(kind: str) -> bool:

@@ -1,0 +1,194 @@
+"""Call a model of the fake server in one way: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
+
+``WHAT`` is how the events of a stream come (see ``model_server.py``), or ``crowd``: 100
+completions at once, until there were ``COUNT``. The cost is this process's own CPU time,
+after a first small call that loads and opens whatever it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, TypeAlias
+
+AT_ONCE = 100
+SMALL = 20
+"""Pieces of text in a small answer."""
+PIECE = 4.5
+"""Characters of the mean piece."""
+KEY = "none-is-needed"
+
+MODELS = {
+    "gemini": "gemini-2.5-flash",
+    "anthropic": "claude-sonnet-4-5",
+    "openai": "gpt-5-mini",
+    "chat": "gpt-5-mini",
+}
+
+AT_THE_END: list[Callable[[], Awaitable[object]]] = []
+
+Read: TypeAlias = Callable[[str], Awaitable[int]]
+"""A prompt → how many characters of text came."""
+
+
+def corral(wire: str, url: str) -> tuple[Read, Read]:
+    from corral.generation import TextDelta
+    from corral.models import Client, generate, stream
+
+    if wire in ("openai", "chat"):
+        url += "/v1"
+    client = Client(keys={wire: KEY}, base_urls={wire: url}, environ={})
+    AT_THE_END.append(client.close)
+    model = f"{wire}:{MODELS[wire]}"
+
+    async def streamed(prompt: str) -> int:
+        count = 0
+        async for event in stream(model, prompt, client=client):
+            if type(event) is TextDelta:
+                count += len(event.text)
+        return count
+
+    async def completed(prompt: str) -> int:
+        return len((await generate(model, prompt, client=client)).text)
+
+    return streamed, completed
+
+
+def genai(_: str, url: str) -> tuple[Read, Read]:
+    sdk: Any = import_module("google.genai")
+    client = sdk.Client(api_key=KEY, http_options=sdk.types.HttpOptions(base_url=url))
+    AT_THE_END.append(client.aio.aclose)  # left alone it closes itself too soon
+    models, name = client.aio.models, MODELS["gemini"]
+
+    async def streamed(prompt: str) -> int:
+        count = 0
+        async for chunk in await models.generate_content_stream(model=name, contents=prompt):
+            count += len(chunk.text)
+        return count
+
+    async def completed(prompt: str) -> int:
+        return len((await models.generate_content(model=name, contents=prompt)).text)
+
+    return streamed, completed
+
+
+def anthropic(_: str, url: str) -> tuple[Read, Read]:
+    sdk: Any = import_module("anthropic")
+    client = sdk.AsyncAnthropic(api_key=KEY, base_url=url)
+
+    async def create(prompt: str, *, stream: bool) -> Any:
+        return await client.messages.create(
+            model=MODELS["anthropic"],
+            max_tokens=1000,
+            messages=[{"role": "user", "content": prompt}],
+            stream=stream,
+        )
+
+    async def streamed(prompt: str) -> int:
+        count = 0
+        async for event in await create(prompt, stream=True):
+            if event.type == "content_block_delta":
+                count += len(event.delta.text)
+        return count
+
+    async def completed(prompt: str) -> int:
+        return len((await create(prompt, stream=False)).content[0].text)
+
+    return streamed, completed
+
+
+def openai(wire: str, url: str) -> tuple[Read, Read]:
+    sdk: Any = import_module("openai")
+    client = sdk.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1")
+    name = MODELS[wire]
+    if wire == "chat":
+        return _chat(client.chat.completions.create, name)
+
+    async def streamed(prompt: str) -> int:
+        count = 0
+        async for event in await client.responses.create(model=name, input=prompt, stream=True):
+            if event.type == "response.output_text.delta":
+                count += len(event.delta)
+        return count
+
+    async def completed(prompt: str) -> int:
+        return len((await client.responses.create(model=name, input=prompt)).output_text)
+
+    return streamed, completed
+
+
+def litellm(wire: str, url: str) -> tuple[Read, Read]:
+    sdk: Any = import_module("litellm")
+    vendor, path = {"gemini": ("gemini", "/v1beta"), "chat": ("openai", "/v1")}.get(
+        wire, (wire, "")
+    )
+    keys = {"api_key": KEY, "api_base": url + path}
+    return _chat(sdk.acompletion, f"{vendor}/{MODELS[wire]}", **keys)
+
+
+def _chat(create: Any, name: str, **keys: str) -> tuple[Read, Read]:
+    async def streamed(prompt: str) -> int:
+        count, messages = 0, [{"role": "user", "content": prompt}]
+        async for chunk in await create(model=name, messages=messages, stream=True, **keys):
+            if chunk.choices:
+                count += len(chunk.choices[0].delta.content or "")
+        return count
+
+    async def completed(prompt: str) -> int:
+        messages = [{"role": "user", "content": prompt}]
+        answer = await create(model=name, messages=messages, **keys)
+        return len(answer.choices[0].message.content)
+
+    return streamed, completed
+
+
+def limit(wire: str, url: str) -> tuple[Read, Read]:
+    beside: Any = import_module("model_limit")
+    port = int(url.rpartition(":")[2])
+    return beside.streamed(wire, port), beside.completed(wire, port)
+
+
+WAYS: dict[str, Callable[[str, str], tuple[Read, Read]]] = {
+    "corral": corral,
+    "limit": limit,
+    "google-genai": genai,
+    "anthropic": anthropic,
+    "openai": openai,
+    "litellm": litellm,
+}
+
+
+async def crowd(completed: Read) -> int:
+    prompt = f"events={SMALL} packed"
+    return sum(await asyncio.gather(*(completed(prompt) for _ in range(AT_ONCE))))
+
+
+async def main() -> None:
+    way, wire, port, what, count = sys.argv[1:]
+    streamed, completed = WAYS[way](wire, f"http://127.0.0.1:{port}")
+    number, came = int(count), 0
+    if what == "crowd":
+        await crowd(completed)
+        before = time.process_time()
+        for _ in range(number // AT_ONCE):
+            came += await crowd(completed)
+        cpu = time.process_time() - before
+        expected = number * SMALL * PIECE
+    else:
+        await streamed("events=10 packed")
+        before = time.process_time()
+        came = await streamed(f"events={number} {what}")
+        cpu = time.process_time() - before
+        expected = number * PIECE
+    if came != expected:
+        raise RuntimeError(f"{came} characters came instead of {expected}")
+    for close in AT_THE_END:
+        await close()
+    print(json.dumps({"cpu": cpu, "count": number}))
+
+
+asyncio.run(main())

@@ -1,0 +1,197 @@
+"""The least that could be done: a raw socket, and msgspec for the fields that are read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+Read: TypeAlias = Callable[[str], Awaitable[int]]
+
+CHUNK = 1 << 16
+
+
+class Piece(Struct, gc=False):
+    text: str = ""
+
+
+class Content(Struct):
+    parts: list[Piece] = []
+
+
+class Candidate(Struct, rename="camel"):
+    content: Content | None = None
+    finish_reason: str | None = None
+
+
+class GeminiUsage(Struct, rename="camel", gc=False):
+    prompt_token_count: int = 0
+    candidates_token_count: int = 0
+
+
+class Gemini(Struct, rename="camel"):
+    candidates: list[Candidate] = []
+    usage_metadata: GeminiUsage | None = None
+
+
+class Usage(Struct, gc=False):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Block(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    stop_reason: str | None = None
+
+
+class Anthropic(Struct):
+    type: str
+    delta: Block | None = None
+    usage: Usage | None = None
+    content: list[Block] = []
+
+
+class Item(Struct):
+    content: list[Piece] = []
+
+
+class Response(Struct):
+    status: str = ""
+    usage: Usage | None = None
+    output: list[Item] = []
+
+
+class OpenAi(Struct):
+    type: str
+    delta: str = ""
+    response: Response | None = None
+
+
+class Delta(Struct, gc=False):
+    content: str | None = None
+
+
+class Choice(Struct):
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+
+
+class ChatUsage(Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Chat(Struct):
+    choices: list[Choice] = []
+    usage: ChatUsage | None = None
+
+
+def of_gemini(event: Gemini) -> str:
+    content = event.candidates[0].content
+    return content.parts[0].text if content else ""
+
+
+def of_anthropic(event: Anthropic) -> str:
+    return event.delta.text if event.delta else ""
+
+
+def of_openai(event: OpenAi) -> str:
+    return event.delta
+
+
+def of_chat(event: Chat) -> str:
+    delta = event.choices[0].delta if event.choices else None
+    return (delta.content if delta else None) or ""
+
+
+TYPES: dict[str, tuple[Any, Callable[[Any], str]]] = {
+    "gemini": (Gemini, of_gemini),
+    "anthropic": (Anthropic, of_anthropic),
+    "openai": (OpenAi, of_openai),
+    "chat": (Chat, of_chat),
+}
+PATHS = {
+    "gemini": "/v1beta/models/m:{}enerateContent",
+    "anthropic": "/v1/messages",
+    "openai": "/v1/responses",
+    "chat": "/v1/chat/completions",
+}
+
+
+def request(wire: str, prompt: str, *, stream: bool) -> bytes:
+    body = f'{{"stream":{"true" if stream else "false"},"prompt":"{prompt}"}}'
+    path = PATHS[wire].format("streamG" if stream else "g")
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+def streamed(wire: str, port: int) -> Read:
+    kind, text_of = TYPES[wire]
+    decode = msgspec.json.Decoder(kind).decode
+    blank, start = (b"\r\n\r\n", 6) if wire == "gemini" else (b"\n\n", 6)
+
+    async def read(prompt: str) -> int:
+        count = 0
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(request(wire, prompt, stream=True))
+            receive = connection.recv
+            held = receive(CHUNK)
+            while b"\r\n\r\n" not in held:
+                held += receive(CHUNK)
+            held = held.partition(b"\r\n\r\n")[2]
+            rest = b""
+            while True:
+                # Every whole chunk of what was received, without its frame.
+                at, pieces, size = 0, [rest], -1
+                while (end := held.find(b"\r\n", at)) > 0:
+                    size = int(held[at:end], 16)
+                    if end + size + 4 > len(held):
+                        break
+                    pieces.append(held[end + 2 : end + 2 + size])
+                    at = end + size + 4
+                    if size == 0:
+                        break
+                held = held[at:]
+                *events, rest = b"".join(pieces).split(blank)
+                for event in events:
+                    data = event if event[:5] == b"data:" else event[event.index(b"\ndata:") + 1 :]
+                    if data != b"data: [DONE]":
+                        count += len(text_of(decode(data[start:])))
+                if size == 0:
+                    return count
+                held += receive(CHUNK)
+
+    return read
+
+
+def completed(wire: str, port: int) -> Read:
+    kind, _ = TYPES[wire]
+    if wire == "openai":
+        kind = Response
+    decode = msgspec.json.Decoder(kind).decode
+    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def read(prompt: str) -> int:
+        reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(wire, prompt, stream=False))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        answer = decode(await reader.readexactly(length))
+        idle.append((reader, writer))
+        match answer:
+            case Gemini():
+                return len(of_gemini(answer))
+            case Anthropic():
+                return len(answer.content[0].text)
+            case Response():
+                return len(answer.output[0].content[0].text)
+            case _:
+                return len(answer.choices[0].message.content)
+
+    return read

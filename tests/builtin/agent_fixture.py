@@ -1,0 +1,16 @@
+"""Our own agent, for the tests of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builtin.agent_runs import Ours
+
+from corral.testing import ModelServer
+
+
+@pytest.fixture
+def ours(model_server: ModelServer, workspace: Path, request: pytest.FixtureRequest) -> Ours:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
+    return Ours(model_server, workspace, name)

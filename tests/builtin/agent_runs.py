@@ -1,0 +1,186 @@
+"""Runs of our own agent against a scripted model, through the public doors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+from laws import lawful
+
+import corral
+from corral.events import Error, Event, Json, ToolResult
+from corral.io.process import Process
+from corral.keywords import Options
+from corral.result import Result, fold
+from corral.sessions.broker import Asker
+from corral.sessions.session import Session
+from corral.testing import Lane, ModelServer, Request, Turn
+
+KEY = "canary-key-0123456789abcdef"
+MODELS = {
+    "gemini": "gemini:gemini-2.5-flash",
+    "anthropic": "anthropic:claude-sonnet-4-5",
+    "openai": "openai:gpt-5",
+    "chat": "chat:some-model",
+}
+"""A model behind each wire."""
+
+Script = Sequence[Turn] | Callable[[Request], Turn]
+E = TypeVar("E", bound=Event)
+
+
+class Ours:
+    """Our agent, led to a scripted model of its own."""
+
+    def __init__(self, server: ModelServer, workspace: Path, name: str) -> None:
+        self.server = server
+        self.workspace = workspace
+        self._name = name
+        self._count = 0
+        self.lane: Lane
+        """Of the last conversation."""
+
+    @property
+    def requests(self) -> list[Request]:
+        return self.lane.requests
+
+    def options(self, script: Script, wire: str = "gemini", **options: Unpack[Options]) -> Options:
+        """The options that lead a run to this script."""
+        self._count += 1
+        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
+        whole: Options = {
+            "cwd": self.workspace,
+            "model": MODELS[wire],
+            "timeout": 60,
+            "retries": 1,
+            **options,
+            "env": {**keyed(self.lane, wire), **options.get("env", {})},
+        }
+        return whole
+
+    def session(
+        self,
+        script: Script,
+        *,
+        ask: Asker | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        **options: Unpack[Options],
+    ) -> Session:
+        return corral.session(ask=ask, tools=tools, **self.options(script, **options))
+
+    async def events(
+        self,
+        script: Script,
+        prompt: str = "do it",
+        *,
+        ask: Asker | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        wire: str = "gemini",
+        **options: Unpack[Options],
+    ) -> list[Event]:
+        """Those of one prompt, by all laws."""
+        led = self.options(script, wire, **options)
+        async with corral.session(ask=ask, tools=tools, **led) as session:
+            return lawful([event async for event in session.prompt(prompt)])
+
+    async def run(self, script: Script, prompt: str = "do it", **given: Any) -> Result:
+        return fold(await self.events(script, prompt, **given))
+
+
+def keyed(lane: Lane, wire: str = "gemini") -> dict[str, str]:
+    """Where a vendor's models are, and a key for them."""
+    address, key = {
+        "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
+        "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+        "openai": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+        "chat": ("CHAT_BASE_URL", "CHAT_API_KEY"),
+    }[wire]
+    url = lane.env[address.replace("CHAT", "OPENAI")]
+    return {address: url, key: KEY}
+
+
+def of(events: Sequence[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def outcomes(events: Sequence[Event]) -> list[tuple[str | None, str]]:
+    """Tool and status of each result."""
+    return [(event.name, event.status) for event in of(events, ToolResult)]
+
+
+def warnings(events: Sequence[Event]) -> list[str]:
+    """The codes of what was warned of."""
+    return [event.code for event in of(events, Error) if event.level == "warning"]
+
+
+def told(request: Request, tool: str) -> str:
+    """What the model was last told by a tool."""
+    response = [said for name, said in request.tool_results if name == tool][-1]
+    match response:
+        case {"result": str(said)} | {"error": str(said)} | str(said):
+            return said
+        case _:
+            return str(response)
+
+
+def inline_media(request: Request) -> list[tuple[str, bytes]]:
+    """Kind and content of what went along in a request to Gemini."""
+    found: list[tuple[str, bytes]] = []
+    waiting: list[Json] = [request.body]
+    while waiting:
+        match waiting.pop(0):
+            case {"mimeType": str(kind), "data": str(data)}:
+                found.append((kind, b64decode(data)))
+            case dict(table):
+                waiting += table.values()
+            case list(entries):
+                waiting += entries
+            case _:
+                pass
+    return found
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; a bounded while."""
+    for _ in range(2000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("it never came to hold")
+
+
+async def pid_in(path: Path) -> int:
+    """The pid that a command writes there, once it has."""
+    await eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, a zombie included."""
+    return Path(f"/proc/{pid}").exists()
+
+
+COMMAND = (sys.executable, "-c", "from corral.cli.main import main; main()")
+
+
+async def command_line(
+    ours: Ours, script: Script, *args: str, prompt: str = "do it"
+) -> tuple[int | None, str, str]:
+    """Exit code, answer and progress of ``corral run --model``."""
+    ours.options(script)
+    argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "1", *args, prompt]
+    env = {**os.environ, **keyed(ours.lane)}
+    process = await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
+    out = b""
+    try:
+        while chunk := await process.read():
+            out += chunk
+        exited = await process.wait()
+    finally:
+        await process.end(1)
+    return exited.code, out.decode(), process.stderr

@@ -1,0 +1,163 @@
+"""Conversations that grow: the window's warning, what is forgotten, and going in circles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builtin.agent_runs import Ours, warnings
+
+from corral.builtin.history import shrunk
+from corral.builtin.repetition import ADVICE
+from corral.messages import Message, ToolCall, ToolResult
+from corral.result import fold
+from corral.testing import Call, Request, Turn, call, fail, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+TINY = '[models."gemini:gemini-2.5-flash"]\nwindow = 1000\n'
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(TINY)
+    monkeypatch.setenv("CORRAL_MODELS", str(path))
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(("used", "warned"), [(790, []), (810, ["context_nearly_full"])])
+async def test_four_fifths_of_the_window_are_worth_a_warning(
+    ours: Ours, used: int, warned: list[str]
+) -> None:
+    turn = Turn(text="ok", usage={"input": used - 10, "output": 10})
+    events = await ours.events([turn])
+    assert warnings(events) == warned
+    assert fold(events).ok
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_it_is_said_once(ours: Ours) -> None:
+    usage = {"input": 900, "output": 10}
+    script = [Turn(calls=[Call("list_dir")], usage=usage), Turn(text="ok", usage=usage)]
+    assert warnings(await ours.events(script)) == ["context_nearly_full"]
+
+
+TOO_LONG = "The input token count exceeds the maximum number of tokens allowed"
+
+
+def is_paired(request: Request) -> bool:
+    """Whether each call is followed at once by its results."""
+    waiting = 0
+    for message in request.history:
+        if waiting and len(message.results) != waiting:
+            return False
+        if message.results and not waiting:
+            return False
+        waiting = len(message.calls)
+    return not waiting
+
+
+async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: Ours) -> None:
+    rounds = [call("glob", pattern=f"*.{n}") for n in range(6)]
+    script = [*rounds, fail(413, TOO_LONG), say("ok")]
+    events = await ours.events(script, "the task")
+    assert fold(events).ok
+    assert warnings(events) == ["context_shrunk"]
+    before, after = ours.requests[-2], ours.requests[-1]
+    assert len(before.tool_calls) == 6
+    assert [dict(made.args) for made in after.tool_calls] == [
+        {"pattern": f"*.{n}"} for n in (3, 4, 5)
+    ]
+    assert after.history[0].texts == ("the task",)
+    assert is_paired(after)
+
+
+async def test_the_prompt_under_way_is_never_forgotten(ours: Ours) -> None:
+    script = [say("one"), say("two"), call("list_dir"), fail(413, TOO_LONG, times=2), say("ok")]
+    async with ours.session(script) as session:
+        for prompt in ("first", "second"):
+            await session.run(prompt)
+        result = await session.run("third")
+    assert result.ok
+    texts = ours.requests[-1].texts
+    assert texts[0] == "first"
+    assert "third" in texts
+    assert "second" not in texts
+    assert is_paired(ours.requests[-1])
+
+
+async def test_what_cannot_shrink_is_an_error_to_act_on(ours: Ours) -> None:
+    events = await ours.events([fail(413, TOO_LONG, times="forever")])
+    result = fold(events)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("error", "context_length")
+    assert len(ours.requests) == 1
+    assert warnings(events) == []
+
+
+async def test_shrinking_comes_to_an_end(ours: Ours) -> None:
+    rounds = [call("glob", pattern=f"*.{n}") for n in range(4)]
+    result = await ours.run([*rounds, fail(413, TOO_LONG, times="forever")], "the task")
+    assert result.error is not None
+    assert result.error.code == "context_length"
+    assert ours.requests[-1].texts == ["the task"]
+
+
+def _round(n: int) -> list[Message]:
+    return [
+        Message.assistant(ToolCall(f"{n}", "tool")),
+        Message.tool(ToolResult(f"{n}", "so")),
+    ]
+
+
+@pytest.mark.parametrize("rounds", range(12))
+def test_no_length_of_history_is_torn(rounds: int) -> None:
+    first, prompt = Message.user("first"), Message.user("now")
+    messages = [first, *[m for n in range(rounds) for m in _round(n)], prompt, *_round(99)]
+    for _ in range(10):
+        kept = shrunk(messages, prompt)
+        assert (kept[0], prompt in kept) == (first, True)
+        calls = [c.id for m in kept for c in m.tool_calls]
+        results = [p.call_id for m in kept for p in m.content if isinstance(p, ToolResult)]
+        assert calls == results
+        if len(kept) == len(messages):
+            break
+        messages = kept
+    assert messages == [first, prompt]
+
+
+def circle(period: int, count: int) -> list[Turn]:
+    return [call("glob", pattern=f"*.{n % period}") for n in range(count)]
+
+
+@pytest.mark.parametrize("period", [1, 2, 3])
+async def test_going_in_circles_is_told_to_the_agent_and_to_us(ours: Ours, period: int) -> None:
+    events = await ours.events([*circle(period, 10), say("ok")])
+    assert warnings(events) == ["repetition"]
+    assert ours.requests[-1].last_text == ADVICE
+    assert ADVICE not in ours.requests[-2].texts
+
+
+@pytest.mark.parametrize(("period", "count"), [(1, 9), (2, 9), (3, 9), (4, 12)])
+async def test_what_is_no_circle_yet_is_not_told(ours: Ours, period: int, count: int) -> None:
+    assert warnings(await ours.events([*circle(period, count), say("ok")])) == []
+
+
+@pytest.mark.parametrize(("count", "times"), [(19, 1), (20, 2)])
+async def test_once_told_it_counts_anew(ours: Ours, count: int, times: int) -> None:
+    events = await ours.events([*circle(1, count), say("ok")])
+    assert warnings(events) == ["repetition"] * times
+
+
+async def test_calls_of_one_answer_count_each(ours: Ours) -> None:
+    many = Turn(calls=[Call("list_dir")] * 10)
+    assert warnings(await ours.events([many, say("ok")])) == ["repetition"]
+
+
+async def test_another_prompt_may_ask_for_the_same_again(ours: Ours) -> None:
+    script = [turn for _ in range(12) for turn in (call("list_dir"), say("ok"))]
+    async with ours.session(script) as session:
+        results = [await session.run("again") for _ in range(12)]
+    assert all(result.ok for result in results)
+    assert ADVICE not in ours.requests[-1].texts

@@ -1,0 +1,144 @@
+"""Nothing of our own agent is left: processes, descriptors, tasks, threads, folders."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+from builtin.agent_runs import Ours, eventually, pid_in, runs
+from scripted import children, descriptors
+
+import corral
+from corral.events import Event, Init, Text, ToolUse
+from corral.result import Result
+from corral.testing import Call, Turn, call, hang, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+STEPS: list[type[Event]] = [Init, Text, ToolUse]
+
+
+@pytest.mark.parametrize("kind", STEPS)
+async def test_breaking_out_anywhere_leaves_nothing(ours: Ours, kind: type[Event]) -> None:
+    (ours.workspace / "a.txt").write_text("x")
+    working = Turn(
+        text="Working.",
+        calls=[
+            Call("shell", {"command": "echo $$ > pid; sleep 300"}),
+            Call("read_file", {"file_path": "a.txt"}),
+        ],
+    )
+    before, threads = await _open(ours), threading.active_count()
+    pid = 0
+    async with ours.session([working], policy="all") as session:
+        async for event in session.prompt("go"):
+            if isinstance(event, kind):
+                if kind is ToolUse:
+                    pid = await pid_in(ours.workspace / "pid")
+                break
+    assert not pid or not runs(pid)
+    assert children() == []
+    gc.collect()
+    assert descriptors() - before == set()
+    assert threading.active_count() <= threads + 1  # the loop's own pool keeps one
+
+
+async def _open(ours: Ours) -> set[str]:
+    """What is open once everything was used once: modules and pools stay."""
+    await ours.events([call("shell", command="true"), say("ok")], policy="all")
+    gc.collect()
+    return descriptors()
+
+
+async def test_a_task_that_is_cancelled_takes_all_along(ours: Ours) -> None:
+    script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
+    led = ours.options(script, policy="all")
+    model = led.pop("model", None)
+
+    async def work() -> Result:
+        return await corral.run(model or "", "go", **led)
+
+    task = asyncio.create_task(work())
+    pid = await pid_in(ours.workspace / "pid")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not runs(pid)
+    assert children() == []
+
+
+async def test_an_exception_of_the_readers_takes_all_along(ours: Ours) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with ours.session([hang("a word")]) as session:
+            async for event in session.prompt("go"):
+                if isinstance(event, Text):
+                    raise ZeroDivisionError
+
+
+async def test_a_session_that_is_never_prompted_leaves_no_folder(ours: Ours) -> None:
+    async with ours.session([]) as session:
+        assert session.id
+    home = ours.workspace.parent / "corral-home" / "sessions"
+    assert not home.exists() or list(home.iterdir()) == []
+
+
+async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Ours) -> None:
+    """An exception that nobody saw would be told when its task is collected."""
+    loose: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
+
+    async def unread() -> None:
+        async with ours.session([Turn(block_reason="SAFETY")]) as session:
+            async for event in session.prompt("go"):
+                if isinstance(event, Init):
+                    await eventually(lambda: len(ours.requests) == 1)
+                    await asyncio.sleep(0.2)  # it fails while nobody reads
+                    break
+
+    await unread()
+    for _ in range(3):  # what is left of the loop is closed by and by
+        await asyncio.sleep(0.01)
+        gc.collect()
+    assert loose == []
+
+
+async def test_the_next_prompt_ends_one_that_was_not_read_to_its_end(ours: Ours) -> None:
+    script = [call("shell", command="echo $$ > pid; sleep 300"), say("next")]
+    async with ours.session(script, policy="all") as session:
+        async for event in session.prompt("go"):
+            if isinstance(event, ToolUse):
+                break
+        pid = await pid_in(ours.workspace / "pid")
+        result = await session.run("and now?")
+        assert not runs(pid)
+    assert result.final_text == "next"
+
+
+async def test_fifty_runs_at_once_are_all_right_and_leave_nothing(ours: Ours) -> None:
+    before = await _open(ours)
+    folders = [ours.workspace / f"w{n}" for n in range(50)]
+    for folder in folders:
+        folder.mkdir()
+
+    async def one(n: int) -> Result:
+        command = Call("shell", {"command": f"echo {n} > out"})
+        write = Call("write_file", {"file_path": "a.txt", "content": f"{n}"})
+        script = [Turn(calls=[command, write]), call("read_file", file_path="a.txt"), say(f"{n}.")]
+        led = ours.options(script, policy="all", cwd=folders[n])
+        async with corral.session(**led) as session:
+            return await session.run("go")
+
+    results = await asyncio.gather(*(one(n) for n in range(50)))
+    assert [(result.status, result.text) for result in results] == [
+        ("success", f"{n}.") for n in range(50)
+    ]
+    for n, folder in enumerate(folders):
+        assert (folder / "out").read_text() == f"{n}\n"
+        assert (folder / "a.txt").read_text() == f"{n}"
+        assert len(results[n].files) == 2
+    assert len({result.session_id for result in results}) == 50
+    assert children() == []
+    gc.collect()
+    assert descriptors() - before == set()

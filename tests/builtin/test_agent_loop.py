@@ -1,0 +1,322 @@
+"""The loop of our own agent: answers, tools, limits, and the ways it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+
+import corral
+from corral.builtin.calls import Hands
+from corral.builtin.outbox import FULL, Outbox
+from corral.builtin.striking import Striker
+from corral.builtin.tools import truncate
+from corral.builtin.tools.tool import Arguments, Outcome, Output, define
+from corral.builtin.tools.workspace import Workspace
+from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
+from corral.messages import ToolCall
+from corral.policy import Policy
+from corral.sessions.broker import Broker
+from corral.sessions.tools import Tools
+from corral.testing import Call, Turn, call, hang, say
+from corral.wire.stream import Item
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+
+async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:
+    (ours.workspace / "a.txt").write_text("one\n")
+    events = await ours.events(
+        [
+            Turn(
+                thoughts="look first",
+                text="Reading.",
+                calls=[Call("read_file", {"file_path": "a.txt"})],
+            ),
+            say("It says ", "one."),
+        ]
+    )
+    said = [e for e in events if isinstance(e, Text | Thinking | ToolUse | ToolResult)]
+    assert [type(event).__name__ for event in said] == [
+        "Thinking", "Text", "ToolUse", "ToolResult", "Text", "Text",
+    ]  # fmt: skip
+    assert len(ours.requests) == 2
+    assert told(ours.requests[1], "read_file") == "     1\tone\n"
+    result = corral.fold(events)
+    assert (result.text, result.final_text) == ("Reading.\n\nIt says one.", "It says one.")
+    assert result.stop_reason == "STOP"
+
+
+async def test_thoughts_stay_home_where_they_are_not_wanted(ours: Ours) -> None:
+    events = await ours.events([Turn(thoughts="hm", text="So.")], thinking=False)
+    assert not of(events, Thinking)
+
+
+async def test_the_event_has_the_whole_output_and_the_model_the_truncated_one(ours: Ours) -> None:
+    (ours.workspace / "long.txt").write_text("".join(f"line {n}\n" for n in range(30_000)))
+    script = [call("shell", command="cat long.txt"), say("long")]
+    events = await ours.events(script, policy="all")
+    (result,) = of(events, ToolResult)
+    assert result.output is not None
+    assert "line 15000\n" in result.output
+    shown = told(ours.requests[1], "shell")
+    assert len(shown) <= truncate.SHELL.chars
+    assert "left out here" in shown
+    assert "line 15000\n" not in shown
+    assert "line 15000\n" in "".join(event.delta for event in of(events, ToolOutput))
+
+
+async def test_what_a_function_of_the_caller_returns_is_truncated_too(ours: Ours) -> None:
+    def much() -> str:
+        return "x" * 100_000
+
+    events = await ours.events([call("much"), say("ok")], tools=[much])
+    assert of(events, ToolResult)[0].output == "x" * 100_000
+    assert len(told(ours.requests[1], "much")) <= 30_000
+
+
+async def test_calls_that_change_nothing_run_at_the_same_time(ours: Ours) -> None:
+    """Each waits for the other: one after the other, neither would end."""
+    here = asyncio.Barrier(2)
+
+    async def meet() -> str:
+        async with asyncio.timeout(20):
+            await here.wait()
+        return "met"
+
+    both = Turn(calls=[Call("meet"), Call("meet")])
+    events = await ours.events([both, say("ok")], tools=[meet])
+    assert outcomes(events) == [("meet", "success")] * 2
+
+
+async def test_calls_that_change_something_run_in_their_order(ours: Ours) -> None:
+    commands = [f"sleep 0.0{9 - n}; echo {n} >> order" for n in range(6)]
+    calls = [Call("shell", {"command": command}) for command in commands]
+    edit = Call("edit_file", {"file_path": "order", "old_string": "5\n", "new_string": "five\n"})
+    events = await ours.events([Turn(calls=[*calls, edit]), say("ok")], policy="all")
+    assert (ours.workspace / "order").read_text() == "0\n1\n2\n3\n4\nfive\n"
+    assert outcomes(events) == [*[("shell", "success")] * 6, ("edit_file", "success")]
+
+
+async def test_results_reach_the_model_in_the_order_of_the_calls(ours: Ours) -> None:
+    async def late(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return f"{seconds}"
+
+    calls = [Call("late", {"seconds": 0.2}), Call("late", {"seconds": 0.0})]
+    await ours.events([Turn(calls=calls), say("ok")], tools=[late])
+    assert [said for _, said in ours.requests[1].tool_results] == [
+        {"result": "0.2"},
+        {"result": "0.0"},
+    ]
+
+
+async def test_what_is_no_call_is_an_error_result(ours: Ours) -> None:
+    wrong = [
+        Call("no_such_tool", {"a": 1}),
+        Call("read_file", {"path": "a.txt"}),
+        Call("read_file", {"file_path": 7}),
+        Call("read_file", {}),
+        Call("add", {"a": "x"}),
+    ]
+
+    def add(a: int) -> int:
+        return a
+
+    events = await ours.events([Turn(calls=wrong), say("ok")], tools=[add])
+    assert [status for _, status in outcomes(events)] == ["error"] * 5
+    errors = [event.error or "" for event in of(events, ToolResult)]
+    assert any("there is no tool 'no_such_tool'" in error for error in errors)
+    assert sum("do not fit read_file" in error for error in errors) == 3
+    assert corral.fold(events).ok
+
+
+async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
+    ran: list[str] = []
+
+    async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
+        ran.append("ran")
+        return Outcome(text="", shown="")
+
+    hands = _hands({"tool": run})
+    emitted: list[Item] = []
+    made = ToolCall("1", "tool", {}, raw="[1, 2]")
+    (result,) = await hands.results((made,), emitted.append)
+    assert (result.is_error, ran) == (True, [])
+    assert "no JSON object: [1, 2]" in str(result.content)
+    use = emitted[0]
+    assert isinstance(use, ToolUse)
+    assert use.input == "[1, 2]"
+
+
+async def test_a_tool_that_breaks_is_an_error_result() -> None:
+    """Even where it raises what no tool should."""
+
+    async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
+        raise ValueError("embedded null byte")
+
+    emitted: list[Item] = []
+    hands = _hands({"tool": run})
+    (result,) = await hands.results((ToolCall("1", "tool", {}),), emitted.append)
+    assert result.is_error
+    assert "ValueError: embedded null byte" in str(result.content)
+    assert isinstance(emitted[-1], ToolResult)
+
+
+def _hands(running: dict[str, object]) -> Hands:
+    tools = {
+        name: define(
+            Arguments,
+            run,  # type: ignore[arg-type]
+            name=name,
+            kind="read",
+            description="",
+            limits=truncate.READ,
+            title="Tool",
+        )
+        for name, run in running.items()
+    }
+    workspace = Workspace(Path.cwd())
+    return Hands(tools, Tools(()), workspace, Broker(Policy()), Striker({}))
+
+
+async def test_max_turns_ends_it(ours: Ours) -> None:
+    round_trip = Turn(calls=[Call("list_dir")], repeat="forever")
+    result = await ours.run([round_trip], max_turns=3)
+    assert (result.status, len(ours.requests)) == ("max_turns", 3)
+    assert result.error is not None
+    assert result.error.code == "turn_limit"
+    assert "max_turns=3" in result.error.message
+
+
+async def test_an_answer_on_the_last_turn_is_a_success(ours: Ours) -> None:
+    result = await ours.run([call("list_dir"), say("ok")], max_turns=2)
+    assert result.ok
+
+
+async def test_max_tool_rounds_ends_it_before_the_tools_run(ours: Ours) -> None:
+    touch = Turn(calls=[Call("shell", {"command": "echo x >> ran"})], repeat="forever")
+    result = await ours.run([touch], max_tool_rounds=2, policy="all")
+    assert (result.status, len(ours.requests)) == ("max_turns", 3)
+    assert (ours.workspace / "ran").read_text() == "x\nx\n"
+
+
+async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: Ours) -> None:
+    script = [call("list_dir"), call("list_dir"), say("ok")]
+    async with ours.session(script, max_tool_rounds=1) as session:
+        first = await session.run("one")
+        second = await session.run("two")
+    assert (first.status, second.status) == ("max_turns", "success")
+    history = ours.requests[-1].history
+    assert len([c for m in history for c in m.calls]) == len(
+        [r for m in history for r in m.results]
+    )
+
+
+async def test_cancelling_ends_it_and_the_command_that_runs(ours: Ours) -> None:
+    script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
+    async with ours.session(script, policy="all") as session:
+        turn = session.prompt("go")
+        events: list[Event] = []
+        pid = 0
+        async for event in turn:
+            events.append(event)
+            if isinstance(event, ToolUse):
+                pid = await pid_in(ours.workspace / "pid")
+                turn.cancel()
+        assert not runs(pid)
+    result = corral.fold(events)
+    assert (result.status, outcomes(events)) == ("interrupted", [("shell", "cancelled")])
+
+
+async def test_a_cancelled_turn_leaves_a_history_that_goes_on(ours: Ours) -> None:
+    script = [call("shell", command="touch began; sleep 300"), say("went on")]
+    async with ours.session(script, policy="all") as session:
+        turn = session.prompt("go")
+        async for event in turn:
+            if isinstance(event, ToolUse):
+                turn.cancel()
+        result = await session.run("and now?")
+    assert result.final_text == "went on"
+    last = ours.requests[-1]
+    assert [name for name, _ in last.tool_results] == ["shell"]
+    assert "cut off" in told(last, "shell")
+    assert last.last_text == "and now?"
+
+
+async def test_silence_of_the_model_is_an_idle_timeout(ours: Ours) -> None:
+    result = await ours.run([hang()], idle_timeout=0.4)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("timeout", "idle_timeout")
+
+
+async def test_silence_after_a_tool_is_idleness_again(ours: Ours) -> None:
+    result = await ours.run([call("list_dir"), hang()], idle_timeout=0.4)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("timeout", "idle_timeout")
+
+
+async def test_a_tool_at_work_is_not_idleness(ours: Ours) -> None:
+    script = [call("shell", command="sleep 1.5"), say("ok")]
+    result = await ours.run(script, policy="all", idle_timeout=0.5)
+    assert result.ok
+
+
+async def test_the_total_time_ends_a_tool_at_work(ours: Ours) -> None:
+    script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
+    result = await ours.run(script, policy="all", timeout=1.5)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("timeout", "total_timeout")
+    assert not runs(int((ours.workspace / "pid").read_text()))
+
+
+async def test_a_reader_that_is_slow_misses_nothing(ours: Ours) -> None:
+    """All has happened before the second event is asked for."""
+    led = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=5)
+    async with corral.session(**led) as session:
+        events: list[Event] = []
+        async for event in session.prompt("go"):
+            events.append(event)
+            if isinstance(event, Init):
+                await eventually(lambda: len(ours.requests) == 2)
+                await asyncio.sleep(0.3)  # the answer comes while nobody reads
+    assert corral.fold(events).status == "success"
+    assert corral.fold(events).text == "abc"
+
+
+async def test_a_flood_of_words_comes_out_whole(ours: Ours) -> None:
+    words = [f"{n} " for n in range(4 * FULL)]
+    async with ours.session([say(*words)]) as session:
+        said: list[str] = []
+        async for event in session.prompt("go"):
+            if isinstance(event, Init):
+                await asyncio.sleep(0.2)  # more comes than may wait
+            if isinstance(event, Text):
+                said.append(event.delta)
+    assert "".join(said) == "".join(words)
+
+
+async def test_a_slow_reader_slows_the_agent() -> None:
+    outbox = Outbox()
+    for _ in range(FULL + 1):
+        outbox.put("x")
+    room = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not room.done()
+    assert len(outbox.take()) == FULL + 1
+    await asyncio.wait_for(room, 10)
+
+
+async def test_init_tells_what_the_agent_is(ours: Ours) -> None:
+    events = await ours.events([say("ok")])
+    init = events[0]
+    assert isinstance(init, Init)
+    assert (init.agent, init.model) == ("corral", "gemini:gemini-2.5-flash")
+    assert init.cwd == os.path.realpath(ours.workspace)
+    assert set(ours.requests[0].tools) == set(init.tools)
+    assert {"read_file", "shell", "spawn_agent"} <= set(init.tools)
+    assert init.session_id
+    assert not init.resumed
+    assert not warnings(events)

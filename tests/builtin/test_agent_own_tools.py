@@ -1,0 +1,264 @@
+"""Functions, types, checks, prompts and files that a caller gives our own agent."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from builtin.agent_runs import MODELS, Ours, inline_media, of, outcomes, told
+
+import corral
+from corral.events import Event, ToolResult, ToolUse
+from corral.policy import Policy
+from corral.result import Result, fold
+from corral.sessions.tool_guards import Answer, Change, Deny, Hook
+from corral.sessions.tool_guards import Call as Called
+from corral.sessions.tools import Tools
+from corral.testing import Call, Turn, call, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+
+@dataclass
+class Report:
+    title: str
+    score: int
+
+
+GOOD = '```json\n{"title": "fine", "score": 3}\n```'
+
+
+def led(ours: Ours, script: list[Turn]) -> dict[str, str]:
+    """The environment that leads a run to this script."""
+    return dict(ours.options(script).get("env", {}))
+
+
+async def test_functions_are_called_sync_or_async_in_this_process(ours: Ours) -> None:
+    threads: list[int] = []
+
+    def add(a: int, b: int = 2) -> int:
+        """Adds.
+
+        Args:
+            a: The first.
+        """
+        threads.append(threading.get_ident())
+        return a + b
+
+    async def shout(text: str) -> str:
+        return text.upper()
+
+    calls = [Call("add", {"a": 1}), Call("shout", {"text": "hey"})]
+    events = await ours.events([Turn(calls=calls), say("ok")], tools=[add, shout])
+    assert sorted(outcomes(events)) == [("add", "success"), ("shout", "success")]
+    assert [use.kind for use in of(events, ToolUse)] == ["mcp", "mcp"]
+    assert (told(ours.requests[1], "add"), told(ours.requests[1], "shout")) == ("3", "HEY")
+    assert threads != [threading.get_ident()]
+    assert {"add", "shout"} <= set(ours.requests[0].tools)
+
+
+async def test_a_function_that_raises_is_an_error_result(ours: Ours) -> None:
+    def bad() -> str:
+        raise LookupError("nothing there")
+
+    events = await ours.events([call("bad"), say("ok")], tools=[bad])
+    assert outcomes(events) == [("bad", "error")]
+    assert "LookupError: nothing there" in told(ours.requests[1], "bad")
+    assert fold(events).ok
+
+
+async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: Ours) -> None:
+    held = threading.Event()
+
+    def hangs() -> str:
+        held.wait(60)
+        return "late"
+
+    try:
+        async with ours.session([call("hangs"), say("next")], tools=[hangs]) as session:
+            turn = session.prompt("go")
+            events: list[Event] = []
+            async for event in turn:
+                events.append(event)
+                if isinstance(event, ToolUse):
+                    turn.cancel()
+            assert fold(events).status == "interrupted"
+            assert (await session.run("and now?")).final_text == "next"
+    finally:
+        held.set()
+
+
+async def test_hooks_see_change_and_refuse_calls(ours: Ours) -> None:
+    seen: list[str] = []
+
+    def add(a: int) -> int:
+        return a
+
+    def before(made: Called) -> Deny | Change | None:
+        seen.append(made.name)
+        if made.arguments == {"a": 1}:
+            return Deny("not one")
+        return Change({"a": 20}) if made.arguments == {"a": 2} else None
+
+    def after(_: Called, answer: Answer) -> Answer | None:
+        return Answer(f"<{answer.text}>") if answer.ok else None
+
+    tools = Tools([add], hooks=[Hook(before=before, after=after)])
+    calls = [Call("add", {"a": n}) for n in (1, 2, 3)]
+    env = led(ours, [Turn(calls=calls), say("ok")])
+    result = await corral.run(
+        MODELS["gemini"], "go", tools=tools, env=env, cwd=ours.workspace, retries=1
+    )
+    assert seen == ["add"] * 3
+    said = [str(said) for _, said in ours.requests[1].tool_results]
+    assert "not one" in said[0]
+    assert ("<20>" in said[1], "<3>" in said[2]) == (True, True)
+    assert [(refusal.name, refusal.reason) for refusal in result.denied] == [
+        ("add", "denied: not one")
+    ]
+
+
+async def test_a_policy_that_denies_tools_of_the_callers_denies_them(ours: Ours) -> None:
+    ran: list[int] = []
+
+    def mine() -> None:
+        ran.append(1)
+
+    policy = Policy(mcp="deny")
+    events = await ours.events([call("mine"), say("ok")], tools=[mine], policy=policy)
+    assert (outcomes(events), ran) == ([("mine", "denied")], [])
+
+
+async def typed(ours: Ours, script: list[Turn], **more: object) -> Result:
+    env = led(ours, script)
+    return await corral.run(
+        MODELS["gemini"],
+        "review",
+        output=Report,
+        env=env,
+        cwd=ours.workspace,
+        retries=1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_typed_output_without_tools(ours: Ours) -> None:
+    result = await typed(ours, [call("list_dir"), say(f"Here:\n{GOOD}")])
+    assert result.output == Report("fine", 3)
+    assert '"score"' in ours.requests[0].last_text
+
+
+async def test_a_typed_output_is_repaired_in_the_same_session(ours: Ours) -> None:
+    result = await typed(ours, [say('{"title": "x"}'), say(GOOD)])
+    assert result.output == Report("fine", 3)
+    assert len(ours.requests) == 2
+    assert "does not fit" in ours.requests[1].last_text
+
+
+async def test_what_is_never_repaired_is_an_error(ours: Ours) -> None:
+    result = await typed(ours, [say("no"), say("no")], repairs=1)
+    assert result.error is not None
+    assert (result.ok, result.output, result.error.code) == (False, None, "schema_not_met")
+
+
+def helper() -> str:
+    return "so"
+
+
+@pytest.mark.parametrize("last", [say("Handed in."), Turn()])
+async def test_a_typed_output_is_handed_in_by_a_tool(ours: Ours, last: Turn) -> None:
+    """After which a model need say nothing more."""
+    submit = call("submit_result", title="fine", score=3)
+    result = await typed(ours, [call("helper"), submit, last], tools=[helper])
+    assert (result.status, result.output) == ("success", Report("fine", 3))
+
+
+async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: Ours) -> None:
+    script = [
+        call("submit_result", title="fine"),
+        call("submit_result", title="fine", score=3),
+        say("ok"),
+    ]
+    result = await typed(ours, script, tools=[helper])
+    assert result.output == Report("fine", 3)
+    assert "score" in str(ours.requests[1].tool_results[-1])
+
+
+async def test_it_goes_on_until_a_check_holds(ours: Ours) -> None:
+    write = call("write_file", file_path="done.txt", content="x")
+    env = led(ours, [say("Done."), write, say("Now.")])
+    result = await corral.run(
+        MODELS["gemini"],
+        "write done.txt",
+        until=corral.files_exist("done.txt"),
+        policy="edits",
+        env=env,
+        cwd=ours.workspace,
+        retries=1,
+    )
+    assert result.ok
+    assert "done.txt" in ours.requests[1].last_text
+    assert [file.kind for file in result.files] == ["created"]
+    assert result.usage.input is not None
+
+
+async def test_a_prompt_brings_its_words_tools_and_type(ours: Ours) -> None:
+    env = led(ours, [call("submit_result", title="fine", score=3), say("ok")])
+    section = corral.Section("Help", "Be {style}.", tools=[helper])
+    whole = corral.Prompt(
+        "Review this.", sections=[section], parameters={"style": str}, output=Report
+    )
+    prompt = whole.with_(style="strict")
+    result = await corral.run(MODELS["gemini"], prompt, env=env, cwd=ours.workspace, retries=1)
+    assert result.output == Report("fine", 3)
+    assert "Review this.\n\n## Help\n\nBe strict." in ours.requests[0].last_text
+    assert {"helper", "submit_result"} <= set(ours.requests[0].tools)
+
+
+async def test_images_and_files_go_along(ours: Ours) -> None:
+    pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
+    (ours.workspace / "a.png").write_bytes(pixel)
+    (ours.workspace / "notes.txt").write_text("remember é")
+    (ours.workspace / "a.pdf").write_bytes(b"%PDF-1.7 \xff\xfe")
+    await ours.events([say("ok")], images=["a.png"], attachments=["notes.txt", "a.pdf"])
+    request = ours.requests[0]
+    assert inline_media(request) == [
+        ("image/png", pixel),
+        ("application/pdf", b"%PDF-1.7 \xff\xfe"),
+    ]
+    assert '<file path="notes.txt">\nremember é\n</file>' in request.last_text
+
+
+async def test_a_file_that_cannot_be_sent_is_told_before_anything(ours: Ours) -> None:
+    (ours.workspace / "a.bin").write_bytes(b"\xff\x00\x01")
+    with pytest.raises(corral.errors.ConfigError, match="neither text nor an image"):
+        await ours.events([say("never")], attachments=["a.bin"])
+    with pytest.raises(corral.errors.ConfigError, match="does not exist"):
+        await ours.events([say("never")], images=["no.png"])
+    assert ours.requests == []
+
+
+async def test_a_prompt_file_is_the_prompt(ours: Ours) -> None:
+    Path(ours.workspace / "task.md").write_text("the task")
+    events = await ours.events([say("ok")], prompt_file="task.md")
+    assert ours.requests[0].last_text == "the task"
+    assert not of(events, ToolResult)
+
+
+async def test_a_function_may_run_an_agent_itself(ours: Ours) -> None:
+    """Inside a call, in the same loop."""
+    inner = ours.options([say("inner")])
+
+    async def delegate(task: str) -> str:
+        async with corral.session(**inner) as session:
+            return (await session.run(task)).text
+
+    outer = ours.options([call("delegate", task="x"), say("outer")])
+    async with corral.session(tools=[delegate], **outer) as session:
+        async with asyncio.timeout(30):
+            result = await session.run("go")
+    assert result.text == "outer"
+    assert told(ours.requests[-1], "delegate") == "inner"

@@ -1,0 +1,295 @@
+"""The policy at our own agent's door: what is refused has touched nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builtin.agent_runs import Ours, of, outcomes, told
+
+import corral
+from corral.events import Decision, PermissionDecision, PermissionRequest, ToolResult
+from corral.options import PermissionMode
+from corral.policy import Policy
+from corral.result import fold
+from corral.testing import Call, Turn, call, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+x\n*** End Patch\n"
+ALL = Turn(
+    calls=[
+        Call("read_file", {"file_path": "a.txt"}),
+        Call("write_file", {"file_path": "new.txt", "content": "x"}),
+        Call("edit_file", {"file_path": "a.txt", "old_string": "one", "new_string": "two"}),
+        Call("shell", {"command": "touch ran"}),
+        Call("web_fetch", {"url": "http://127.0.0.1:9/"}),
+        Call("mine", {}),
+    ]
+)
+"""One call for each capability."""
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+
+
+def mine() -> str:
+    return "called"
+
+
+ALLOWED = {"success", "error"}  # the page is not there: allowed, and failed
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"),
+    [
+        (Policy.read_only(), {"write_file", "edit_file", "shell", "web_fetch", "mine"}),
+        (Policy.edits(), {"shell", "web_fetch"}),
+        (Policy.full(), set[str]()),
+        (Policy.plan(), {"write_file", "edit_file", "shell", "web_fetch", "mine"}),
+        (Policy.native(), {"write_file", "edit_file", "shell", "web_fetch"}),
+        (Policy(), {"write_file", "edit_file", "shell", "web_fetch"}),
+        (Policy(read="deny", write="allow"), {"read_file", "shell", "web_fetch"}),
+        (
+            Policy(write="allow", deny_tools=("write_file",)),
+            {"write_file", "shell", "web_fetch"},
+        ),
+        (
+            Policy(allow_tools=("read_file", "shell")),
+            {"write_file", "edit_file", "web_fetch", "mine"},
+        ),
+        (
+            Policy(allow_tools=()),
+            {"read_file", "write_file", "edit_file", "shell", "web_fetch", "mine"},
+        ),
+        (
+            Policy(allow_tools=("shell",), deny_tools=("shell",)),
+            {"read_file", "write_file", "edit_file", "shell", "web_fetch", "mine"},
+        ),
+    ],
+)
+async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
+    ours: Ours, policy: Policy, refused: set[str]
+) -> None:
+    (ours.workspace / "a.txt").write_text("one")
+    events = await ours.events([ALL, say("ok")], policy=policy, tools=[mine])
+    statuses = dict(outcomes(events))
+    assert {name for name, status in statuses.items() if status == "denied"} == refused
+    assert all(status in ALLOWED for name, status in statuses.items() if name not in refused)
+    result = fold(events)
+    assert result.ok
+    assert {refusal.name for refusal in result.denied} == refused
+    expected = {"a.txt": "one" if "edit_file" in refused else "two"}
+    if "write_file" not in refused:
+        expected["new.txt"] = "x"
+    if "shell" not in refused:
+        expected["ran"] = ""
+    assert snapshot(ours.workspace) == expected
+
+
+async def test_tools_that_are_denied_by_name_are_not_shown(ours: Ours) -> None:
+    policy = Policy(deny_tools=("shell", "spawn_agent", "mine"))
+    await ours.events([say("ok")], policy=policy, tools=[mine])
+    assert not {"shell", "spawn_agent", "mine"} & set(ours.requests[0].tools)
+    await ours.events([say("ok")], policy=Policy(allow_tools=("grep", "mine")), tools=[mine])
+    assert ours.requests[0].tools == ("grep", "mine")
+
+
+async def test_shell_rules_decide_over_commands(ours: Ours) -> None:
+    policy = Policy(shell="deny", shell_rules=("deny echo no*", "allow echo *"))
+    commands = ["echo yes", "echo no", "echo yes; touch hidden", "echo $(touch hidden)", "ls"]
+    calls = [Call("shell", {"command": command}) for command in commands]
+    events = await ours.events([Turn(calls=calls), say("ok")], policy=policy)
+    assert [status for _, status in outcomes(events)] == ["success", *["denied"] * 4]
+    assert not (ours.workspace / "hidden").exists()
+
+
+async def test_a_question_is_put_and_its_answer_kept_to(ours: Ours) -> None:
+    asked: list[PermissionRequest] = []
+    answers: dict[str, Decision] = {"touch a": "allow_once", "touch b": "deny"}
+
+    def ask(request: PermissionRequest) -> Decision:
+        asked.append(request)
+        assert isinstance(request.input, dict)
+        return answers[str(request.input["command"])]
+
+    calls = [Call("shell", {"command": command}) for command in ("touch a", "touch b", "touch a")]
+    events = await ours.events([Turn(calls=calls), say("ok")], ask=ask)
+    assert [status for _, status in outcomes(events)] == ["success", "denied", "success"]
+    assert (len(asked), asked[0].kind, asked[0].title) == (3, "execute", "Run touch a")
+    assert sorted(snapshot(ours.workspace)) == ["a"]
+    decisions = of(events, PermissionDecision)
+    assert [(d.decision, d.by) for d in decisions] == [
+        ("allow_once", "person"), ("deny", "person"), ("allow_once", "person"),
+    ]  # fmt: skip
+    requests = of(events, PermissionRequest)
+    assert [r.request_id for r in requests] == [d.request_id for d in decisions]
+    assert [r.call_id for r in requests] == [e.call_id for e in of(events, ToolResult)]
+
+
+async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: Ours) -> None:
+    asked: list[str] = []
+
+    def ask(request: PermissionRequest) -> Decision:
+        asked.append(request.title or "")
+        return "allow_session"
+
+    script = [
+        Turn(calls=[Call("shell", {"command": c}) for c in ("touch a", "touch a", "touch b")]),
+        say("ok"),
+        call("shell", command="touch a"),
+        say("ok"),
+    ]
+    async with ours.session(script, ask=ask) as session:
+        await session.run("one")
+        await session.run("two")
+    assert asked == ["Run touch a", "Run touch b"]
+
+
+async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(ours: Ours) -> None:
+    def ask(_: PermissionRequest) -> Decision:
+        return "cancel"
+
+    calls = [
+        Call("shell", {"command": "touch first"}),
+        Call("write_file", {"file_path": "second", "content": ""}),
+        Call("shell", {"command": "touch third"}),
+    ]
+    policy = Policy(write="allow")
+    events = await ours.events([Turn(calls=calls), say("never")], ask=ask, policy=policy)
+    assert fold(events).status == "interrupted"
+    assert [status for _, status in outcomes(events)] == ["cancelled"] * 3
+    assert len(of(events, PermissionRequest)) == 1
+    assert len(ours.requests) == 1
+    assert snapshot(ours.workspace) == {}
+
+
+async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: Ours) -> None:
+    def ask(_: PermissionRequest) -> Decision:
+        return "cancel"
+
+    script = [
+        Turn(calls=[Call("spawn_agent", {"task": "under"})], match="do it"),
+        Turn(calls=[Call("shell", {"command": "touch ran"})], match="under"),
+        Turn(calls=[Call("wait", {})], match="do it"),
+        Turn(text="never", match="do it", repeat="forever"),
+    ]
+    events = await ours.events(script, ask=ask)
+    assert fold(events).status == "interrupted"
+    assert snapshot(ours.workspace) == {}
+
+
+@pytest.mark.parametrize(("mode", "status"), [("auto", "success"), ("deny", "denied")])
+async def test_a_mode_answers_in_place_of_a_person(
+    ours: Ours, mode: PermissionMode, status: str
+) -> None:
+    def ask(_: PermissionRequest) -> Decision:
+        raise AssertionError("nobody is asked")
+
+    events = await ours.events(
+        [call("shell", command="touch ran"), say("ok")], ask=ask, permission_mode=mode
+    )
+    assert outcomes(events) == [("shell", status)]
+    assert (ours.workspace / "ran").exists() == (mode == "auto")
+
+
+async def test_what_is_denied_stays_denied_in_every_mode(ours: Ours) -> None:
+    script = [call("shell", command="touch ran"), say("ok")]
+    events = await ours.events(script, policy=Policy.edits(), permission_mode="auto")
+    assert outcomes(events) == [("shell", "denied")]
+
+
+async def test_a_question_that_raises_is_a_refusal(ours: Ours) -> None:
+    async def ask(_: PermissionRequest) -> Decision:
+        raise RuntimeError("no terminal")
+
+    events = await ours.events([call("shell", command="touch ran"), say("ok")], ask=ask)
+    assert outcomes(events) == [("shell", "denied")]
+    assert snapshot(ours.workspace) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [
+        (Policy(shell="allow", network="deny"), "prompt"),
+        (Policy(allow_tools=("shell",), network="deny"), "prompt"),
+        (Policy(network="deny"), "auto"),
+    ],
+)
+async def test_no_network_beside_a_free_shell_is_refused_before_anything(
+    ours: Ours, policy: Policy, mode: PermissionMode
+) -> None:
+    with pytest.raises(corral.errors.PolicyNotEnforceable, match="network=deny"):
+        await ours.events([say("never")], policy=policy, permission_mode=mode)
+    assert ours.requests == []
+    result = await ours.run([say("ok")], policy=policy, permission_mode=mode, strict=False)
+    assert result.ok
+
+
+async def test_a_slip_in_a_tools_name_is_told(ours: Ours) -> None:
+    with pytest.raises(corral.errors.PolicyError, match="did you mean 'write_file'"):
+        await ours.events([say("never")], policy=Policy(deny_tools=("write_fil",)))
+
+
+ESCAPES = ["../out.txt", "/etc/passwd", "link/out.txt", "../workspace-evil/out.txt", "~/out.txt"]
+
+
+@pytest.mark.parametrize("path", ESCAPES)
+async def test_no_tool_leads_out_of_the_workspace(ours: Ours, path: str) -> None:
+    outside = ours.workspace.parent
+    evil = outside / "workspace-evil"
+    evil.mkdir()
+    for folder in (outside, evil, outside / "user-home"):
+        (folder / "out.txt").write_text("secret")
+    (ours.workspace / "link").symlink_to(outside)
+    patch = f"*** Begin Patch\n*** Delete File: {path}\n*** End Patch\n"
+    move = (
+        f"*** Begin Patch\n*** Update File: in.txt\n*** Move to: {path}\n@@\n-x\n+y\n*** End Patch"
+    )
+    (ours.workspace / "in.txt").write_text("x\n")
+    calls = [
+        Call("read_file", {"file_path": path}),
+        Call("read_many_files", {"paths": [path]}),
+        Call("list_dir", {"path": str(Path(path).parent) + "/x/.."}),
+        Call("glob", {"pattern": path}),
+        Call("grep", {"pattern": "secret", "path": path}),
+        Call("write_file", {"file_path": path, "content": "gone"}),
+        Call("edit_file", {"file_path": path, "old_string": "secret", "new_string": "gone"}),
+        Call("apply_patch", {"patch": patch}),
+        Call("apply_patch", {"patch": move}),
+    ]
+    names = tuple(dict.fromkeys(made.name for made in calls))
+    events = await ours.events([Turn(calls=calls), say("ok")], policy=Policy(allow_tools=names))
+    results = of(events, ToolResult)
+    assert "secret" not in "".join(str(said) for _, said in ours.requests[1].tool_results)
+    for result in results:
+        if result.name not in ("glob", "read_many_files", "list_dir"):
+            assert result.status == "error", result
+    assert (evil / "out.txt").read_text() == (outside / "out.txt").read_text() == "secret"
+    assert (ours.workspace / "in.txt").read_text() == "x\n"
+    assert fold(events).files == ()
+
+
+async def test_further_folders_are_read_and_only_writable_ones_written(ours: Ours) -> None:
+    read, write = ours.workspace.parent / "read", ours.workspace.parent / "write"
+    for folder in (read, write):
+        folder.mkdir()
+        (folder / "a.txt").write_text("one")
+    calls = [
+        Call("read_file", {"file_path": str(read / "a.txt")}),
+        Call("read_file", {"file_path": str(write / "a.txt")}),
+        Call("write_file", {"file_path": str(read / "b.txt"), "content": "x"}),
+        Call("write_file", {"file_path": str(write / "b.txt"), "content": "x"}),
+    ]
+    policy = Policy(write="allow", writable=(str(write),))
+    events = await ours.events(
+        [Turn(calls=calls), say("ok")], policy=policy, include_directories=[str(read)]
+    )
+    assert [s for _, s in outcomes(events)] == ["success", "success", "error", "success"]
+    assert (
+        "may be read but not written" in told(ours.requests[1], "write_file")
+        or not (read / "b.txt").exists()
+    )
+    assert (write / "b.txt").read_text() == "x"
+    assert not (read / "b.txt").exists()

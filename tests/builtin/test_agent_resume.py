@@ -1,0 +1,234 @@
+"""Conversations of our own agent that go on: in a session, from disk, after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from builtin.agent_runs import (
+    KEY,
+    MODELS,
+    Ours,
+    command_line,
+    inline_media,
+    keyed,
+    of,
+    pid_in,
+    runs,
+    told,
+)
+
+import corral
+from corral.builtin.history import CUT_OFF, NAME, History
+from corral.events import Init
+from corral.io.process import Process
+from corral.messages import Image, Message, Text, ToolCall, ToolResult
+from corral.result import Result, fold
+from corral.sessions import store
+from corral.testing import Call, Turn, call, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+CHILD = """
+import asyncio, sys, corral
+async def main():
+    options = {"policy": "all", "retries": 1}
+    if len(sys.argv) > 3:
+        options["resume"] = sys.argv[3]
+    result = await corral.run(sys.argv[1], sys.argv[2], check=True, **options)
+    print(result.resume_token, result.text, sep="\\n")
+asyncio.run(main())
+"""
+
+
+async def _child(ours: Ours, *words: str) -> Process:
+    env = {**os.environ, **keyed(ours.lane)}
+    argv = [sys.executable, "-c", CHILD, MODELS["gemini"], *words]
+    return await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
+
+
+async def _told(process: Process) -> list[str]:
+    out = b""
+    try:
+        while chunk := await process.read():
+            out += chunk
+        exited = await process.wait()
+    finally:
+        await process.end(1)
+    assert exited.code == 0, process.stderr
+    return out.decode().splitlines()
+
+
+async def test_prompts_of_a_session_share_a_history(ours: Ours) -> None:
+    async with ours.session([say("One."), call("list_dir"), say("Two."), say("Three.")]) as session:
+        results: list[Result] = [await session.run(text) for text in ("a", "b", "c")]
+    assert [result.final_text for result in results] == ["One.", "Two.", "Three."]
+    assert ours.requests[-1].texts == ["a", "One.", "b", "Two.", "c"]
+    assert len({result.session_id for result in results}) == 1
+    assert len({result.run_id for result in results}) == 3
+
+
+async def test_another_process_goes_on_where_one_ended(ours: Ours) -> None:
+    ours.options([call("list_dir"), say("One."), say("Two.")])
+    token, said = await _told(await _child(ours, "first"))
+    again, answer = await _told(await _child(ours, "second", token))
+    assert (said, answer, again) == ("One.", "Two.", token)
+    last = ours.requests[-1]
+    assert last.texts == ["first", "One.", "second"]
+    assert [made.name for made in last.tool_calls] == ["list_dir"]
+    assert [name for name, _ in last.tool_results] == ["list_dir"]
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: int) -> None:
+    """In its first turn, or in a later one."""
+    hangs = Turn(text="Trying.", calls=[Call("shell", {"command": "echo $$ > pid; sleep 300"})])
+    ours.options([*[say("One.")] * turns, hangs, say("Back.")])
+    token = (await _told(await _child(ours, "first")))[0] if turns else None
+    process = await _child(ours, "second", *([token] if token else []))
+    pid = await pid_in(ours.workspace / "pid")
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    await process.end(1)
+    events = await ours.events([say("Back.")], "third", resume=token or "last")
+    assert fold(events).text == "Back."
+    init = events[0]
+    assert isinstance(init, Init)
+    assert init.resumed
+    last = ours.requests[-1]
+    assert "second" in last.texts
+    assert last.last_text == "third"
+    assert told(last, "shell") == CUT_OFF
+    assert len(last.tool_calls) == len(last.tool_results) == 1
+    if runs(pid):  # its parent was killed: the kernel takes it along, a moment later perhaps
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_the_command_line_goes_on_with_the_last(ours: Ours) -> None:
+    code, out, told_ = await command_line(ours, [say("One.")], prompt="first")
+    assert (code, out) == (0, "One.\n"), told_
+    code, out, told_ = await command_line(ours, [say("Two.")], "--resume", "last", prompt="second")
+    assert (code, out) == (0, "Two.\n"), told_
+    assert ours.requests[-1].texts == ["first", "One.", "second"]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
+async def test_another_vendors_model_goes_on(ours: Ours, wire: str) -> None:
+    thought = Turn(thoughts="hm", text="One.", calls=[Call("list_dir")])
+    first = await ours.run([thought, say("Two.")])
+    led = ours.options([say("Three.")], wire, resume=first.resume_token or "")
+    async with corral.session(**led) as session:
+        result = await session.run("go on")
+    assert result.ok
+    assert ours.requests[-1].texts[-1] == "go on"
+    assert [name for name, _ in ours.requests[-1].tool_results] == ["list_dir"]
+    assert result.model == MODELS[wire]
+
+
+async def test_nothing_is_left_of_what_is_not_kept(ours: Ours) -> None:
+    result = await ours.run([call("list_dir"), say("ok")], keep=False)
+    assert result.ok
+    assert result.resume_token is None
+    home = ours.workspace.parent / "corral-home"
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(ours: Ours) -> None:
+    first = await ours.run([say("One.")], "first")
+    kept = store.find(first.resume_token or "")
+    before = (kept.folder / NAME).read_bytes()
+    led = ours.options([say("Two.")], resume=first.resume_token or "", keep=False)
+    async with corral.session(**led) as session:
+        await session.run("second")
+    assert ours.requests[-1].texts == ["first", "One.", "second"]
+    assert (kept.folder / NAME).read_bytes() == before
+
+
+async def test_a_history_that_is_gone_is_no_fresh_start(ours: Ours) -> None:
+    first = await ours.run([say("One.")])
+    (store.find(first.resume_token or "").folder / NAME).unlink()
+    with pytest.raises(corral.errors.ResumeLost):
+        await ours.events([say("never")], resume=first.resume_token or "")
+    assert ours.requests == []
+
+
+async def test_one_conversation_is_not_led_twice_at_once(ours: Ours) -> None:
+    first = await ours.run([say("One.")])
+    token = first.resume_token or ""
+    async with ours.session([say("Two.")], resume=token) as session:
+        async for _ in session.prompt("go on"):
+            with pytest.raises(corral.errors.ConfigError, match="in use by another run"):
+                await ours.events([say("never")], resume=token)
+            break
+
+
+async def test_a_transcript_is_kept_where_one_is_asked_for(ours: Ours) -> None:
+    events = await ours.events([call("list_dir"), say("ok")], record=True)
+    kept = store.find(fold(events).resume_token or "")
+    assert list(kept.events()) == events
+    for name in (NAME, "events.ndjson", "meta.json"):
+        assert (kept.folder / name).stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_history_holds_images_and_they_come_back(ours: Ours) -> None:
+    pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
+    (ours.workspace / "a.png").write_bytes(pixel)
+    first = await ours.run([say("A cat.")], images=["a.png"])
+    (ours.workspace / "a.png").unlink()
+    await ours.events([say("Still.")], resume=first.resume_token or "")
+    assert inline_media(ours.requests[-1]) == [("image/png", pixel)]
+
+
+def test_a_line_that_was_cut_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    history = History(path)
+    history.add(Message.user("one"))
+    history.add(Message.assistant("two"))
+    path.write_bytes(path.read_bytes()[:-5])
+    again = History(path)
+    assert [message.text for message in again.messages] == ["one"]
+    again.begin(Message.user("three"))
+    assert [message.text for message in History(path).messages] == ["one", "three"]
+
+
+def test_a_call_whose_result_was_lost_in_the_middle_gets_one(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    history = History(path)
+    history.add(Message.user("one"))
+    history.add(Message.assistant(ToolCall("1", "tool"), ToolCall("2", "tool")))
+    history.add(Message.tool(ToolResult("1", "a"), ToolResult("2", "b")))
+    history.add(Message.assistant("done"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b'{"role": garbage\n', lines[3]]))
+    roles = [message.role for message in History(path).messages]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    assert [message.role for message in History(path).messages] == ["user", "assistant"]
+
+
+def test_a_history_is_read_back_as_it_was(tmp_path: Path) -> None:
+    message = Message.user("é\u2028\n", Image(b"\x00\xff", media_type="image/png"))
+    history = History(tmp_path / NAME)
+    history.add(message)
+    (back,) = History(tmp_path / NAME).messages
+    assert back.content[0] == Text("é\u2028\n")
+    assert isinstance(back.content[1], Image)
+    assert back.content[1].source == "data:image/png;base64,AP8="
+
+
+async def test_what_goes_to_disk_names_no_key(ours: Ours) -> None:
+    """Also where the user, or the model after him, wrote it."""
+    made = Turn(text=f"The key is {KEY}.", calls=[Call("shell", {"command": f"echo {KEY} > k"})])
+    events = await ours.events([made, say("ok")], f"My key is {KEY}", policy="all", record=True)
+    kept = store.find(fold(events).resume_token or "")
+    for path in kept.folder.rglob("*"):
+        if path.is_file():
+            assert KEY not in path.read_text(), path
+    assert (ours.workspace / "k").read_text() == f"{KEY}\n"
+    messages = [json.loads(line) for line in (kept.folder / NAME).read_text().splitlines()]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert of(events, Init)

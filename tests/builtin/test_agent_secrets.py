@@ -1,0 +1,145 @@
+"""The vendor's key stays ours: out of commands, events, transcripts, histories and errors."""
+
+from __future__ import annotations
+
+import pytest
+from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
+
+import corral
+from corral.builtin.striking import Striker
+from corral.builtin.tools.workspace import SECRET
+from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
+from corral.models import registry
+from corral.result import fold
+from corral.sessions import store
+from corral.testing import Call, Turn, call, fail, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+MARK = "[GEMINI_API_KEY struck out]"
+
+
+def written(events: list[Event]) -> str:
+    return b"\n".join(corral.to_json(event) for event in events).decode()
+
+
+@pytest.mark.parametrize("given", ["by environment", "by option"])
+async def test_a_command_sees_no_key(
+    ours: Ours, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = ours.options([call("shell", command="env > seen"), say("ok")], policy="all")
+    if given == "by environment":
+        for name, value in keyed(ours.lane).items():
+            monkeypatch.setenv(name, value)
+        del led["env"]
+    monkeypatch.setenv("DATABASE_PASSWORD", "hunter2hunter2")
+    async with corral.session(**led) as session:
+        assert (await session.run("do it")).ok
+    seen = (ours.workspace / "seen").read_text()
+    assert "PATH=" in seen
+    assert KEY not in seen
+    assert "GEMINI_API_KEY" not in seen
+    assert "hunter2" not in seen
+
+
+def test_no_vendors_key_has_a_name_that_commands_would_see() -> None:
+    for provider in registry.every():
+        for name in provider.key_env:
+            assert SECRET.search(name), name
+
+
+async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told(
+    ours: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours.options([call("shell", command="echo $GEMINI_API_KEY | tee k"), say("ok")])
+    for name, value in keyed(ours.lane).items():
+        monkeypatch.setenv(name, value)
+    async with corral.session(
+        model=MODELS["gemini"],
+        cwd=ours.workspace,
+        policy="all",
+        pass_env=["GEMINI_API_KEY"],
+        record=True,
+    ) as session:
+        events = [event async for event in session.prompt("print it")]
+    assert (ours.workspace / "k").read_text() == f"{KEY}\n"
+    assert KEY not in written(events)
+    (result,) = of(events, ToolResult)
+    assert result.output is not None
+    assert MARK in result.output
+    assert MARK in "".join(event.delta for event in of(events, ToolOutput))
+    assert told(ours.requests[1], "shell").startswith(MARK)
+    kept = store.find(fold(events).resume_token or "")
+    for path in kept.folder.rglob("*"):
+        if path.is_file():
+            assert KEY not in path.read_text(), path
+
+
+async def test_a_key_in_a_file_is_not_told_to_the_model(ours: Ours) -> None:
+    (ours.workspace / ".env").write_text(f"GEMINI_API_KEY={KEY}\n")
+    script = [call("read_file", file_path=".env"), call("grep", pattern="KEY"), say("ok")]
+    events = await ours.events(script)
+    assert KEY not in written(events)
+    assert KEY not in str([request.body for request in ours.requests])
+
+
+async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: Ours) -> None:
+    def ask(_: PermissionRequest) -> corral.events.Decision:
+        return "allow_once"
+
+    calls = [Call("shell", {"command": f"echo {KEY} > k"}), Call("nope", {"key": [KEY]})]
+    events = await ours.events([Turn(calls=calls), say("ok")], ask=ask)
+    assert KEY not in written(events)
+    assert of(events, ToolUse)[0].input == {"command": f"echo {MARK} > k"}
+    assert (ours.workspace / "k").read_text() == f"{KEY}\n"
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_a_key_in_an_error_is_struck_out(ours: Ours, status: int) -> None:
+    events = await ours.events([fail(status, f"the key {KEY} is bad", retry_after=0.01)])
+    assert fold(events).error is not None
+    assert KEY not in written(events)
+
+
+async def test_a_key_in_a_warning_is_struck_out(ours: Ours) -> None:
+    script = [fail(503, f"the key {KEY} is slow", retry_after=0.01), say("ok")]
+    events = await ours.events(script, retries=2)
+    assert fold(events).ok
+    assert KEY not in written(events)
+
+
+async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(ours: Ours) -> None:
+    def leak() -> str:
+        raise RuntimeError(f"refused: {KEY}")
+
+    events = await ours.events([call("leak"), say("ok")], tools=[leak])
+    assert KEY not in written(events)
+    assert KEY not in str(ours.requests[-1].body)
+
+
+async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: Ours) -> None:
+    head, tail = KEY[:11], KEY[11:]
+    command = f"printf {head}; sleep 0.3; printf '{tail} and {head}'"
+    events = await ours.events([call("shell", command=command), say("ok")], policy="all")
+    live = "".join(event.delta for event in of(events, ToolOutput))
+    assert live == f"{MARK} and {head}"
+
+
+async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: Ours) -> None:
+    thoughts = ["a", KEY[:5], KEY[5:], "b"]
+    script = [Turn(thoughts=thoughts, text=["It is ", *KEY, ", or so. ", KEY[:4]])]
+    events = await ours.events(script, f"My key is {KEY}")
+    assert fold(events).text == f"It is {MARK}, or so. {KEY[:4]}"
+    assert "".join(event.delta for event in of(events, Thinking)) == f"a{MARK}b"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
+    secrets = {"A": "abcabcabd", "B": "cabd-and-more"}
+    text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
+    pieces = Striker(secrets).pieces()
+    told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
+    whole = "".join([*told_, pieces.rest()])
+    assert not any(secret in whole for secret in secrets.values())
+    assert whole.startswith("xx abc[A struck out] yy abcabcab ")
+    assert whole.endswith(" zz abc")

@@ -1,0 +1,272 @@
+"""Agents that our own agent starts: told apart, counted in, ended with it."""
+
+from __future__ import annotations
+
+from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+
+from corral.events import (
+    Decision,
+    Error,
+    Event,
+    PermissionRequest,
+    Text,
+    ToolResult,
+    ToolUse,
+)
+from corral.result import fold
+from corral.testing import Call, Request, Turn, hang, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+
+class Cast:
+    """A script for each agent, told by its first words."""
+
+    def __init__(self, **parts: list[Turn]) -> None:
+        self._parts = parts
+
+    def __call__(self, request: Request) -> Turn:
+        first = next(text for message in request.history for text in message.texts)
+        return self._parts[first].pop(0)
+
+
+def spawn(*tasks: str) -> Turn:
+    return Turn(calls=[Call("spawn_agent", {"task": task}) for task in tasks])
+
+
+def use(tool: str, **args: object) -> Turn:
+    return Turn(calls=[Call(tool, args)])  # type: ignore[arg-type]
+
+
+async def test_one_is_started_waited_for_and_its_words_handed_over(ours: Ours) -> None:
+    cast = Cast(main=[spawn("under"), use("wait"), say("Both.")], under=[say("Found it.")])
+    events = await ours.events(cast, "main")
+    assert outcomes(events) == [("spawn_agent", "success"), ("wait", "success")]
+    last = ours.requests[-1]
+    assert told(last, "spawn_agent") == "agent-1 is at work"
+    assert told(last, "wait") == "agent-1: Found it."
+    assert fold(events).final_text == "Both."
+
+
+async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: Ours) -> None:
+    cast = Cast(
+        main=[spawn("under"), use("wait"), use("list_dir"), say("ok")],
+        under=[use("list_dir"), use("glob", pattern="*"), say("ok")],
+    )
+    events = await ours.events(cast, "main")
+    parent = next(e.call_id for e in of(events, ToolUse) if e.name == "spawn_agent")
+    under = [event for event in events if event.parent is not None]
+    assert {event.parent for event in under} == {parent}
+    uses = [event.call_id for event in of(under, ToolUse)]
+    assert all(call_id.startswith("agent-1/") for call_id in uses)
+    assert [event.call_id for event in of(under, ToolResult)] == uses
+    assert "".join(event.delta for event in of(under, Text)) == "ok"
+    own = [e.name for e in of(events, ToolUse) if e.parent is None]
+    assert own == ["spawn_agent", "wait", "list_dir"]
+
+
+async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: Ours) -> None:
+    cast = Cast(
+        main=[spawn("under"), use("wait"), say("ok")],
+        under=[use("spawn_agent", task="deeper"), say("could not")],
+    )
+    events = await ours.events(cast, "main")
+    theirs = [request for request in ours.requests if request.texts[0] == "under"]
+    assert not {"spawn_agent", "send_input", "wait", "close_agent"} & set(theirs[0].tools)
+    assert {"read_file", "edit_file", "shell"} <= set(theirs[0].tools)
+    assert theirs[0].texts == ["under"]
+    assert "no tool 'spawn_agent'" in told(theirs[1], "spawn_agent")
+    assert fold(events).ok
+
+
+async def test_its_tokens_are_counted_in(ours: Ours) -> None:
+    usage = {"input": 100, "output": 10}
+    cast = Cast(
+        main=[
+            Turn(calls=[Call("spawn_agent", {"task": "under"})], usage=usage),
+            Turn(calls=[Call("wait")], usage=usage),
+            Turn(text="ok", usage=usage),
+        ],
+        under=[Turn(text="ok", usage={"input": 1000, "output": 100})],
+    )
+    result = fold(await ours.events(cast, "main"))
+    assert (result.usage.input, result.usage.output) == (1300, 130)
+    assert result.cost.usd is not None
+
+
+async def test_what_it_changes_is_a_change_of_the_run(ours: Ours) -> None:
+    write = use("write_file", file_path="new.txt", content="x")
+    cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[write, say("ok")])
+    result = fold(await ours.events(cast, "main", policy="edits"))
+    assert [(f.path.rpartition("/")[2], f.kind, f.by_tool) for f in result.files] == [
+        ("new.txt", "created", True)
+    ]
+
+
+async def test_it_stands_under_the_same_policy(ours: Ours) -> None:
+    under = [use("shell", command="touch ran"), say("refused")]
+    cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=under)
+    result = fold(await ours.events(cast, "main", policy="edits"))
+    assert [refusal.name for refusal in result.denied] == ["shell"]
+    assert not (ours.workspace / "ran").exists()
+
+
+async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: Ours) -> None:
+    asked: list[str] = []
+
+    def ask(request: PermissionRequest) -> Decision:
+        asked.append(request.title or "")
+        return "allow_session"
+
+    command = use("shell", command="echo x >> ran")
+    cast = Cast(main=[command, spawn("under"), use("wait"), say("ok")], under=[command, say("ok")])
+    events = await ours.events(cast, "main", ask=ask)
+    assert asked == ["Run echo x >> ran"]
+    assert (ours.workspace / "ran").read_text() == "x\nx\n"
+    assert fold(events).ok
+
+
+async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: Ours) -> None:
+    wait = "while [ ! -e go ]; do sleep 0.01; done"
+    cast = Cast(
+        main=[
+            spawn("under"),
+            Turn(calls=[Call("send_input", {"agent": "agent-1", "text": "hurry"})]),
+            use("shell", command="touch go"),
+            use("wait"),
+            say("ok"),
+        ],
+        under=[use("shell", command=wait), say("hurried")],
+    )
+    events = await ours.events(cast, "main", policy="all")
+    last = [request for request in ours.requests if request.texts[0] == "under"][-1]
+    assert last.last_text == "hurry"
+    assert "agent-1: hurried" in told(ours.requests[-1], "wait")
+    assert fold(events).ok
+
+
+async def test_words_for_one_that_has_answered_make_it_go_on(ours: Ours) -> None:
+    cast = Cast(
+        main=[
+            spawn("under"),
+            use("wait"),
+            use("send_input", agent="agent-1", text="more"),
+            use("wait", agents=["agent-1"]),
+            say("ok"),
+        ],
+        under=[say("first"), say("second")],
+    )
+    await ours.events(cast, "main")
+    assert told(ours.requests[-1], "send_input") == "agent-1 is at work again"
+    assert told(ours.requests[-1], "wait") == "agent-1: second"
+    last = [request for request in ours.requests if request.texts[0] == "under"][-1]
+    assert last.texts == ["under", "first", "more"]
+
+
+async def test_one_that_is_closed_is_gone_with_its_command(ours: Ours) -> None:
+    cast = Cast(
+        main=[
+            spawn("under"),
+            use("shell", command="while [ ! -s pid ]; do sleep 0.01; done"),
+            use("close_agent", agent="agent-1"),
+            use("wait", agents=["agent-1"]),
+            say("ok"),
+        ],
+        under=[use("shell", command="echo $$ > pid; sleep 300")],
+    )
+    events = await ours.events(cast, "main", policy="all")
+    assert not runs(await pid_in(ours.workspace / "pid"))
+    assert "there is no agent 'agent-1'" in told(ours.requests[-1], "wait")
+    assert warnings(events) == []
+    assert fold(events).ok
+
+
+async def test_an_id_is_not_given_twice(ours: Ours) -> None:
+    cast = Cast(
+        main=[
+            spawn("a", "b"),
+            use("wait"),
+            use("close_agent", agent="agent-1"),
+            spawn("c"),
+            use("wait"),
+            say("ok"),
+        ],
+        a=[say("A")],
+        b=[say("B")],
+        c=[say("C")],
+    )
+    await ours.events(cast, "main")
+    assert told(ours.requests[-1], "wait") == "agent-2: B\n\nagent-3: C"
+
+
+async def test_more_than_eight_at_once_are_refused(ours: Ours) -> None:
+    names = [f"a{n}" for n in range(9)]
+    cast = Cast(main=[spawn(*names), say("ok")], **{name: [hang()] for name in names})
+    events = await ours.events(cast, "main")
+    statuses = [status for _, status in outcomes(events)]
+    assert statuses == [*["success"] * 8, "error"]
+    assert "8 agents are at work already" in told(ours.requests[-1], "spawn_agent")
+
+
+async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: Ours) -> None:
+    cast = Cast(
+        main=[
+            spawn("under"),
+            use("shell", command="while [ ! -s pid ]; do sleep 0.01; done"),
+            say("Not waiting."),
+        ],
+        under=[use("shell", command="echo $$ > pid; sleep 300")],
+    )
+    events = await ours.events(cast, "main", policy="all")
+    assert warnings(events) == ["subagents_ended"]
+    assert not runs(await pid_in(ours.workspace / "pid"))
+    assert fold(events).ok
+    open_ones = [e for e in of(events, ToolResult) if e.parent is not None]
+    assert all(event.status == "cancelled" for event in open_ones)
+
+
+async def test_breaking_off_ends_them_before_the_next_prompt(ours: Ours) -> None:
+    cast = Cast(
+        main=[spawn("under"), use("shell", command="sleep 300"), say("next")],
+        under=[use("shell", command="echo $$ > pid; sleep 300")],
+    )
+    pid = 0
+    async with ours.session(cast, policy="all") as session:
+        async for event in session.prompt("main"):
+            if isinstance(event, ToolUse) and event.parent is not None:
+                pid = await pid_in(ours.workspace / "pid")
+                break
+        result = await session.run("and now?")
+        assert not runs(pid)
+    assert result.final_text == "next"
+
+
+async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: Ours) -> None:
+    cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[Turn(block_reason="SAFETY")])
+    events = await ours.events(cast, "main")
+    assert "agent-1: failed: " in told(ours.requests[-1], "wait")
+    assert fold(events).ok
+
+
+async def test_waiting_has_an_end(ours: Ours) -> None:
+    cast = Cast(main=[spawn("under"), use("wait", timeout_ms=50), say("ok")], under=[hang()])
+    await ours.events(cast, "main")
+    assert told(ours.requests[-1], "wait") == "agent-1: still at work"
+
+
+async def test_a_turn_that_fails_takes_them_along(ours: Ours) -> None:
+    cast = Cast(main=[spawn("under"), Turn(block_reason="SAFETY")], under=[hang()])
+    events = await ours.events(cast, "main")
+    assert fold(events).status == "error"
+    assert "subagents_ended" in warnings(events)
+    assert [e.code for e in of(events, Error) if e.level == "error"] == ["content_refused"]
+
+
+async def test_many_at_once_are_lawful(ours: Ours) -> None:
+    names = [f"a{n}" for n in range(8)]
+    parts = {name: [use("list_dir"), use("list_dir"), say(name)] for name in names}
+    cast = Cast(main=[spawn(*names), use("wait"), say("ok")], **parts)
+    events: list[Event] = await ours.events(cast, "main")
+    said = told(ours.requests[-1], "wait")
+    assert all(f"agent-{n + 1}: a{n}" in said for n in range(8))
+    await eventually(lambda: fold(events).ok)

@@ -1,0 +1,93 @@
+"""One run, over every vendor's wire: the same events, the same result, the same files."""
+
+from __future__ import annotations
+
+import pytest
+from builtin.agent_runs import MODELS, Ours, of, outcomes, told, warnings
+
+import corral
+from corral.events import Json, ToolResult
+from corral.policy import Policy
+from corral.result import fold
+from corral.testing import Call, Turn, call, say
+
+pytest_plugins = ("builtin.agent_fixture",)
+
+WIRES = ["gemini", "anthropic", "openai", "chat"]
+PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch\n"
+
+
+def edit(wire: str) -> Call:
+    if wire == "openai":
+        return Call("apply_patch", {"patch": PATCH})
+    args: dict[str, Json] = {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2"}
+    return Call("edit_file", args)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
+    (ours.workspace / "a.py").write_text("x = 1\n")
+    shell = Call("shell", {"command": "touch ran"})
+    script = [
+        Turn(
+            thoughts="look",
+            text="Reading.",
+            calls=[Call("read_file", {"file_path": "a.py"}), Call("glob", {"pattern": "*.py"})],
+            usage={"input": 100, "output": 10},
+        ),
+        Turn(calls=[edit(wire), shell], usage={"input": 200, "output": 20}),
+        Turn(text=["All ", "done."], usage={"input": 300, "output": 30}),
+    ]
+    events = await ours.events(script, wire=wire, policy=Policy.edits())
+    result = fold(events)
+    assert (result.status, result.error) == ("success", None)
+    assert (result.text, result.final_text) == ("Reading.\n\nAll done.", "All done.")
+    assert outcomes(events) == [
+        ("read_file", "success"),
+        ("glob", "success"),
+        (edit(wire).name, "success"),
+        ("shell", "denied"),
+    ]
+    assert [refusal.name for refusal in result.denied] == ["shell"]
+    assert [(f.path.rpartition("/")[2], f.kind) for f in result.files] == [("a.py", "modified")]
+    assert (ours.workspace / "a.py").read_text() == "x = 2\n"
+    assert not (ours.workspace / "ran").exists()
+    assert (result.usage.input, result.usage.output) == (600, 60)
+    assert result.model == MODELS[wire]
+    last = ours.requests[-1]
+    assert told(last, "read_file") == "     1\tx = 1\n"
+    assert told(last, "shell").endswith("not allowed: shell=deny")
+    assert [made.name for made in last.tool_calls] == [
+        "read_file",
+        "glob",
+        edit(wire).name,
+        "shell",
+    ]
+    assert ours.server.failures == []
+    assert warnings(events) == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_session_goes_on_over_every_wire(ours: Ours, wire: str) -> None:
+    led = ours.options([call("list_dir"), say("One."), call("list_dir"), say("Two.")], wire)
+    async with corral.session(**led) as session:
+        first, second = await session.run("a"), await session.run("b")
+    assert (first.final_text, second.final_text) == ("One.", "Two.")
+    assert [text for text in ours.requests[-1].texts if text] == ["a", "One.", "b"]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
+async def test_ids_that_a_vendor_sends_twice_are_told_apart(ours: Ours, wire: str) -> None:
+    twice = Turn(calls=[Call("list_dir", {}, "same"), Call("glob", {"pattern": "*"}, "same")])
+    events = await ours.events([twice, call("list_dir"), say("ok")], wire=wire)
+    ids = [event.call_id for event in of(events, ToolResult)]
+    assert len(set(ids)) == 3
+    assert fold(events).ok
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_reasoning_effort_reaches_the_model(ours: Ours, wire: str) -> None:
+    events = await ours.events([say("ok")], wire=wire, reasoning_effort="low")
+    assert fold(events).ok
+    body = str(ours.requests[0].body)
+    assert any(word in body for word in ("thinkingBudget", "budget_tokens", "effort"))

@@ -1,0 +1,86 @@
+"""What Gemini answers, in everybody's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import errors, models
+from corral.models import FinishReason, Text, Thinking, ToolCall, Usage
+from corral.testing import Call, ModelServer, Turn
+
+MODEL = "gemini:gemini-2.5-flash"
+
+
+async def both(turn: Turn) -> models.Response:
+    """The answer, the same whole and streamed."""
+    async with (
+        ModelServer([turn, turn]) as server,
+        models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,
+    ):
+        whole = await models.generate(MODEL, "hi", client=client, max_tool_rounds=0)
+        streamed = await models.stream(MODEL, "hi", client=client, max_tool_rounds=0).collect()
+    assert whole.response.message == streamed.response.message
+    assert whole.finish_reason == streamed.finish_reason
+    assert whole.usage == streamed.usage
+    return streamed.response
+
+
+async def test_thoughts_text_and_calls_are_parts_of_their_own() -> None:
+    calls = [Call("f", {"a": 1}, "i"), Call("f", {"a": 2}, "j")]
+    response = await both(Turn(thoughts=("h", "m"), text=("a", "b"), calls=calls, signature="s"))
+    assert response.message.content == (
+        Thinking("hm"),
+        Text("ab"),
+        ToolCall("i", "f", {"a": 1}, "cw==", None, "i"),
+        ToolCall("j", "f", {"a": 2}, None, None, "j"),
+    )
+    assert response.finish_reason == FinishReason("tool_calls", "STOP")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("STOP", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("SAFETY", "content_filter"),
+        ("RECITATION", "content_filter"),
+        ("PROHIBITED_CONTENT", "content_filter"),
+        ("IMAGE_PROHIBITED_CONTENT", "content_filter"),
+        ("MALFORMED_FUNCTION_CALL", "error"),
+        ("TOO_MANY_TOOL_CALLS", "error"),
+        ("SOMETHING_NEW", "other"),
+    ],
+)
+async def test_an_end_has_its_reason_and_the_vendors_word(raw: str, reason: str) -> None:
+    finish = (await both(Turn(text="x", finish=raw))).finish_reason
+    assert (finish.reason, finish.raw) == (reason, raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"), [("MAX_TOKENS", "length"), ("SAFETY", "content_filter")]
+)
+async def test_cut_short_or_filtered_wins_over_calls(raw: str, reason: str) -> None:
+    response = await both(Turn(calls=[Call("f", {}, "i")], finish=raw))
+    assert response.finish_reason.reason == reason
+    assert len(response.tool_calls) == 1
+
+
+async def test_a_refused_prompt_says_why() -> None:
+    with pytest.raises(errors.ContentRefused, match="too rude") as caught:
+        await both(Turn(block_reason="SAFETY", message="too rude"))
+    assert caught.value.provider_code == "SAFETY"
+
+
+async def test_what_is_not_counted_is_unknown_and_not_zero() -> None:
+    told = {"input": 10, "output": 4, "thoughts": 3, "cached": 2, "tool": 5}
+    assert (await both(Turn(text="x", usage=told))).usage == Usage(
+        input=15, output=7, reasoning=3, cache_read=2, coverage="complete"
+    )
+    few = (await both(Turn(text="x", usage={"input": 1}))).usage
+    assert (few.input, few.output, few.reasoning, few.cache_read) == (1, None, None, None)
+    assert (await both(Turn(text="x", usage=False))).usage == Usage()
+
+
+async def test_calls_without_ids_are_given_some_that_are_no_names() -> None:
+    ids = [call.id for call in (await both(Turn(calls=[Call("f"), Call("f")]))).tool_calls]
+    assert len({*ids, "f"}) == 3
