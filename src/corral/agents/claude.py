@@ -80,7 +80,6 @@ _HEADLESS = Agent(
     env_family=claude_launch.ENV_FAMILY,
     secret_env=claude_launch.SECRET_ENV,
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
-    subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
     credential_files=claude_launch.CREDENTIAL_FILES,
     user_files=claude_launch.USER_FILES,
 )
