@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +23,7 @@ from builtin.agent_runs import (
     runs,
     told,
 )
+from scripted import children
 
 import corral
 from corral.builtin.history import CUT_OFF, NAME, History
@@ -106,6 +109,16 @@ async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: in
     assert len(last.tool_calls) == len(last.tool_results) == 1
     if runs(pid):  # its parent was killed: the kernel takes it along, a moment later perhaps
         os.kill(pid, signal.SIGKILL)
+    await _buried()
+
+
+async def _buried() -> None:
+    """What a killed process leaves falls to us, as we are the reaper of our descendants."""
+    async with asyncio.timeout(20):
+        while children():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            await asyncio.sleep(0.01)
 
 
 async def test_the_command_line_goes_on_with_the_last(ours: Ours) -> None:
