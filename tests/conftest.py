@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from installed import ON_DEMAND, managed
+from real_gemini import Gemini
 
-import corral
 from corral import agents
-from corral.events import Event
 from corral.io import folders, programs
-from corral.keywords import Options
-from corral.result import Result, fold
-from corral.testing import Lane, ModelServer, Request, Turn
+from corral.testing import ModelServer
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
@@ -26,8 +23,6 @@ settings.load_profile("house")
 
 MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
 """Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
-
-KEY = "canary-key-0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
@@ -69,62 +64,6 @@ def gemini_program() -> str:
 def model_server() -> Iterator[ModelServer]:
     with ModelServer() as server:
         yield server
-
-
-class Gemini:
-    """The real CLI, led to a scripted model of its own."""
-
-    def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
-        self.program = program
-        self.server = server
-        self.workspace = workspace
-        self._name = name
-        self._count = 0
-        self.lane: Lane
-        """Of the last conversation."""
-
-    @property
-    def requests(self) -> list[Request]:
-        return self.lane.requests
-
-    def options(
-        self, script: Sequence[Turn] | Callable[[Request], Turn], **options: Unpack[Options]
-    ) -> Options:
-        """The options that lead a run to this script."""
-        self._count += 1
-        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
-        env = {
-            "GEMINI_API_KEY": KEY,
-            "GOOGLE_GEMINI_BASE_URL": self.lane.url,
-            **options.get("env", {}),
-        }
-        whole: Options = {
-            "cwd": self.workspace,
-            "model": "gemini-2.5-flash",
-            "program": self.program,
-            "timeout": 90,
-            "retries": 1,
-            **options,
-            "env": env,
-        }
-        return whole
-
-    async def events(
-        self,
-        script: Sequence[Turn] | Callable[[Request], Turn],
-        prompt: str = "do it",
-        **options: Unpack[Options],
-    ) -> list[Event]:
-        async with corral.session("gemini-cli", **self.options(script, **options)) as session:
-            return [event async for event in session.prompt(prompt)]
-
-    async def run(
-        self,
-        script: Sequence[Turn] | Callable[[Request], Turn],
-        prompt: str = "do it",
-        **options: Unpack[Options],
-    ) -> Result:
-        return fold(await self.events(script, prompt, **options))
 
 
 @pytest.fixture

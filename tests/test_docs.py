@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from conftest import KEY
+from real_gemini import KEY
 
 from corral import errors, events
 from corral.generation import StreamEvent

@@ -35,7 +35,7 @@ from corral.events import Decision, Init, PermissionDecision, PermissionRequest,
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -20,7 +20,7 @@ from corral.events import Text
 from corral.testing import Turn, hang, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

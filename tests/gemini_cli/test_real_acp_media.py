@@ -15,7 +15,7 @@ from corral import errors
 from corral.testing import say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

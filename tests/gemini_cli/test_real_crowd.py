@@ -16,7 +16,7 @@ from corral.io import folders
 from corral.testing import Lane
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 

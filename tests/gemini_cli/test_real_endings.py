@@ -16,7 +16,7 @@ from corral.events import Done, Init, ToolResult, ToolUse
 from corral.testing import Turn, hang
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

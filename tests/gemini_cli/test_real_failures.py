@@ -15,7 +15,7 @@ from corral.events import Done, Error, Init
 from corral.testing import Turn, fail, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -20,7 +20,7 @@ from corral.policy import Preset
 from corral.testing import Call, Lane, ModelServer, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

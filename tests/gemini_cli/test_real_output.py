@@ -14,7 +14,7 @@ from corral.events import Done, Error, FileChange, Init, Text, ToolResult, ToolU
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -27,7 +27,7 @@ from corral import Policy
 from corral.testing import Call
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

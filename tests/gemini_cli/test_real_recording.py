@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from conftest import KEY
 from gemini_cli.hands import read, shell
 from laws import lawful
+from real_gemini import KEY
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
@@ -19,7 +19,7 @@ from corral.keywords import Options
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 PROMPTS = ("Read @seed.txt and ask", "And again?")

@@ -18,7 +18,7 @@ from corral.errors import AuthenticationFailed
 from corral.testing import Call, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

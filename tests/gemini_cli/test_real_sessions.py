@@ -13,7 +13,7 @@ from corral.events import Init
 from corral.testing import say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

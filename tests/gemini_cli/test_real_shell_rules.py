@@ -13,7 +13,7 @@ from corral.events import Json
 from corral.testing import Call
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -44,7 +44,7 @@ from corral.sessions.tools import Tool, Tools
 from corral.testing import call, say
 
 if TYPE_CHECKING:
-    from conftest import Gemini
+    from real_gemini import Gemini
 
 WAIT = 20.0
 """Seconds that anything here may take."""
