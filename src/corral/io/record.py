@@ -127,7 +127,7 @@ class _Middle:
         for pump in pumps:
             pump.daemon = True  # whoever holds the output open does not hold us
             pump.start()
-        code = popen.wait()
+        code = _end_of(popen)
         self._over.set()
         self._listen_on(pumps)
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
@@ -211,6 +211,23 @@ class _Tail:
 
     def read(self) -> bytes:
         return os.read(self._fd, CHUNK)
+
+
+def _end_of(popen: subprocess.Popen[bytes]) -> int:
+    """Its exit, heard so that a signal to us is never missed: one that comes just before a
+    blocking ``waitpid`` would wait there for the program's end, which may wait for the signal."""
+    if not hasattr(signal, "SIGCHLD"):
+        return popen.wait()
+    heard, told = os.pipe()
+    os.set_blocking(heard, False)
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while (code := popen.poll()) is None:
+        select.select([heard], [], [])
+        with contextlib.suppress(BlockingIOError):
+            os.read(heard, CHUNK)
+    return code
 
 
 def _read(fd: int) -> bytes:
