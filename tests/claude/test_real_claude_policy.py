@@ -10,6 +10,7 @@ from claude.hands import delegate, edit, fetch, read, shell, write
 from gemini_cli.hands import names, notes_server, refused, returned, steps
 from laws import lawful
 
+import corral
 from corral import Policy, fold
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolUse
 from corral.testing import Call, Request, Turn, say
@@ -141,6 +142,28 @@ async def test_whoever_is_asked_gives_leave_or_does_not_and_shell_rules_need_nob
     assert names(workspace) == ["ruled.txt", "seed.txt", "wanted-too.txt", "wanted.txt"]
     assert [kind for kind, _ in asked] == ["execute", "execute", "execute", "edit"]
     assert refused(result) == ["Bash", "Bash", "Bash"]
+
+
+async def test_leave_for_the_session_lasts_from_turn_to_turn_and_no_longer(
+    claude: Claude, workspace: Path
+) -> None:
+    asked: list[str | None] = []
+
+    async def ask(request: PermissionRequest) -> Decision:
+        asked.append(request.title)
+        return "allow_session"
+
+    tried = [shell("touch one.txt"), write("new.txt"), shell("touch two.txt")]
+    script = [turn for call in (*tried[:2], *tried, tried[0]) for turn in steps(call)]
+    options = claude.options(script, policy=Policy())
+    async with corral.session("claude", ask=ask, **options) as session:
+        for _ in range(5):
+            assert (await session.run("do it")).denied == ()
+    assert len(asked) == 3  # one for each command, one for whatever it writes
+    assert names(workspace) == ["new.txt", "one.txt", "seed.txt", "two.txt"]
+    async with corral.session("claude", ask=ask, **options) as other:
+        await other.run("do it")
+    assert len(asked) == 4
 
 
 async def test_rules_hold_under_a_denied_and_over_a_free_shell(

@@ -16,14 +16,24 @@ from corral.wire.control import Ask, Control
 from corral.wire.stream import Item
 
 Write: TypeAlias = Callable[[bytes], None]
+Granted: TypeAlias = tuple[str, str | None]
+"""A tool, and the command where it is one that runs commands."""
 
 
 class Questions:
     """``write`` reaches the agent, and is held weakly: a question that waits for a person must
-    not keep a dropped session's process alive. ``allow_session`` holds for the turn."""
+    not keep a dropped session's process alive. ``granted`` is what a person allowed for the
+    whole session; it grows."""
 
     def __init__(
-        self, control: Control, run: Run, cwd: str, ask: Asker | None, write: Write
+        self,
+        control: Control,
+        run: Run,
+        cwd: str,
+        ask: Asker | None,
+        write: Write,
+        *,
+        granted: set[Granted],
     ) -> None:
         self._control = control
         self._broker = Broker(run.policy, ask, mode=run.permission_mode)
@@ -34,7 +44,7 @@ class Questions:
         self._agent = weakref.WeakMethod(write)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._leaving: list[asyncio.Task[None]] = []
-        self._granted: set[tuple[str, str | None]] = set()
+        self._granted = granted
         self.inbox: list[Item] = []
         """What was decided since it was last looked at."""
 

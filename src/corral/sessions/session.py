@@ -37,6 +37,7 @@ from corral.sessions.turn import Turn
 if TYPE_CHECKING:
     from corral.sessions.broker import Asker
     from corral.sessions.own_line import OwnLine
+    from corral.sessions.questions import Granted
     from corral.sessions.tool_server import ToolServer
     from corral.sessions.tools import Tool, Tools
 
@@ -64,6 +65,7 @@ class Session:
         self._kept: Kept | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
+        self._granted: set[Granted] = set()
 
     @property
     def id(self) -> str:
@@ -178,7 +180,7 @@ class Session:
 
             backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
         else:
-            backend = StreamBackend(prepared, kept, whole, eraser, self._ask)
+            backend = StreamBackend(prepared, kept, whole, eraser, self._ask, granted=self._granted)
         self._backend = backend
         self._turn = Turn(
             prepared,

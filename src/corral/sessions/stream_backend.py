@@ -28,7 +28,7 @@ from corral.sessions.store import Kept
 from corral.wire.stream import Finish, Item, Stream
 
 if TYPE_CHECKING:
-    from corral.sessions.questions import Questions
+    from corral.sessions.questions import Granted, Questions
     from corral.wire.control import Control
 
 
@@ -41,7 +41,9 @@ class StreamBackend:
         kept: Kept,
         prompt: str,
         eraser: Eraser,
-        ask: Asker | None = None,
+        ask: Asker | None,
+        *,
+        granted: set[Granted],
     ) -> None:
         self._prepared = prepared
         self._kept = kept
@@ -60,7 +62,7 @@ class StreamBackend:
             self._control = Control(agent.control)
             translate = self._control.translate
             run, cwd = prepared.run, prepared.cwd
-            self._questions = Questions(self._control, run, cwd, ask, self._write)
+            self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
         self._stream = Stream(agent.frames, translate, clean=eraser.clean)
         self._is_over = False
         self._ear = LineEar(weakref.WeakMethod(self._hear))
