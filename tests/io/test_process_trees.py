@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from corral.io.process import Exit, Process
+from corral.io.tree import Tree
 
 PROGRAMS = Path(__file__).parent / "programs"
 T = TypeVar("T")
@@ -145,6 +146,22 @@ def test_ending_twice_and_at_once_is_ending_once_and_the_shortest_grace_holds() 
         process.kill_now()
 
     run(main())
+
+
+def test_whoever_looks_late_at_the_end_still_kills_and_waits_for_it() -> None:
+    token = secrets.token_hex()
+    with subprocess.Popen(
+        family("deaf", token), stdout=subprocess.PIPE, start_new_session=True
+    ) as root:
+        assert root.stdout is not None
+        assert root.stdout.readline() == b"ready\n"
+        tree = Tree(root.pid, token, None)
+        tree.hurry(-60)  # as when the loop had other things to do for a minute
+        for pause in tree.ending():
+            time.sleep(pause)
+        assert tree.gone
+        assert [pid for pid in relatives(token) if not is_zombie(str(pid))] == []
+        tree.reap()
 
 
 TIDY = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"

@@ -168,7 +168,8 @@ class Process:
 
         When this returns or raises, nothing of it is left, also if it had exited by
         itself. Cancellation is passed on, but only then. Can be called again, also while
-        it is under way: the shortest grace holds. Takes ``grace`` and 3 s at most.
+        it is under way: the shortest grace holds. Takes ``grace`` and 3 s at most, and
+        what a busy loop adds to its own pauses.
         """
         return await self._child.end(grace)
 

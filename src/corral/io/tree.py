@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from corral.io import platform
 
 FINAL = 3.0
-"""Seconds after KILL. Only a process stuck in the kernel takes longer."""
+"""Seconds of pauses after KILL. Only a process stuck in the kernel takes longer. It is not the
+clock that counts: where we come late to each look, the dying are as short of time."""
 PAUSES = (0.001, 0.1)
 """Between two looks, growing from the first to the second."""
 LOOKS = 5
@@ -127,13 +128,12 @@ class Tree:
         """End the run: TERM, the time that ``hurry`` gives, KILL. Yields how long to wait
         before going on; ends when nothing of the run is left, or FINAL has passed."""
         told: set[int] = set()
-        pause = PAUSES[0]
-        while living := self._look():
+        pause, left = PAUSES[0], FINAL
+        while (living := self._look()) and left > 0:
             now, patience = time.monotonic(), self._patience
-            if now > patience + FINAL:
-                break
             if now >= patience:
                 self._send(living, platform.KILL)
+                left -= pause
             elif not told or not any(proc.pid == self.root for proc in living):
                 # What a root forks after TERM is its own tidying up: leave it be.
                 self._send([p for p in living if p.pid not in told], signal.SIGTERM)
