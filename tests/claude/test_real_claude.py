@@ -8,8 +8,9 @@ import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from claude.conftest import KEY
 from claude.hands import read, shell
@@ -28,6 +29,10 @@ pytestmark = [pytest.mark.claude, pytest.mark.timeout(120)]
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+PAPER = (
+    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+    b"2 0 obj<</Type/Pages/Kids[]/Count 0>>endobj\ntrailer<</Root 1 0 R>>\n"
 )
 
 
@@ -246,6 +251,51 @@ async def test_system_prompts_images_folders_and_effort_reach_the_model(
     await claude.run([say("ok")], replace_system_prompt="You are a poet.")
     assert "You are a poet." in claude.requests[0].system
     assert "software engineering" not in claude.requests[0].system
+
+
+async def test_files_go_along_with_a_prompt_by_what_is_in_them(
+    claude: Claude, workspace: Path
+) -> None:
+    (workspace / "no-name").write_bytes(PIXEL)
+    (workspace / "told.jpg").write_bytes(PIXEL)
+    (workspace / "notes.md").write_text("/clear the attached words\n")
+    (workspace / "paper").write_bytes(PAPER)
+    result = await claude.run(
+        [say("seen")], "/look", images=["told.jpg"], attachments=["notes.md", "paper", "no-name"]
+    )
+    assert result.text == "seen"
+    first = claude.requests[0]
+    assert "\u2060/look" in first.texts
+    assert any("/clear the attached words" in text for text in first.texts)
+    messages = msgspec.convert(first.body["messages"], list[dict[str, Any]])
+    kinds = [
+        (block["type"], block["source"]["media_type"], block["source"]["data"])
+        for message in messages
+        for block in message["content"]
+        if block["type"] in ("image", "document")
+    ]
+    pixel, paper = (base64.b64encode(data).decode() for data in (PIXEL, PAPER))
+    pixels = ("image", "image/png", pixel)
+    assert kinds == [pixels, ("document", "application/pdf", paper), pixels]
+
+
+async def test_files_that_it_does_not_take_are_refused_before_it_starts(
+    claude: Claude, workspace: Path
+) -> None:
+    (workspace / "song.mp3").write_bytes(b"ID3\xff\xfe")
+    (workspace / "blob").write_bytes(b"\xff\xfe\xfd")
+    (workspace / "old.bmp").write_bytes(b"BM\xff\xfe")
+    (workspace / "long.txt").write_text("x" * 10_000_000)
+    for name, said in (("song.mp3", "takes no audio/mpeg"), ("blob", "neither text nor an image")):
+        with pytest.raises(errors.ConfigError, match=said):
+            await claude.run([say("never")], attachments=[name])
+    with pytest.raises(errors.MediaInvalid, match="takes no image/"):
+        await claude.run([say("never")], images=["old.bmp"])
+    with pytest.raises(errors.PromptError, match="over the"):
+        await claude.run([say("never")], attachments=["long.txt"])
+    with pytest.raises(errors.ConfigError, match="no option 'audio'"):
+        await claude.run([say("never")], audio=["song.mp3"])
+    assert claude.requests == []
 
 
 async def test_a_hostile_repository_is_not_obeyed(

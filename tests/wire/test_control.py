@@ -14,6 +14,7 @@ from corral.events import (
     Unknown,
     UsageReport,
 )
+from corral.messages import Image
 from corral.wire.control import Control, prompt
 from corral.wire.control_frames import Frames
 from corral.wire.control_manners import Manners
@@ -141,7 +142,7 @@ def test_an_answer_that_broke_off_is_warned_of_once() -> None:
 
 
 def test_the_first_words_are_the_handshake_and_the_prompt_with_its_images() -> None:
-    hello, said = prompt("look", [("image/png", "AAAA")]).splitlines()
+    hello, said = prompt("look", [Image(b"\0\0\0", "image/png")], MANNERS.media).splitlines()
     assert json.loads(hello)["request"]["subtype"] == "initialize"
     content = json.loads(said)["message"]["content"]
     assert content[0] == {"type": "text", "text": "look"}

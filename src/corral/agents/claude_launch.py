@@ -22,6 +22,7 @@ MODEL_ALIASES = frozenset({"default", "opus", "sonnet", "haiku", "fable", "best"
 
 SUPPORTS = frozenset(
     {
+        "attachments",
         "fork",
         "images",
         "include_directories",

@@ -170,7 +170,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of a ``stream``: a fresh one for each turn."""
     control: Manners | None = None
     """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
-    ``stdin`` is then the user's words, and images go along with them."""
+    ``stdin`` is then the user's words, and images and attachments go along with them."""
     read_report: Callable[[bytes, Finish], Finish] | None = None
     """Of a ``stream``: its last word, with what the ``report`` of a launch adds to it."""
     quirks: Quirks | None = None

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.builtin import tools as shelf
-from corral.builtin.attached import prompt_message
 from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
@@ -26,6 +25,7 @@ from corral.generation import Request, Response
 from corral.inference.client import Client
 from corral.inference.toolbox import Described, spec_of
 from corral.io import prices
+from corral.io.attached import prompt_message
 from corral.io.environment import Eraser
 from corral.messages import Message
 from corral.models.families import family_of

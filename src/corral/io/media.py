@@ -91,8 +91,7 @@ def _with_content(part: Media) -> Media:
     except OSError as error:
         raise MediaInvalid(f"a file to send cannot be read: {path}: {error.strerror}") from error
     _bounded(len(data), path)
-    kind = part.media_type or _of_content(data) or mimetypes.guess_type(path)[0]
-    kind = _ALIKE.get(kind or "", kind)
+    kind = part.media_type or kind_of(data, path)
     if kind is None or not kind.startswith(_WANTED[type(part)]):
         raise MediaInvalid(
             f"what kind of file is {path}? It looks like {kind or 'nothing known'}",
@@ -114,6 +113,12 @@ def _decoded(part: Media, source: str) -> Media:
         raise MediaInvalid("a data: URL without data")
     _bounded(len(data), "given as data: URL")
     return replace(part, source=data, media_type=part.media_type or kind or "text/plain")
+
+
+def kind_of(data: bytes, name: str) -> str | None:
+    """What a file is: its content tells, else its name."""
+    kind = _of_content(data) or mimetypes.guess_type(name)[0]
+    return _ALIKE.get(kind or "", kind)
 
 
 def _of_content(data: bytes) -> str | None:

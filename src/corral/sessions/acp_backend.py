@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import mimetypes
 import os
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from corral import errors
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 from corral.events import Error, Thinking
+from corral.io.media import kind_of
 from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.chat import Chat
@@ -38,9 +38,6 @@ _STOPPED: dict[str, type[CorralError]] = {
     "max_tokens": errors.ContextLengthExceeded,
     "refusal": errors.ContentRefused,
 }
-
-_WAVE = frozenset({"audio/x-wav", "audio/vnd.wave", "audio/wave"})
-"""What Python calls audio/wav, by its version and the machine's tables; models know that alone."""
 
 
 class Line(Protocol):
@@ -319,18 +316,17 @@ class AcpBackend:
 
     def _encoded(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))
-        kind = mimetypes.guess_type(path.name)[0] or otherwise
-        kind = "audio/wav" if kind in _WAVE else kind
-        return base64.b64encode(path.read_bytes()).decode(), kind
+        data = path.read_bytes()
+        return base64.b64encode(data).decode(), kind_of(data, path.name) or otherwise
 
     def _attachment(self, name: str) -> Block:
         """The file with its content, or by its address where the agent takes no content."""
         path = Path(os.path.join(self._prepared.cwd, name)).resolve()
-        kind = mimetypes.guess_type(path.name)[0]
+        data = path.read_bytes()
+        kind = kind_of(data, path.name)
         agent = self._connection.agent if self._connection else None
         if agent is None or not agent.embeds:
-            return LinkBlock(path.as_uri(), path.name, kind, path.stat().st_size)
-        data = path.read_bytes()
+            return LinkBlock(path.as_uri(), path.name, kind, len(data))
         try:
             return ResourceBlock(Resource(path.as_uri(), text=data.decode(), mime_type=kind))
         except UnicodeDecodeError:

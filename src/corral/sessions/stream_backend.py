@@ -7,7 +7,6 @@ are answered there, and it is asked to stop there before it is made to.
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from corral.io import folders
 from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
 from corral.io.process import Exit, Process
+from corral.options import check_prompt
 from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.furnish import furnish
@@ -30,6 +30,7 @@ from corral.wire.stream import Finish, Item, Stream
 if TYPE_CHECKING:
     from corral.sessions.questions import Granted, Questions
     from corral.wire.control import Control
+    from corral.wire.control_manners import Manners
 
 
 class StreamBackend:
@@ -67,6 +68,7 @@ class StreamBackend:
         self._is_over = False
         self._ear = LineEar(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
+        self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
         self._exit = Exit(None, None)
@@ -88,6 +90,9 @@ class StreamBackend:
         place = prepared.place(kept.folder)
         resume = kept.meta.session_id
         launch = prepared.agent.launch(prepared.run, place, self._prompt, resume)
+        self._stdin = launch.stdin
+        if prepared.agent.control is not None:
+            self._stdin = await self._with_files(launch, prepared.agent.control)
         furnish(launch, prepared, kept)
         self._launch, self.notes = launch, launch.notes
 
@@ -100,7 +105,7 @@ class StreamBackend:
             launch.argv,
             cwd=prepared.cwd,
             env={**prepared.environment.values, **launch.env},
-            stdin=self._first_words(launch),
+            stdin=self._stdin,
             keep_stdin_open=self._control is not None,
             stdout=prepared.agent.stdout,
             scratch=self._kept.tmp,
@@ -108,14 +113,19 @@ class StreamBackend:
             on_stderr=self._ear.feed,
         )
 
-    def _first_words(self, launch: Launch) -> bytes:
-        if self._control is None:
-            return launch.stdin
+    async def _with_files(self, launch: Launch, manners: Manners) -> bytes:
+        """What is written first to an agent whose stream goes both ways."""
+        from corral.io.attached import prompt_message
+        from corral.messages import Text
         from corral.wire.control import prompt
 
-        folder = self._prepared.cwd
-        images = [_encoded(os.path.join(folder, name)) for name in self._prepared.run.images]
-        return prompt(launch.stdin.decode(), images)
+        text, prepared = launch.stdin.decode(), self._prepared
+        if not (prepared.run.images or prepared.run.attachments):
+            return prompt(text)
+        message = await prompt_message(text, prepared.run, Path(prepared.cwd))
+        texts = (part.text for part in message.content if isinstance(part, Text))
+        check_prompt("\n".join(texts), prepared.agent.prompt_limit)
+        return prompt(text, message.content[1:], manners.media)
 
     async def receive(self) -> list[Item] | None:
         if self._process is None:
@@ -244,12 +254,3 @@ class StreamBackend:
             self._beside.append(item)
             if self._process is not None:
                 self._process.nudge()
-
-
-def _encoded(path: str) -> tuple[str, str]:
-    import base64
-    import mimetypes
-
-    with open(path, "rb") as file:
-        data = base64.b64encode(file.read()).decode()
-    return mimetypes.guess_type(path)[0] or "image/png", data

@@ -18,7 +18,7 @@ What shaped it, seen in runs of the real programs:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -38,9 +38,21 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
+from corral.messages import Part
 from corral.wire import control_frames as frames
 from corral.wire.control_manners import Manners
-from corral.wire.control_words import PATHS, bare, changes, paths, summed, table, totals, words
+from corral.wire.control_words import (
+    PATHS,
+    bare,
+    changes,
+    paths,
+    summed,
+    summed_up,
+    table,
+    totals,
+    words,
+    written,
+)
 from corral.wire.stream import Finish, Item
 
 SILENT = frozenset({"status", "thinking_tokens"})
@@ -76,6 +88,8 @@ class Control:
         self._cut = ""
         """The message that came in pieces and not yet whole: one that breaks off never does,
         though its end is told."""
+        self._held: str | None = None
+        """The message in pieces that looks like the agent's word on a failure, and no answer."""
         self._refused: set[str] = set()
         self._agents = 0
         self._interrupted = False
@@ -133,6 +147,10 @@ class Control:
         event, parent = frame.event, frame.parent_tool_use_id
         if event.type == "content_block_delta" and event.delta is not None:
             message = self._speaking.get(parent)
+            if self._is_complaint(event.delta.text):
+                self._held = message
+            if self._held is not None and self._held == message:
+                return  # it comes once more, whole
             if event.delta.text:
                 items.append(Text(event.delta.text, message_id=message, parent=parent))
             elif event.delta.thinking:
@@ -144,6 +162,8 @@ class Control:
         elif event.type == "message_start" and event.message is not None:
             self._speaking[parent] = event.message.id
             self._begun_again(parent, items)
+        elif event.type == "message_stop" and self._manners.id_a_block:
+            self._speaking.pop(parent, None)
 
     def _begun_again(self, parent: str | None, items: list[Item]) -> None:
         """A stream that broke off is asked for anew, and by then its words were told."""
@@ -155,23 +175,29 @@ class Control:
     def _said(self, frame: frames.Said, items: list[Item]) -> None:
         message, parent = frame.message, frame.parent_tool_use_id
         blocks = message.content if isinstance(message.content, list) else []
-        if frame.is_api_error_message:
-            self._failure = (frame.error, "".join(block.text for block in blocks))
+        said = "".join(block.text for block in blocks)
+        if frame.is_api_error_message or self._is_complaint(said):
+            self._failure = (frame.error, said)
             return
-        in_pieces = message.id in self._pieces
-        if message.id == self._cut:
+        id = self._speaking.get(parent, message.id) if self._manners.id_a_block else message.id
+        in_pieces = id in self._pieces
+        if id == self._cut:
             self._cut = ""
         for block in blocks:
             match block.type:
                 case "text" if block.text and not in_pieces:
                     self._begun_again(parent, items)
-                    items.append(Text(block.text, message_id=message.id, parent=parent))
+                    items.append(Text(block.text, message_id=id, parent=parent))
                 case "thinking" if block.thinking and not in_pieces:
-                    items.append(Thinking(block.thinking, message_id=message.id, parent=parent))
+                    items.append(Thinking(block.thinking, message_id=id, parent=parent))
                 case "tool_use":
                     items.append(self._use(block.id, block.name, block.input, parent))
                 case _:
                     pass
+
+    def _is_complaint(self, text: str) -> bool:
+        sign = self._manners.error_text
+        return bool(sign) and text.lstrip().startswith(sign)
 
     def _use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
         told = table(given)
@@ -224,7 +250,7 @@ class Control:
         match frame.subtype:
             case "init":
                 self._cwd = frame.cwd or self._cwd
-                self._wants_schema = "StructuredOutput" in frame.tools
+                self._wants_schema = self._manners.schema_tool in frame.tools
                 items.append(
                     Init(
                         model=frame.model,
@@ -295,20 +321,26 @@ class Control:
         for name, more in frame.model_usage_since_last_result.items():
             self._spent[name] = summed(self._spent.get(name), more)
         usage, cost, model = totals(self._spent)
+        if self._manners.sums_up:
+            usage = summed_up(frame.usage)
         if self._agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
             return
         ok = frame.subtype == "success" and not frame.is_error
-        if frame.structured_output is not msgspec.UNSET and frame.structured_output is not None:
-            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
+        kind, said = self._failure or (None, "")
+        if ok and self._is_complaint(said):  # the model's own words after all
+            items.append(Text(said))
+        handed = (frame.structured_output, frame.structured_result)
+        given = next((it for it in handed if it is not msgspec.UNSET and it is not None), None)
+        if given is not None:
+            items.append(Text(msgspec.json.encode(given).decode()))
         elif ok and self._wants_schema:
             items.append(
                 _warning("schema_not_met", "the model never handed in what fits the schema")
             )
-        kind, said = self._failure or (None, "")
         if frame.subtype != "success":
             kind = frame.subtype
-        told = frame.result or "; ".join(frame.errors) or said
+        told = frame.result or "; ".join(frame.errors) or table(frame.error).get("message") or said
         items.append(
             Finish(
                 ok=ok,
@@ -322,15 +354,13 @@ class Control:
         )
 
 
-def prompt(text: str, images: Sequence[tuple[str, str]] = ()) -> bytes:
-    """What the program is to read first: the handshake, and the user's words. An image is its
-    media type and its content in base64."""
+def prompt(text: str, beside: Sequence[Part] = (), media: frozenset[str] = frozenset()) -> bytes:
+    """What the program is to read first: the handshake, the user's words, and what goes along.
+    Raises ``MediaInvalid`` for what is not among the ``media`` that the program takes."""
     hello = _request("corral-initialize", {"subtype": "initialize"})
     content: Json = text
-    if images:
-        sources = ({"type": "base64", "media_type": kind, "data": data} for kind, data in images)
-        shown = [{"type": "image", "source": cast("Json", source)} for source in sources]
-        content = [{"type": "text", "text": text}, *shown]
+    if beside:
+        content = [{"type": "text", "text": text}, *(written(part, media) for part in beside)]
     said: Json = {"role": "user", "content": content}
     line: dict[str, Json] = {"type": "user", "session_id": "", "message": said}
     return hello + _line({**line, "parent_tool_use_id": None})

@@ -16,5 +16,17 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     mcp_prefix: str = "mcp__"
     own_prefix: str = "mcp__corral__"
     """Tools of the caller's own server."""
+    media: frozenset[str] = frozenset(
+        {"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"}
+    )
+    """What may go along with a prompt, beside texts."""
     refusal_signs: tuple[str, ...] = ()
     """What the failure of a tool holds that is hidden, or fenced off by a rule."""
+    error_text: str = ""
+    """What stands in the answer's place begins so where the model's service failed."""
+    schema_tool: str = "StructuredOutput"
+    """What an answer by a schema is handed in with."""
+    id_a_block: bool = False
+    """Whole blocks come with an id each, and not with that of the message in pieces."""
+    sums_up: bool = False
+    """Tells the tokens of a session in one sum, cached ones among them, and of no model's own."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from corral.content import Cost, Usage
-from corral.events import FileChange
+from corral.errors import MediaInvalid
+from corral.events import FileChange, Json
+from corral.messages import Audio, Document, Image, Part, Text
 from corral.wire import control_frames as frames
 
 PATHS = ("file_path", "notebook_path", "path")
@@ -56,6 +59,23 @@ def words(content: Any) -> str:
     return "\n".join(block.text for block in blocks if block.text)
 
 
+def written(part: Part, media: frozenset[str]) -> Json:
+    """What goes along with a prompt, as it is written. Raises ``MediaInvalid``."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if not isinstance(part, Image | Audio | Document) or not isinstance(part.source, bytes):
+        raise TypeError(f"not a part of a prompt: {part!r}")
+    kind = part.media_type
+    if kind not in media:
+        raise MediaInvalid(
+            f"this agent takes no {kind or 'file of an unknown kind'} with a prompt",
+            hint=f"It takes texts, and: {', '.join(sorted(media))}.",
+        )
+    data = b64encode(part.source).decode()
+    source: Json = {"type": "base64", "media_type": kind, "data": data}
+    return {"type": "image" if isinstance(part, Image) else "document", "source": source}
+
+
 def bare(said: str) -> str:
     inner = said.strip().removeprefix("<tool_use_error>").removesuffix("</tool_use_error>")
     return inner.removeprefix("Error: ").strip()
@@ -70,6 +90,22 @@ def summed(before: frames.Spent | None, more: frames.Spent) -> frames.Spent:
         return b if a is None else a if b is None else a + b
 
     return frames.Spent(**{name: plus(name) for name in frames.Spent.__struct_fields__})
+
+
+def summed_up(given: Any) -> Usage:
+    """Nothing throughout is how *unknown* is written."""
+    try:
+        told = msgspec.convert(given, frames.Tokens)
+    except msgspec.ValidationError:
+        return Usage()
+    if not told.input_tokens + told.output_tokens:
+        return Usage()
+    return Usage(
+        input=told.input_tokens,
+        output=told.output_tokens,
+        cache_read=told.cache_read_input_tokens,
+        coverage="complete",
+    )
 
 
 def totals(spent: Mapping[str, frames.Spent]) -> tuple[Usage, Cost, str | None]:

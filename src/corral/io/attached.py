@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mimetypes import guess_type
 from pathlib import Path
 
 from corral.errors import ConfigError
-from corral.io.media import loaded
+from corral.io.media import kind_of, loaded
 from corral.messages import Audio, Document, Image, Message, Part, Text
 from corral.options import Run
 
@@ -23,16 +22,20 @@ async def prompt_message(prompt: str, run: Run, cwd: Path) -> Message:
 def _attached(path: Path) -> Part:
     """Text as text, which every model takes; anything else by its kind."""
     try:
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
+    if kind_of(data, "") == "application/pdf":  # some are all ASCII
+        return Document(str(path))
+    try:
+        text = data.decode()
     except UnicodeDecodeError as error:
-        kind = guess_type(path.name)[0] or ""
-        for start, part in (("image/", Image), ("audio/", Audio), ("application/pdf", Document)):
+        kind = kind_of(data, path.name) or ""
+        for start, part in (("image/", Image), ("audio/", Audio)):
             if kind.startswith(start):
                 return part(str(path))
         raise ConfigError(
             f"a file for the prompt is neither text nor an image, audio or PDF: {path}",
             hint="Leave it in the workspace: the agent's tools may know what to do with it.",
         ) from error
-    except OSError as error:
-        raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
     return Text(f'<file path="{path.name}">\n{text}\n</file>')
