@@ -79,20 +79,22 @@ async def test_a_prompt_is_text_whatever_it_looks_like(claude: Claude, workspace
 
 async def test_it_is_resumed_and_forked_and_each_run_tells_its_own_cost(claude: Claude) -> None:
     spent = {"input": 1000, "output": 100}
-    script = [Turn(text=f"answer {n}", usage=spent) for n in range(4)]
+    script = [Turn(text=f"answer {n}", usage=spent) for n in range(5)]
     options = claude.options(script)
     first = await corral.run("claude", "question 0", **options)
     options["resume"] = first.resume_token
     second = await corral.run("claude", "question 1", **options)
     options["fork"] = True
-    fork = await corral.run("claude", "question 2", **options)
+    async with corral.session("claude", **options) as session:
+        fork, more = await session.run("question 2"), await session.run("question 2, more")
     options["fork"] = False
     third = await corral.run("claude", "question 3", **options)
     assert first.session_id == second.session_id == third.session_id != fork.session_id
-    assert len({result.cost.usd for result in (first, second, fork, third)}) == 1
+    assert fork.session_id == more.session_id
+    assert len({result.cost.usd for result in (first, second, fork, more, third)}) == 1
     said = [[t for t in r.texts if "question" in t] for r in claude.requests]
     assert said[2] == ["question 0", "question 1", "question 2"]
-    assert said[3] == ["question 0", "question 1", "question 3"]
+    assert said[4] == ["question 0", "question 1", "question 3"]
 
 
 async def test_a_session_that_is_gone_is_told(claude: Claude) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from laws import lawful
 import corral
 from corral import Policy, errors, fold
 from corral.events import Error, FileChange, Init, Text, Thinking, ToolResult, ToolUse
+from corral.sessions import store
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
@@ -115,6 +117,28 @@ async def test_a_strict_schema_is_answered_by_codex_itself_and_any_other_in_word
     result = await corral.run("codex", "report", output=loose, **options)
     assert result.output == {"title": "a"}
     assert "json_schema" not in sent(codex.requests)
+
+
+async def test_a_fork_goes_on_from_a_session_that_stays_as_it_was(codex: Codex) -> None:
+    usage = {"input": 100, "output": 5}
+    options = codex.options([Turn(text=f"answer {n}", usage=usage) for n in range(5)])
+    first = await corral.run("codex", "question 0", **options)
+    options["resume"] = first.resume_token
+    async with corral.session("codex", **{**options, "fork": True}) as session:
+        forks = [await session.run(f"question {n}") for n in (1, 2)]
+    again = await corral.run("codex", "question 3", **options)
+    shutil.rmtree(store.find(first.resume_token or "").folder)  # a fork needs no other
+    options["resume"] = forks[0].resume_token
+    later = await corral.run("codex", "question 4", **options)
+    assert first.session_id == again.session_id
+    assert len({result.session_id for result in (*forks, later)}) == 1
+    assert forks[0].session_id != first.session_id
+    assert [r.usage.input for r in (first, *forks, again, later)] == [100] * 5
+    said = [[t for t in r.texts if "question" in t] for r in codex.requests]
+    assert [[text[-1] for text in each] for each in said] == [
+        *(["0"], ["0", "1"], ["0", "1", "2"]),
+        *(["0", "3"], ["0", "1", "2", "4"]),
+    ]
 
 
 async def test_a_session_goes_on_is_resumed_by_its_token_and_counts_each_turn_alone(

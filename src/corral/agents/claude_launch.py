@@ -152,7 +152,6 @@ def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) ->
         flags += ["--model", run.model]
     if resume is not None:
         flags += ["--resume", resume]
-        # A fork of ours is a session of its own already, with the other's id until its first word.
         flags += ["--fork-session"] if run.fork else []
     system = run.system_prompt or run.replace_system_prompt
     if system is not None:

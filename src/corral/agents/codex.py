@@ -63,6 +63,7 @@ HEADLESS = Agent(
     env_family=codex_launch.ENV_FAMILY,
     secret_env=codex_launch.SECRET_ENV,
     credential_files=codex_launch.CREDENTIAL_FILES,
+    rooted_files=("*.sqlite", "*.sqlite-*"),
     noise=codex_failures.NOISE,
 )
 

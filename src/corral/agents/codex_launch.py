@@ -33,6 +33,7 @@ ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
 CREDENTIAL_FILES = (".codex/auth.json",)
 SUPPORTS = frozenset(
     {
+        "fork",
         "images",
         "include_directories",
         "inherit",
@@ -90,7 +91,8 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
             )
         flags += ["-c", setting]
     flags += compile_policy(run.policy, run).flags
-    last = ["-"] if resume is None else ["resume", resume, "-"]
+    how = "fork" if run.fork else "resume"
+    last = ["-"] if resume is None else [how, resume, "-"]
     if run.include_directories:
         notes += ("include_directories changes nothing: Codex reads the whole disk",)
     return Launch(

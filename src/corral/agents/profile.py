@@ -228,6 +228,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Its settings file, relative to the real home; read for ``inherit="user"``."""
     user_files: tuple[str, ...] = ()
     """Linked into the private home for ``inherit="user"``."""
+    rooted_files: tuple[str, ...] = ()
+    """Patterns of names: what in the private home holds the home's own path, and is made anew
+    where it is missing. A copy of the home goes without."""
     project_files: tuple[str, ...] = ()
     """Names that the program would obey if the working directory carried them."""
     parent_files: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ class Session:
         try:
             kept = _resumed(prepared) if prepared.run.resume is not None else None
             if kept is not None and prepared.run.fork:
-                kept = store.fork(kept)
+                kept = store.fork(kept, prepared.agent.rooted_files)
         except BaseException:
             await self._stop_serving()
             raise

@@ -44,6 +44,9 @@ class Meta(msgspec.Struct, omit_defaults=True):
     model: str | None = None
     title: str = ""
     turns: int = 0
+    forked_from: str | None = None
+    """The vendor's session that this one goes on from: until its own first word it has the
+    other's id."""
     spent: Usage = Usage()
     """What the agent last said of all turns together, where it counts so."""
 
@@ -132,14 +135,16 @@ def create(agent: str, cwd: str) -> Kept:
     return Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
-def fork(kept: Kept) -> Kept:
-    """A session that goes on from another, which stays as it was. Raises ``StorageFailed``."""
+def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
+    """A session that goes on from another, which stays as it was. Names that fit ``without``
+    are not copied. Raises ``StorageFailed``."""
     meta = kept.meta
     other = create(meta.agent, meta.cwd)
-    other.meta.session_id, other.meta.model = meta.session_id, meta.model
+    other.meta.session_id = other.meta.forked_from = meta.session_id
+    other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
         folders.sessions().mkdir(parents=True, mode=0o700, exist_ok=True)
-        skipped = shutil.ignore_patterns(META, LOCK, EVENTS)
+        skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
         shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
         raise StorageFailed(f"session {meta.id} cannot be copied: {error}") from error

@@ -11,6 +11,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from corral.agents.profile import Ending, Launch
 from corral.errors import CorralError, PolicyNotLoaded, StreamBroken
 from corral.io import folders
@@ -89,7 +91,9 @@ class StreamBackend:
         prepared, kept = self._prepared, self._kept
         place = prepared.place(kept.folder)
         resume = kept.meta.session_id
-        launch = prepared.agent.launch(prepared.run, place, self._prompt, resume)
+        forks = prepared.run.fork and resume == kept.meta.forked_from
+        run = replace(prepared.run, fork=forks)
+        launch = prepared.agent.launch(run, place, self._prompt, resume)
         self._stdin = launch.stdin
         if prepared.agent.control is not None:
             self._stdin = await self._with_files(launch, prepared.agent.control)
