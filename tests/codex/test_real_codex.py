@@ -124,8 +124,10 @@ async def test_a_fork_goes_on_from_a_session_that_stays_as_it_was(codex: Codex) 
     options = codex.options([Turn(text=f"answer {n}", usage=usage) for n in range(5)])
     first = await corral.run("codex", "question 0", **options)
     options["resume"] = first.resume_token
-    async with corral.session("codex", **{**options, "fork": True}) as session:
+    options["fork"] = True
+    async with corral.session("codex", **options) as session:
         forks = [await session.run(f"question {n}") for n in (1, 2)]
+    options["fork"] = False
     again = await corral.run("codex", "question 3", **options)
     shutil.rmtree(store.find(first.resume_token or "").folder)  # a fork needs no other
     options["resume"] = forks[0].resume_token
