@@ -138,6 +138,15 @@ class Spent(msgspec.Struct, rename="camel"):
     cost_usd: float | None = msgspec.field(default=None, name="costUSD")
 
 
+class Tokens(msgspec.Struct):
+    """The sum of a session, where no model's own is told."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    total_tokens: int = 0
+
+
 class Ended(msgspec.Struct, tag_field="type", tag="result"):
     """The last word on a turn, or an early one while work goes on in the background."""
 
@@ -149,6 +158,9 @@ class Ended(msgspec.Struct, tag_field="type", tag="result"):
     terminal_reason: str | None = None
     api_error_status: int | None = None
     structured_output: Any = msgspec.UNSET
+    structured_result: Any = msgspec.UNSET
+    error: Any = None
+    usage: Any = None
     model_usage_since_last_result: dict[str, Spent] = {}
     """Its ``usage`` leaves sub-agents out, and its ``modelUsage`` and ``total_cost_usd`` hold
     what earlier runs of the session spent."""
