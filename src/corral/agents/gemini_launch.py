@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from corral.agents import prompt_command, tool_servers
 from corral.agents.gemini_policy import POLICY_FILE, compile_policy
 from corral.agents.profile import ACP_OPTIONS, Compiled, Launch, Place, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -76,13 +76,6 @@ PARENT_FILES = (".env", ".gemini/.env")
 _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 """What a ``.env`` may set even in an untrusted folder, unless it is set already."""
 
-COMMAND = "corral-prompt"
-"""With the session's name behind it: of two commands of one name, ours and one that the
-repository brings, the CLI would run neither."""
-_LIVE = re.compile(r"(?<!\\)@(?=\S)")
-_TEMPLATE = ("{{args}}", "!{", "@{")
-"""What the CLI would act on inside a command's text."""
-
 
 def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
@@ -124,7 +117,7 @@ def _launch(
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **_mcp_secrets(run),
+        **tool_servers.secrets(run),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -270,34 +263,7 @@ def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, J
 
 
 def _mcp_servers(run: Run) -> dict[str, Json]:
-    """Secret values are named, not written: the CLI fills them in from its environment."""
-    servers: dict[str, Json] = {}
-    for number, server in enumerate(run.mcp_servers):
-        hidden: dict[str, Json] = {
-            name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
-        }
-        if server.url is not None:
-            servers[server.name] = {"httpUrl": server.url, "headers": hidden}
-        else:
-            servers[server.name] = {
-                "command": server.command[0],
-                "args": list(server.command[1:]),
-                "env": hidden,
-            }
-    return servers
-
-
-def _mcp_secrets(run: Run) -> dict[str, str]:
-    return {
-        _secret_name(number, name): value
-        for number, server in enumerate(run.mcp_servers)
-        for name, value in {**server.env, **server.headers}.items()
-    }
-
-
-def _secret_name(number: int, name: str) -> str:
-    """A name that the CLI's own redaction hides from its shell."""
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+    return {s.name: tool_servers.described(n, s) for n, s in enumerate(run.mcp_servers)}
 
 
 def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dict[str, str]]:
@@ -306,21 +272,18 @@ def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dic
         prompt = f"{run.system_prompt}\n\n{prompt}"
     if run.expand_files and not run.images:
         return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
-    if not (run.images or prompt.startswith("/") or _LIVE.search(prompt)):
+    if not (run.images or prompt_command.is_live(prompt)):
         return None, prompt.encode(), {}
-    if any(mark in prompt for mark in _TEMPLATE):
+    if prompt_command.is_template(prompt):
         if run.images:
             raise ConfigError(
                 "with images the prompt may not hold {{args}}, !{ or @{",
                 hint="The Gemini CLI would act on them.",
             )
-        escaped = _LIVE.sub(lambda found: "\\" + found[0], prompt)
-        note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
-        return note, (f"\n{escaped}" if escaped.startswith("/") else escaped).encode(), {}
+        return *prompt_command.escaped(prompt), {}
     names = [
         f"@{{{os.path.join(place.images, image_name(number, path))}}}"
         for number, path in enumerate(run.images)
     ]
-    text = json.dumps("\n".join([prompt, *names]), ensure_ascii=False).replace("\x7f", "\\u007f")
-    command = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
-    return None, f"/{command}".encode(), {f".gemini/commands/{command}.toml": f"prompt = {text}\n"}
+    text = "\n".join([prompt, *names])
+    return None, *prompt_command.as_command(text, place, ".gemini")

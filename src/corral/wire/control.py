@@ -46,6 +46,7 @@ from corral.wire.control_words import (
     bare,
     changes,
     paths,
+    retrying,
     summed,
     summed_up,
     table,
@@ -250,7 +251,7 @@ class Control:
         match frame.subtype:
             case "init":
                 self._cwd = frame.cwd or self._cwd
-                self._wants_schema = self._manners.schema_tool in frame.tools
+                self._wants_schema = "StructuredOutput" in frame.tools
                 items.append(
                     Init(
                         model=frame.model,
@@ -264,19 +265,7 @@ class Control:
                         told = f"the tool server {server.name} is {server.status}"
                         items.append(_warning("mcp_failed", told))
             case "api_retry" | "retry":
-                what = f"{frame.error_status or ''} {words(frame.error)}".strip()
-                wait = f" in {frame.retry_delay_ms / 1000:.1f} s" if frame.retry_delay_ms else ""
-                items.append(
-                    Error(
-                        "retrying",
-                        f"attempt {frame.attempt} of {frame.max_retries} failed ({what}):"
-                        f" the agent tries again{wait}",
-                        recoverable=True,
-                        retryable=True,
-                        level="warning",
-                        phase="request",
-                    )
-                )
+                items.append(retrying(frame))
             case "permission_denied":
                 self._refused.add(frame.tool_use_id or "")
             case "background_tasks_changed":
@@ -330,10 +319,8 @@ class Control:
         kind, said = self._failure or (None, "")
         if ok and self._is_complaint(said):  # the model's own words after all
             items.append(Text(said))
-        handed = (frame.structured_output, frame.structured_result)
-        given = next((it for it in handed if it is not msgspec.UNSET and it is not None), None)
-        if given is not None:
-            items.append(Text(msgspec.json.encode(given).decode()))
+        if frame.structured_output is not msgspec.UNSET and frame.structured_output is not None:
+            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
         elif ok and self._wants_schema:
             items.append(
                 _warning("schema_not_met", "the model never handed in what fits the schema")

@@ -42,6 +42,7 @@ class Told(msgspec.Struct, omit_defaults=True, tag_field="type", tag="system"):
     description: str | None = None
     status: str | None = None
     task_id: str | None = None
+    data: Any = None
     tasks: tuple[Task, ...] = ()
 
 
@@ -138,6 +139,15 @@ class Spent(msgspec.Struct, rename="camel"):
     cost_usd: float | None = msgspec.field(default=None, name="costUSD")
 
 
+class Retry(msgspec.Struct, rename="camel"):
+    """The ``data`` of one who tells of another attempt so."""
+
+    attempt: int | None = None
+    max_retries: int | None = None
+    delay_ms: float | None = None
+    message: str = ""
+
+
 class Tokens(msgspec.Struct):
     """The sum of a session, where no model's own is told."""
 
@@ -158,7 +168,6 @@ class Ended(msgspec.Struct, tag_field="type", tag="result"):
     terminal_reason: str | None = None
     api_error_status: int | None = None
     structured_output: Any = msgspec.UNSET
-    structured_result: Any = msgspec.UNSET
     error: Any = None
     usage: Any = None
     model_usage_since_last_result: dict[str, Spent] = {}

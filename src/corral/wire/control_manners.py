@@ -24,8 +24,6 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     """What the failure of a tool holds that is hidden, or fenced off by a rule."""
     error_text: str = ""
     """What stands in the answer's place begins so where the model's service failed."""
-    schema_tool: str = "StructuredOutput"
-    """What an answer by a schema is handed in with."""
     id_a_block: bool = False
     """Whole blocks come with an id each, and not with that of the message in pieces."""
     sums_up: bool = False

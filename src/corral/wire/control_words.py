@@ -11,7 +11,7 @@ import msgspec
 
 from corral.content import Cost, Usage
 from corral.errors import MediaInvalid
-from corral.events import FileChange, Json
+from corral.events import Error, FileChange, Json
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.wire import control_frames as frames
 
@@ -74,6 +74,26 @@ def written(part: Part, media: frozenset[str]) -> Json:
     data = b64encode(part.source).decode()
     source: Json = {"type": "base64", "media_type": kind, "data": data}
     return {"type": "image" if isinstance(part, Image) else "document", "source": source}
+
+
+def retrying(told: frames.Told) -> Error:
+    try:
+        beside = msgspec.convert(told.data or {}, frames.Retry)
+    except msgspec.ValidationError:
+        beside = frames.Retry()
+    attempt, most = told.attempt or beside.attempt, told.max_retries or beside.max_retries
+    delay = told.retry_delay_ms or beside.delay_ms
+    what = f"{told.error_status or ''} {words(told.error) or beside.message}".strip()
+    which = f"attempt {attempt}{f' of {most}' if most else ''}" if attempt else "an attempt"
+    why, wait = f" ({what})" if what else "", f" in {delay / 1000:.1f} s" if delay else ""
+    return Error(
+        "retrying",
+        f"{which} failed{why}: the agent tries again{wait}",
+        recoverable=True,
+        retryable=True,
+        level="warning",
+        phase="request",
+    )
 
 
 def bare(said: str) -> str:
