@@ -63,6 +63,13 @@ def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() 
     assert "CLAUDE_CODE_DISABLE_CLAUDE_MDS" not in trusting.env
 
 
+def test_its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_address() -> None:
+    started = launch(env={**KEY, "ANTHROPIC_BASE_URL": "http://host"})
+    assert {started.env["TMPDIR"], started.env["CLAUDE_CODE_TMPDIR"]} == {"/state/tmp"}
+    assert json.loads(started.files["settings.json"])["skipWebFetchPreflight"] is True
+    assert "skipWebFetchPreflight" not in launch().files["settings.json"]
+
+
 def test_no_secret_is_in_the_arguments_or_the_files() -> None:
     server = McpServer("notes", url="http://host/mcp", headers={"Authorization": "Bearer canary"})
     started = launch(mcp_servers=[server], policy="all")

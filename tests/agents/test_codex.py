@@ -104,6 +104,12 @@ def test_a_session_is_resumed_behind_all_flags() -> None:
     assert "--sandbox" in started.argv[:-3]
 
 
+def test_what_is_too_long_for_an_argument_is_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="developer_instructions is longer than an arg"):
+        launch(system_prompt="ü" * 65_000)
+    launch(replace_system_prompt="ü" * 65_000)  # goes by a file
+
+
 def test_no_secret_is_written_into_an_argument_or_a_file() -> None:
     started = launch(mcp_servers=[NOTES, OWN], policy="all")
     assert "canary" not in json.dumps([started.argv, started.files, started.notes])

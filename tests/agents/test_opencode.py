@@ -51,6 +51,7 @@ def test_it_lives_in_the_private_home_and_works_in_the_folder_of_the_run() -> No
     assert len(homes) == 5
     assert all(value.startswith("/state/home") for value in homes)
     assert started.env["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
+    assert started.env["OPENCODE_DISABLE_FFF"] == "1"  # a library left in TMPDIR by each run
 
 
 def test_no_secret_is_written_into_the_configuration() -> None:

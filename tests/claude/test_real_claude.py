@@ -66,7 +66,7 @@ async def test_words_and_thoughts_come_as_they_are_said_with_what_was_spent(
 
 async def test_a_prompt_is_text_whatever_it_looks_like(claude: Claude, workspace: Path) -> None:
     (workspace / "seed.txt").write_text("seed words\n")
-    odd = ["/help me @seed.txt", "  /clear", "!touch bang.txt"]
+    odd = ["/help me @seed.txt", "  /clear", "!touch bang.txt", "--version"]
     options = claude.options([Turn(text="heard", repeat="forever")])
     async with corral.session("claude", **options) as session:
         heard = [await session.run(prompt) for prompt in odd]
@@ -95,6 +95,18 @@ async def test_it_is_resumed_and_forked_and_each_run_tells_its_own_cost(claude: 
     said = [[t for t in r.texts if "question" in t] for r in claude.requests]
     assert said[2] == ["question 0", "question 1", "question 2"]
     assert said[4] == ["question 0", "question 1", "question 3"]
+
+
+async def test_a_resumed_session_has_the_system_prompt_that_it_is_given_now(
+    claude: Claude,
+) -> None:
+    options = claude.options([say("one"), say("two")], system_prompt="Speak like a pirate.")
+    first = await corral.run("claude", "question", **options)
+    options["resume"], options["system_prompt"] = first.resume_token, "Speak like a poet."
+    assert (await corral.run("claude", "again", **options)).ok
+    assert "pirate" in claude.requests[0].system
+    assert "poet" in claude.requests[1].system
+    assert "pirate" not in claude.requests[1].system
 
 
 async def test_a_session_that_is_gone_is_told(claude: Claude) -> None:

@@ -6,15 +6,19 @@ import json
 from typing import Any
 
 from corral.events import (
+    Done,
     Error,
+    Init,
     PermissionDecision,
     PermissionRequest,
     Text,
     ToolResult,
     Unknown,
     UsageReport,
+    Vendor,
 )
 from corral.messages import Image
+from corral.sessions.guard import Guard
 from corral.wire.control import Control, prompt
 from corral.wire.control_frames import Frames
 from corral.wire.control_manners import Manners
@@ -139,6 +143,23 @@ def test_an_answer_that_broke_off_is_warned_of_once() -> None:
     items = hear(control, start("a"), piece("Hel"), start("b"), piece("Hello"), said, start("c"))
     assert [item.delta for item in items if isinstance(item, Text)] == ["Hel", "Hello"]
     assert [item.code for item in items if isinstance(item, Error)] == ["text_repeated"]
+
+
+def test_a_second_init_is_the_same_session() -> None:
+    told = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
+    stream = Stream(Frames, Control(MANNERS).translate)
+    guard = Guard(Init(run_id="r", agent="a"), started=0.0)
+    lines = [told, told, result()]
+    items = stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    events = [*guard.take(items, 0.0), *guard.close(0.0, None)]
+    assert [type(event) for event in events if not isinstance(event, Vendor)] == [Init, Done]
+    assert {event.session_id for event in events} == {"s"}
+
+
+def test_words_put_into_the_users_mouth_are_no_answer() -> None:
+    words = [{"type": "text", "text": "Your previous response had no visible output."}]
+    line = {"type": "user", "message": {"role": "user", "content": words}, "isSynthetic": True}
+    assert hear(Control(MANNERS), line) == []
 
 
 def test_the_first_words_are_the_handshake_and_the_prompt_with_its_images() -> None:

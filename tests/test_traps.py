@@ -1,0 +1,277 @@
+"""What the agents do against expectation, each with the tests that hold us to it.
+
+A trap that loses its test is told here by its name. Paths are from this folder; a name may
+leave out its ``test_``.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+CLAUDE, REAL_CLAUDE = "agents/test_claude.py", "claude/test_real_claude.py"
+CLAUDE_POLICY = "claude/test_real_claude_policy.py"
+CLAUDE_SAID = "agents/test_claude_recordings.py"
+CODEX, REAL_CODEX = "agents/test_codex.py", "codex/test_real_codex.py"
+CODEX_POLICY = "codex/test_real_codex_policy.py"
+CODEX_SAID = "agents/test_codex_recordings.py"
+OPENCODE, REAL_OPENCODE = "agents/test_opencode.py", "opencode/test_real_opencode.py"
+OPENCODE_CLI, REAL_OPENCODE_CLI = (
+    "agents/test_opencode_cli.py",
+    "opencode/test_real_opencode_cli.py",
+)
+OPENCODE_SAID = "agents/test_opencode_recordings.py"
+COPILOT, REAL_COPILOT = "agents/test_copilot.py", "copilot/test_real_copilot.py"
+COPILOT_SAID = "agents/test_copilot_recordings.py"
+CONTROL, ACP, ACP_SAID = "wire/test_control.py", "wire/test_acp.py", "wire/test_acp_recordings.py"
+SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/test_acp_session.py"
+
+TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
+    # Claude Code
+    "says success of a failed API": (
+        (CONTROL, "success_that_is_an_error_is_none"),
+        (REAL_CLAUDE, "an_error_of_the_api_has_its_own_class"),
+    ),
+    "an API error comes as an answer of a made-up model": (
+        (CLAUDE_SAID, "an_api_error_is_no_answer_although_it_comes_as_one"),
+    ),
+    "a result comes early while sub-agents work in the background": (
+        (CONTROL, "a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all"),
+        (CLAUDE_POLICY, "a_sub_agent_has_no_right_that_its_master_has_not"),
+    ),
+    "init comes again": ((CONTROL, "a_second_init_is_the_same_session"),),
+    "it puts words into the user's mouth": (
+        (CONTROL, "words_put_into_the_users_mouth_are_no_answer"),
+    ),
+    "a block comes in pieces and then whole": (
+        (CLAUDE_SAID, "words_that_came_in_pieces_are_not_told_again_whole"),
+    ),
+    "cost and model usage are of the whole session": (
+        (CLAUDE_SAID, "a_resumed_run_tells_what_it_cost_itself"),
+        (REAL_CLAUDE, "it_is_resumed_and_forked_and_each_run_tells_its_own_cost"),
+    ),
+    "usage leaves the cache out": ((CLAUDE_SAID, "usage_counts_the_cache_as_input"),),
+    "stdin must be closed after the last word": (
+        (REAL_CLAUDE, "words_and_thoughts_come_as_they_are_said_with_what_was_spent"),
+    ),
+    "root may not bypass permissions": (
+        (CLAUDE, "permissions_are_never_skipped"),
+        (CLAUDE_POLICY, "full_does_all_of_it_without_a_question_and_also_as_root"),
+    ),
+    "acceptEdits runs shell commands that touch files": (
+        ("claude/test_real_claude_provider.py", "its_own_words_for_what_it_may_do_are_kept_to"),
+    ),
+    "commands that only read are never asked about": (
+        (CLAUDE_POLICY, "without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_told"),
+    ),
+    "a bare Write may write anywhere": (
+        (CLAUDE_POLICY, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+    ),
+    "a hidden tool is not listed among the denials": (
+        (CLAUDE_POLICY, "what_is_denied_is_not_offered_and_not_done"),
+    ),
+    "the maker is asked about an address before it is fetched": (
+        (CLAUDE, "its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_address"),
+    ),
+    "a schema that is not met is a success": (
+        (CLAUDE_SAID, "structured_output_is_the_final_text_and_its_lack_is_told"),
+        (REAL_CLAUDE, "a_value_that_never_fits_is_asked_for_again_and_then_an_error"),
+    ),
+    "a resumed session keeps its first system prompt": (
+        (REAL_CLAUDE, "a_resumed_session_has_the_system_prompt_that_it_is_given_now"),
+    ),
+    "a refused key is tried ten times": ((CLAUDE, "options_become_flags"),),
+    "a slash, an @ or a dash at the start of a prompt": (
+        (REAL_CLAUDE, "a_prompt_is_text_whatever_it_looks_like"),
+    ),
+    "a prompt over 10 MB": (
+        (REAL_CLAUDE, "files_that_it_does_not_take_are_refused_before_it_starts"),
+    ),
+    "a dead tool server is only a status": (
+        (CLAUDE_SAID, "a_tool_server_that_did_not_come_up_is_warned_of"),
+    ),
+    "the repository's hooks, servers and base URL are obeyed": (
+        (REAL_CLAUDE, "a_hostile_repository_is_not_obeyed"),
+        (
+            "claude/test_real_claude_acp.py",
+            "edits_stay_in_the_workspace_and_a_hostile_repository_is_not_obeyed",
+        ),
+    ),
+    # Codex
+    "with an argument and an open stdin it waits for ever": (
+        (CODEX, "it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin"),
+    ),
+    "OPENAI_BASE_URL is ignored": (
+        (CODEX, "the_model_is_where_the_environment_says_and_tried_as_often_as_asked"),
+    ),
+    "a connection that is refused is tried for ever": (
+        (REAL_CODEX, "nobody_at_the_address_is_an_error_and_not_a_wait_without_end"),
+    ),
+    "an error line is not the end": (
+        (CODEX_SAID, "an_error_line_is_never_the_end_and_the_last_word_is_told_once"),
+        (REAL_CODEX, "a_model_it_does_not_know_is_a_warning_and_no_failure"),
+    ),
+    "a refused call is no event": (
+        (CODEX, "a_refusal_is_read_from_stderr"),
+        (CODEX_POLICY, "without_leave_nothing_is_written_or_run_and_what_is_told_is_listed"),
+    ),
+    "MCP tools need approval, and exec mode never approves": (
+        (CODEX, "servers_are_approved_where_they_may_be_used_and_left_out_elsewhere"),
+        (CODEX_POLICY, "functions_of_ours_are_called_unless_the_policy_denies_them"),
+    ),
+    "a dead tool server is a silence": (
+        (CODEX_POLICY, "a_server_that_does_not_come_up_is_an_error_and_no_silence"),
+    ),
+    "tokens are of the whole thread": (
+        (REAL_CODEX, "a_session_goes_on_is_resumed_by_its_token_and_counts_each_turn_alone"),
+        (REAL_CODEX, "a_fork_goes_on_from_a_session_that_stays_as_it_was"),
+    ),
+    "the sandbox flag counts only before resume": (
+        (CODEX, "a_session_is_resumed_behind_all_flags"),
+    ),
+    "the sandbox leaves /tmp open": (
+        (
+            CODEX_POLICY,
+            "edits_are_made_in_the_workspace_and_what_is_writable_and_nowhere_else",
+        ),
+    ),
+    "it reads the whole disk": ((CODEX_POLICY, "reading_is_kept_from_it_only_where_the_shell_is"),),
+    "an argument has 131,071 bytes at most": (
+        (CODEX, "what_is_too_long_for_an_argument_is_refused"),
+    ),
+    "the bridge starts in a mode that writes in silence": (
+        ("agents/test_codex_acp.py", "it_never_starts_in_the_mode_that_writes_in_silence"),
+    ),
+    "the bridge tells an API error as an answer": (
+        ("codex/test_real_codex_acp.py", "an_error_of_the_api_is_no_answer"),
+    ),
+    # OpenCode
+    "it believes PWD": (
+        (OPENCODE, "it_lives_in_the_private_home_and_works_in_the_folder_of_the_run"),
+        (OPENCODE_CLI, "the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice"),
+    ),
+    "a prompt as argument is put in quotes": (
+        (OPENCODE_CLI, "the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice"),
+    ),
+    "without a model it takes its maker's": (
+        (OPENCODE, "the_makers_own_models_are_off_unless_they_are_asked_for"),
+    ),
+    "a library is left in TMPDIR by each run": (
+        (OPENCODE, "it_lives_in_the_private_home_and_works_in_the_folder_of_the_run"),
+    ),
+    "a question ends the run": (
+        (OPENCODE_CLI, "what_is_not_allowed_is_denied_for_a_question_would_end_the_run"),
+        (REAL_OPENCODE_CLI, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+    ),
+    "a session resumed in another folder hangs": (
+        (REAL_OPENCODE_CLI, "only_listed_tools_may_be_used_and_a_session_stays_in_its_folder"),
+    ),
+    "there is no last line": ((OPENCODE_CLI, "success_needs_the_last_step_and_a_clean_exit"),),
+    "tokens and cost are of a step, without cache and thoughts": (
+        (OPENCODE_SAID, "usage_and_cost_are_the_sum_of_the_steps"),
+    ),
+    "a command that failed is completed": (
+        (OPENCODE_SAID, "a_command_that_failed_is_no_tool_that_failed"),
+    ),
+    "its commands are in a session of their own, and outlive it": (
+        (REAL_OPENCODE, "cancelling_ends_the_running_command_and_the_session_goes_on"),
+        (
+            REAL_OPENCODE_CLI,
+            "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command",
+        ),
+    ),
+    "the repository's plugins are run": (
+        (REAL_OPENCODE, "a_hostile_repository_is_not_obeyed"),
+        (OPENCODE, "a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted"),
+    ),
+    "an inlined key is seen by its shell": (
+        (OPENCODE, "no_secret_is_written_into_the_configuration"),
+    ),
+    # Copilot
+    "a short key is struck out of the JSON itself": (
+        (COPILOT, "what_cannot_work_is_refused_before_it_starts"),
+    ),
+    "stdin is ignored beside -p": (
+        (COPILOT, "the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts"),
+    ),
+    "tokens are in a file alone": (
+        (COPILOT_SAID, "tokens_are_the_sum_of_the_models_in_its_report"),
+        (REAL_COPILOT, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+    ),
+    "exit code 0 after a signal": ((COPILOT_SAID, "an_exit_of_zero_after_a_signal_is_no_success"),),
+    "a failed command is a success of its tool": (
+        (
+            COPILOT_SAID,
+            "a_command_that_failed_is_no_tool_that_failed_and_its_output_comes_as_it_is_written",
+        ),
+    ),
+    "as a peer it tells an API error as an answer": (
+        (REAL_COPILOT, "a_failure_of_the_model_is_an_error_and_never_an_answer"),
+        (ACP, "an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted"),
+    ),
+    "COPILOT_ALLOW_ALL runs the repository's hooks": (
+        (COPILOT, "it_speaks_to_the_provider_and_nobody_else_and_loads_nothing_of_the_repository"),
+        (REAL_COPILOT, "a_hostile_repository_is_not_obeyed"),
+    ),
+    "the program and its command survive the launcher": (
+        (
+            REAL_COPILOT,
+            "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command",
+        ),
+    ),
+    # All of them
+    "lines of a kind that nobody knows": (
+        (CONTROL, "an_unknown_line_is_told_as_it_came"),
+        (CODEX_SAID, "what_nobody_knows_is_passed_on_as_it_came"),
+        (OPENCODE_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
+        (COPILOT_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
+        ("wire/test_stream.py", "a_frame_nobody_knows_is_kept_as_it_came"),
+    ),
+    "a model that is silent is waited for, or tried again in silence": (
+        (SESSION, "silence_in_between_ends_by_its_own_deadline"),
+        (ACP_SESSION, "silence_in_between_ends_by_its_own_deadline"),
+    ),
+    "protocol version 2 is another protocol": (
+        (ACP, "an_agent_of_another_protocol_version_is_refused"),
+    ),
+    "a loaded session tells its history as if it happened now": (
+        (ACP, "history_is_dropped_until_the_prompt_also_after_the_reply"),
+    ),
+    "tokens are of the last step, the turn or the session": (
+        (ACP_SAID, "usage_is_counted_alike_whoever_tells_it"),
+        (ACP, "tokens_counted_over_the_session_are_told_of_the_turn"),
+        (ACP, "cost_is_told_of_the_turn_not_of_the_session"),
+    ),
+    "a call that was refused may never be spoken of again": (
+        (ACP, "a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again"),
+    ),
+    "a call comes empty and is filled later": (
+        (ACP_SAID, "a_call_that_is_filled_by_updates_is_told_once_and_whole"),
+    ),
+    "npm's script was not run: the program is in a package of the machine's": (
+        (CODEX, "the_program_is_the_one_made_for_this_machine"),
+        (OPENCODE, "the_program_is_the_one_made_for_this_machine"),
+    ),
+}
+
+
+@cache
+def named_in(path: str) -> frozenset[str]:
+    tree = ast.parse((HERE / path).read_text("utf-8"))
+    return frozenset(
+        node.name.removeprefix("test_")
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    )
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_has_its_tests(trap: str) -> None:
+    for path, name in TRAPS[trap]:
+        assert name.removeprefix("test_") in named_in(path), f"{path} has no test_{name}"
