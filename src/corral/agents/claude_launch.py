@@ -203,11 +203,13 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
         hidden: dict[str, Json] = {
             name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
         }
+        # The caller's functions are declared to the model, not left for it to search for.
+        how: dict[str, Json] = {"alwaysLoad": True} if server.name == OWN_SERVER else {}
         if server.url is not None:
-            servers[server.name] = {"type": "http", "url": server.url, "headers": hidden}
+            servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
         else:
             command, *args = server.command
-            servers[server.name] = {"command": command, "args": [*args], "env": hidden}
+            servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
     return servers
 
 
