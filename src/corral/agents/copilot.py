@@ -69,6 +69,7 @@ _ALONE = Agent(
         url_env="COPILOT_PROVIDER_BASE_URL",
         key_env="COPILOT_PROVIDER_API_KEY",
         model="scripted",
+        read=("view", {"path": "here.txt"}),
     ),
     supports=copilot_launch.SUPPORTS_ALONE,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),

@@ -63,6 +63,7 @@ _PEER = Agent(
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model=f"{opencode_launch.CUSTOM}/scripted",
+        read=("read", {"filePath": "here.txt"}),
     ),
     supports=opencode_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
