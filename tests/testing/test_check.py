@@ -13,6 +13,7 @@ import pytest
 from corral.errors import ConfigError, NotInstalled
 from corral.testing import Report, check_agent
 from corral.testing.check import Row
+from corral.testing.grid import markdown
 from corral.testing.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
@@ -96,3 +97,37 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     told = json.loads(check("corral", "--only", "text", "--json").stdout)
     assert (told["ok"], len(told["rows"])) == (True, 2)
     assert check("true --acp", "--only", "start").returncode == 1
+    many = check("corral", "chat:any-model", "--only", "text", "--json")
+    assert [json.loads(line)["agent"] for line in many.stdout.splitlines()] == [
+        "corral",
+        "chat:any-model",
+    ]
+    both = check("corral", "chat:any-model", "--only", "text", "--markdown")
+    assert both.returncode == 0, both.stderr
+    assert "| Our own agent " in both.stdout
+    assert "| an answer arrives whole                             | ✓      | ✓ " in both.stdout
+    assert check().returncode == 2
+    assert check("corral", "codex-cli", "--program", "true").returncode == 2
+
+
+def test_a_table_tells_passes_from_skips_and_from_what_was_not_tried() -> None:
+    first, second = SCENARIOS[0], SCENARIOS[1]
+    drawn = markdown(
+        [
+            Report("gemini-cli", (Row("start", first.name, "pass", "fine", 0.0),)),
+            Report(
+                "corral",
+                (
+                    Row("start", first.name, "fail", "broken", 0.0),
+                    Row("start", second.name, "skip", "it does not claim it", 0.0),
+                ),
+            ),
+        ],
+        not_run=["codex-cli"],
+    )
+    stream, ours, notes = drawn.split("\n\n")
+    assert stream.splitlines()[0].split("|")[2:4] == [" gemini-cli ", " codex-cli "]
+    assert stream.splitlines()[2].endswith("| ✓          | ?         |")
+    assert ours.splitlines()[2].endswith("| ✗      |")
+    assert ours.splitlines()[3].endswith("| – 1    |")
+    assert notes == "1. it does not claim it"

@@ -11,6 +11,8 @@ from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Plac
 from corral.errors import ConfigError, CorralError, PolicyError
 from corral.events import ToolKind
 from corral.models import registry
+from corral.models.families import family_of
+from corral.models.profile import Provider
 from corral.options import Run
 from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy
 
@@ -32,6 +34,9 @@ TOOLS: dict[str, ToolKind] = {
 }
 
 
+PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
+
+
 def for_run(run: Run) -> Agent:
     """The record for the vendor of the model that is asked for. Raises ``ConfigError``."""
     if run.model is None:
@@ -43,6 +48,7 @@ def for_run(run: Run) -> Agent:
         AGENT,
         env_family=(*provider.key_env, *provider.base_url_env, *provider.extra_env.values()),
         secret_env=provider.key_env,
+        probe=_probe(provider, run.model) if provider.base_url_env and provider.key_env else None,
     )
 
 
@@ -95,15 +101,19 @@ def explain(ending: Ending) -> CorralError | None:
     return None
 
 
-_PROVIDER, _ = registry.split(registry.EXAMPLE)
-PROBE = Probe(
-    write=("write_file", {"file_path": "probe.txt", "content": "probed"}),
-    shell=("shell", {"command": "touch shell.txt"}),
-    url_env=_PROVIDER.base_url_env[0],
-    key_env=_PROVIDER.key_env[0],
-    model=registry.EXAMPLE,
-    read=("read_file", {"file_path": "here.txt"}),
-)
+def _probe(provider: Provider, model: str) -> Probe:
+    writes = "write_file" in family_of(provider.name, registry.split(model)[1]).tools
+    return Probe(
+        write=("write_file", {"file_path": "probe.txt", "content": "probed"})
+        if writes
+        else ("apply_patch", {"patch": PATCH}),
+        shell=("shell", {"command": "touch shell.txt"}),
+        url_env=provider.base_url_env[0],
+        key_env=provider.key_env[0],
+        model=model,
+        read=("read_file", {"file_path": "here.txt"}),
+    )
+
 
 AGENT = Agent(
     name="corral",
@@ -114,7 +124,7 @@ AGENT = Agent(
     for_run=for_run,
     programs=(),
     package=Package(npm="", tested="", minimum=""),
-    probe=PROBE,
+    probe=_probe(registry.split(registry.EXAMPLE)[0], registry.EXAMPLE),
     compile=compile_policy,
     launch=launch,
     explain=explain,

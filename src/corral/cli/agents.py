@@ -13,7 +13,7 @@ import msgspec
 from corral import agents
 from corral.agents.profile import Agent
 from corral.cli.tables import policy_table, table
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.io import config, install, programs
 from corral.options import Run
 from corral.policy import PRESETS, Policy
@@ -120,30 +120,69 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
 
 @command.command("check")
-@click.argument("name")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "every", is_flag=True, help="Every agent that is installed.")
 @click.option("--only", multiple=True, metavar="TIER", help="Of this tier only; repeat.")
 @click.option("--program", help="The agent's program.  [default: looked for]")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def check(name: str, only: tuple[str, ...], program: str | None, as_json: bool) -> int:
-    """Hold an agent against the conformance kit: scenarios with a scripted model, whose
-    effects are looked for. NAME is an agent, or any command that speaks ACP, which is then
-    asked with the model it has. What an agent does not claim is skipped; exit code 1 where
-    something failed."""
-    from corral.testing.check import check_agent
+@click.option("--markdown", is_flag=True, help="One table: scenarios down, agents across.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: a line for each agent.")
+def check(
+    names: tuple[str, ...],
+    *,
+    every: bool,
+    only: tuple[str, ...],
+    program: str | None,
+    markdown: bool,
+    as_json: bool,
+) -> int:
+    """Hold agents against the conformance kit: scenarios with a scripted model, whose
+    effects are looked for. NAME is an agent, vendor:model for our own on that wire, or any
+    command that speaks ACP, which is then asked with the model it has. What an agent does
+    not claim is skipped; exit code 1 where something failed."""
+    if not names and not every:
+        raise click.UsageError("name an agent, or say --all")
+    if program and (every or len(names) > 1):
+        raise click.UsageError("--program is for one agent")
+    from corral.testing.check import MARKS, Report, check_agent
 
     options = {"program": program} if program else {}
-    report = asyncio.run(check_agent(name, only=only, options=options))
-    if as_json:
-        click.echo(msgspec.json.encode({"ok": report.ok, **msgspec.to_builtins(report)}).decode())
-    else:
-        marks = {"pass": "✓", "fail": "✗", "skip": "–"}
-        rows = [(marks[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows]
-        click.echo(table(("", "tier", "scenario", "seen"), rows))
-        count = {kind: sum(r.outcome == kind for r in report.rows) for kind in marks}
+    wanted = dict.fromkeys((*(_checkable() if every else ()), *names))
+    reports: list[Report] = []
+    absent: list[str] = []
+    for name in wanted:
+        try:
+            report = asyncio.run(check_agent(name, only=only, options=options))
+        except NotInstalled as error:
+            if name in names:
+                raise
+            click.echo(f"{name}: not run: {error.message}", err=True)
+            absent.append(name)
+            continue
+        reports.append(report)
+        if as_json:
+            whole = {"ok": report.ok, **msgspec.to_builtins(report)}
+            click.echo(msgspec.json.encode(whole).decode())
+            continue
+        if not markdown:
+            rows = [
+                (MARKS[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows
+            ]
+            click.echo(table(("", "tier", "scenario", "seen"), rows))
+        count = {kind: sum(r.outcome == kind for r in report.rows) for kind in MARKS}
         click.echo(
-            f"{name}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
+            f"{name}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped",
+            err=markdown,
         )
-    return 0 if report.ok else 1
+    if markdown:
+        from corral.testing.grid import markdown as drawn
+
+        click.echo(drawn(reports, absent))
+    return 0 if reports and all(report.ok for report in reports) else 1
+
+
+def _checkable() -> list[str]:
+    """Everyone but people, whom no script can check."""
+    return [each.name for each in config.every_agent() if "person" not in each.capabilities]
 
 
 def _state(agent: Agent) -> dict[str, Any]:

@@ -22,14 +22,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import ConfigError, CorralError
 from corral.io import config, programs
+from corral.options import Run
 from corral.testing.scenarios import SCENARIOS, Scenario
 from corral.testing.server import ModelServer
 from corral.testing.stage import Failed, Skipped, Stage
 
 Outcome = Literal["pass", "fail", "skip"]
+MARKS: Mapping[Outcome, str] = {"pass": "✓", "fail": "✗", "skip": "–"}
 
 LONGEST = 180.0
 """Seconds for one scenario: agents take up to ten to start on a busy machine."""
@@ -60,8 +63,7 @@ class Report(msgspec.Struct, frozen=True):
         return tuple(row for row in self.rows if row.outcome == "fail")
 
     def __str__(self) -> str:
-        marks = {"pass": "✓", "fail": "✗", "skip": "–"}
-        lines = [f"{marks[r.outcome]} {r.tier}: {r.scenario}: {r.seen}" for r in self.rows]
+        lines = [f"{MARKS[r.outcome]} {r.tier}: {r.scenario}: {r.seen}" for r in self.rows]
         return "\n".join([self.agent, *lines])
 
 
@@ -72,12 +74,13 @@ async def check_agent(
     options: Mapping[str, Any] | None = None,
     at_once: int = 2,
 ) -> Report:
-    """Every scenario, or those of the tiers ``only``. ``options`` go to each run.
+    """Every scenario, or those of the tiers ``only``. ``options`` go to each run. ``vendor:model``
+    is our own agent, on that vendor's wire.
 
     Raises ``ConfigError`` for a tier that does not exist, and ``NotInstalled`` and its kin; all
     else is in the report.
     """
-    found = config.find_agent(agent)
+    found = _record(agent)
     if "person" in found.capabilities:
         raise ConfigError(f"{found.name} is a person: no script can check them")
     chosen = _chosen(tuple(only))
@@ -91,6 +94,14 @@ async def check_agent(
 
         rows = await asyncio.gather(*(row(scenario) for scenario in chosen))
     return Report(agent, tuple(rows))
+
+
+def _record(name: str) -> Agent:
+    """Its record; that of our own agent is another for each vendor's model."""
+    found = config.find_agent(name)
+    if found.for_run is not None and agents.names_a_model(name):
+        return found.for_run(Run.build(found.name, {"model": name}))
+    return found
 
 
 def _chosen(only: tuple[str, ...]) -> list[Scenario]:

@@ -22,6 +22,9 @@ from corral.testing.stage import Failed, Skipped, Stage
 
 WORDS = [f"word {number}, " for number in range(400)]
 """Long, and no two alike: agents stop a model that repeats itself."""
+UNHEARD = 3.0
+"""Seconds from the model's first word until an agent that has not passed it on is cancelled:
+some tell whole messages alone."""
 MAGIC = 7041
 """What a tool of ours returns: no model says it by chance."""
 
@@ -47,6 +50,11 @@ def told(result: Result) -> str:
 
 def success(result: Result) -> None:
     must(result.ok, f"ended as {result.status}: {told(result)}")
+
+
+def heard_by_the_model(stage: Stage) -> str:
+    """In whichever request: some agents begin with a word of their own."""
+    return "\n".join(text for request in stage.requests for text in request.texts)
 
 
 def calls_then_says(call: tuple[str, dict[str, Any]], text: str) -> Callable[[Request], Turn]:
@@ -96,7 +104,7 @@ async def prompt_is_whole(stage: Stage) -> str:
     prompt = 'Line one: "quoted" $HOME `date` \\n\nLine two: -x --flag ✓ ünï'
     result = await stage.run(prompt, [Turn(text="ok", repeat="forever")])
     success(result)
-    said = "\n".join(stage.requests[0].texts)
+    said = heard_by_the_model(stage)
     must(prompt in said, f"the model got {said[-200:]!r}")
     return "byte for byte"
 
@@ -205,16 +213,21 @@ async def key_refused(stage: Stage) -> str:
 
 
 async def ends_when_cancelled(stage: Stage) -> str:
-    script = [hang("Once upon a time"), Turn(text="x", repeat="forever")]
-    async with session(stage.name, **stage.scripted(script, timeout=60)) as opened:
+    loop = asyncio.get_running_loop()
+
+    def answer(request: Request) -> Turn:
+        if not request.tools:  # a title, or the like
+            return Turn(text="x")
+        loop.call_later(UNHEARD, turn.cancel)
+        return hang("Once upon a time")
+
+    async with session(stage.name, **stage.scripted(answer)) as opened:
         turn = opened.prompt("Tell a story")
         events: list[Event] = []
-        timer = asyncio.get_running_loop().call_later(20, turn.cancel)
         async for event in turn:
             events.append(event)
             if isinstance(event, Text):
                 turn.cancel()
-        timer.cancel()
     done = events[-1]
     must(isinstance(done, Done), "the stream has no end")
     status = fold(events).status
@@ -241,7 +254,7 @@ async def goes_on(stage: Stage) -> str:
     finally:
         store.find(token or "").close(keep=False)
     success(again)
-    heard = "\n".join(stage.requests[0].texts)
+    heard = heard_by_the_model(stage)
     must("My name is Ada." in heard, f"the model was told only {heard[-200:]!r}")
     return "the history is there"
 
@@ -292,7 +305,8 @@ async def calls_our_function(stage: Stage) -> str:
 
     def answer(request: Request) -> Turn:
         name = next((tool for tool in request.tools if tool.endswith("magic_number")), None)
-        if "tool_search" in request.tools:  # it is not declared, but may be called all the same
+        if {"tool_search", "ToolSearch"} & {*request.tools}:
+            # To be searched for, but may be called all the same.
             name = name or "mcp__corral__magic_number"
         if name is not None and not request.tool_results:
             return Turn(calls=[Call(name, {})])
