@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,8 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
+from corral.wire.calls import table, tables
+from corral.wire.notices import retrying, warning
 from corral.wire.stream import Finish, Item, Translate
 
 
@@ -147,7 +149,7 @@ def tool_use(item: dict[str, Any]) -> ToolUse | None:
             given: Json = {"command": command}
             return ToolUse(id, "exec_command", kind="execute", title=command, input=given)
         case {"type": "file_change", "id": str(id)}:
-            paths = tuple(str(change.get("path")) for change in _tables(item, "changes"))
+            paths = tuple(str(change.get("path")) for change in tables(item.get("changes")))
             title = f"apply_patch {' '.join(paths)}"
             given = {"changes": item.get("changes")}
             return ToolUse(id, "apply_patch", kind="edit", title=title, input=given, paths=paths)
@@ -178,7 +180,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
                     CHANGES.get(str(change.get("kind")), "modified"),
                     call_id=call_id,
                 )
-                for change in _tables(item, "changes")
+                for change in tables(item.get("changes"))
             ]
             return [*told, ToolResult(call_id, "success")]
         case {"type": "mcp_tool_call"}:
@@ -188,20 +190,13 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
 
 
 def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
-    parts = _tables(item.get("result"), "content")
+    parts = tables(table(item.get("result")).get("content"))
     output = "\n".join(str(part["text"]) for part in parts if "text" in part) or None
     error = _why(item)
     if error is None:
         return ToolResult(call_id, "success", output=output)
     refused = "requires approval" in error or "rejected" in error
     return ToolResult(call_id, "denied" if refused else "error", output=output, error=error)
-
-
-def _tables(holder: object, name: str) -> list[dict[str, Any]]:
-    """The objects in a list of an item; nothing where there is no such list."""
-    held: object = cast("dict[str, Any]", holder).get(name) if isinstance(holder, dict) else None
-    listed = cast("list[object]", held) if isinstance(held, list) else []
-    return [cast("dict[str, Any]", each) for each in listed if isinstance(each, dict)]
 
 
 def _why(item: dict[str, Any]) -> str | None:
@@ -219,21 +214,16 @@ def plan(item: dict[str, Any]) -> Plan | None:
         return None
     entries = [
         PlanEntry(str(todo.get("text")), "completed" if todo.get("completed") else "pending")
-        for todo in _tables(item, "items")
+        for todo in tables(item.get("items"))
     ]
     return Plan(tuple(entries))
 
 
 def complaint(message: str) -> Error:
     """None of them is the end: that is told by the turn's own last line."""
-    again = message.startswith("Reconnecting")
-    return Error(
-        "retrying" if again else "agent_warning",
-        message,
-        recoverable=True,
-        level="warning",
-        phase="request" if again else "response",
-    )
+    if message.startswith("Reconnecting"):
+        return retrying(message)
+    return warning("agent_warning", message, "response")
 
 
 def usage(told: Tokens | None) -> Usage:

@@ -6,18 +6,16 @@ file that it writes at its end (``read_report``).
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from corral.agents.copilot_policy import TOOLS
 from corral.content import Usage
 from corral.events import (
-    Error,
     FileChange,
     FileKind,
     Init,
-    Json,
     Log,
     Text,
     Thinking,
@@ -27,11 +25,12 @@ from corral.events import (
     ToolStatus,
     ToolUse,
 )
+from corral.wire.calls import call, hidden
+from corral.wire.notices import retrying
 from corral.wire.stream import Finish, Item, Translate
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
-_SUBJECTS = ("command", "path", "pattern", "url", "query", "description")
 
 
 class FileEdit(msgspec.Struct, frozen=True):
@@ -185,7 +184,7 @@ class Conversation:
     def _say(self, name: str, data: Data, items: list[Item]) -> None:
         parent = data.parent_tool_call_id
         if name == "assistant.turn_retry":
-            items.append(_retrying(data.reason))
+            items.append(retrying(f"a call of the model failed ({data.reason}) and is tried again"))
             return
         if name == "assistant.message" and parent is None:
             self._model = data.model or self._model
@@ -217,32 +216,10 @@ class Conversation:
         return Finish(ok=ok, model=self._model, kind=None if ok else f"exit {frame.exit_code}")
 
 
-def _retrying(reason: str) -> Error:
-    return Error(
-        "retrying",
-        f"a call of the model failed ({reason}) and is tried again",
-        recoverable=True,
-        retryable=True,
-        level="warning",
-        phase="request",
-    )
-
-
 def tool_use(data: Data) -> ToolUse:
-    name, given = data.tool_name, cast("Json", data.arguments)
+    name, parent = data.tool_name, data.parent_tool_call_id
     kind: ToolKind = "mcp" if data.mcp_server_name else TOOLS.get(name.lower(), "other")
-    facts = given if isinstance(given, dict) else dict[str, Json]()
-    subject = next((facts[key] for key in _SUBJECTS if isinstance(facts.get(key), str)), None)
-    path = facts.get("path")
-    return ToolUse(
-        data.tool_call_id,
-        name,
-        kind=kind,
-        title=f"{name} {subject}" if subject else name,
-        input=given,
-        paths=(path,) if isinstance(path, str) else (),
-        parent=data.parent_tool_call_id,
-    )
+    return call(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
 
 
 def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
@@ -251,10 +228,10 @@ def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
         end = ToolResult(call_id, "success", output=data.result.content, parent=parent)
         # The changes first: then nobody has to guess them from the tool's kind.
         return [*(_change(edit, call_id) for edit in data.file_edits), end]
-    hidden = use is not None and use.kind != "other" and told.endswith(_MISSING)
-    status: ToolStatus = "denied" if hidden or data.error.code == "denied" else "error"
-    if hidden and use is not None:
-        told = f"{use.name} is not available under this policy"
+    away = use is not None and use.kind != "other" and told.endswith(_MISSING)
+    status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
+    if away and use is not None:
+        told = hidden(use.name)
     return [ToolResult(call_id, status, error=told or None, parent=parent)]
 
 

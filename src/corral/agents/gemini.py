@@ -16,6 +16,8 @@ from corral.agents.profile import Agent, Package, Probe
 from corral.content import Usage
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
 from corral.wire.acp_quirks import Quirks
+from corral.wire.calls import call, hidden
+from corral.wire.notices import warning
 from corral.wire.stream import Finish, Item, Translate
 
 TOOLS = gemini_policy.KINDS
@@ -131,29 +133,17 @@ class Conversation:
 
 
 def _repeated() -> Error:
-    return Error(
+    return warning(
         "text_repeated",
         "the answer began again: the CLI retries a broken stream without saying so,"
         " and what follows may repeat what came before",
-        recoverable=True,
-        level="warning",
-        phase="stream",
     )
 
 
 def tool_use(frame: ToolUseFrame) -> ToolUse:
     name, given = frame.tool_name, frame.parameters
     kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
-    path = given.get("file_path") or given.get("dir_path")
-    subject = given.get("command") or path or given.get("pattern") or given.get("query")
-    return ToolUse(
-        frame.tool_id,
-        name,
-        kind=kind,
-        title=f"{name} {subject}" if isinstance(subject, str) else name,
-        input=given,
-        paths=(path,) if isinstance(path, str) else (),
-    )
+    return call(frame.tool_id, name, given, kind=kind)
 
 
 def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
@@ -170,7 +160,7 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     if refused or blocked:
         status = "denied"
     if error.type == "tool_not_registered" and refused:
-        message = f"{name} is not available under this policy"
+        message = hidden(name)
         if name.startswith("mcp_"):
             message += ", or its server did not come up"
     return ToolResult(

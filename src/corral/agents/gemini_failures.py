@@ -11,7 +11,7 @@ import msgspec
 from corral import errors
 from corral.agents.profile import Ending
 from corral.errors import CorralError
-from corral.events import Error
+from corral.wire.notices import retrying
 from corral.wire.stream import Item
 
 LOOP = "Loop detected, stopping execution"
@@ -44,14 +44,7 @@ def read_stderr(line: str) -> Item | None:
     """The one thing on stderr worth an event: the CLI backs off, for up to half a minute."""
     if not re.match(_ATTEMPT, line) or "Max attempts reached" in line:
         return None
-    return Error(
-        "retrying",
-        line.split(" _ApiError", maxsplit=1)[0][:300],
-        recoverable=True,
-        retryable=True,
-        level="warning",
-        phase="request",
-    )
+    return retrying(line.split(" _ApiError", maxsplit=1)[0][:300])
 
 
 def explain(ending: Ending) -> CorralError | None:

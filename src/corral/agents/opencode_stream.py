@@ -15,16 +15,15 @@ from corral.agents.opencode_policy import TOOLS
 from corral.content import Cost, Usage
 from corral.events import (
     Init,
-    Json,
     Plan,
     PlanEntry,
     Thinking,
     ToolKind,
     ToolResult,
     ToolStatus,
-    ToolUse,
     UsageReport,
 )
+from corral.wire.calls import call, hidden, tables
 from corral.wire.stream import Finish, Item, Translate
 
 UNAVAILABLE = "invalid"
@@ -36,8 +35,6 @@ _REFUSALS = (
 HIDDEN = "Model tried to call unavailable tool"
 _RULES = " Here are some of the relevant rules"
 """From here on an error lists the policy back, in full."""
-_PATHS = ("filePath", "path")
-_SUBJECTS = ("command", *_PATHS, "pattern", "url", "query", "description")
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -175,40 +172,31 @@ def tool(part: Part) -> list[Item]:
     if name == UNAVAILABLE and isinstance(given.get("tool"), str):
         name, said, given = cast("str", given["tool"]), str(given.get("error", "")), {}
     kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
-    subject = next((given[key] for key in _SUBJECTS if isinstance(given.get(key), str)), None)
-    use = ToolUse(
-        part.call_id,
-        name,
-        kind=kind,
-        title=f"{name} {subject}" if subject else name,
-        input=given,
-        paths=tuple(given[key] for key in _PATHS if isinstance(given.get(key), str)),
-    )
+    use = call(part.call_id, name, given, kind=kind)
     took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
     if state.status == "completed" and not said:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
-        hidden = said.startswith(HIDDEN) and kind != "other"
-        status: ToolStatus = "denied" if hidden or said.startswith(_REFUSALS) else "error"
-        why = f"{name} is not available under this policy" if hidden else said.split(_RULES)[0]
+        away = said.startswith(HIDDEN) and kind != "other"
+        status: ToolStatus = "denied" if away or said.startswith(_REFUSALS) else "error"
+        why = hidden(name) if away else said.split(_RULES)[0]
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     plan = _plan(given) if name == "todowrite" else None
     return [use, end] if plan is None else [use, end, plan]
 
 
-def _plan(given: dict[str, Json]) -> Plan | None:
-    todos = given.get("todos")
-    if not isinstance(todos, list):
+def _plan(given: dict[str, Any]) -> Plan | None:
+    if not isinstance(given.get("todos"), list):
         return None
     return Plan(
         tuple(
             PlanEntry(str(todo["content"]), _text(todo, "status"), _text(todo, "priority"))
-            for todo in todos
-            if isinstance(todo, dict) and "content" in todo
+            for todo in tables(given["todos"])
+            if "content" in todo
         )
     )
 
 
-def _text(todo: dict[str, Json], key: str) -> str | None:
+def _text(todo: dict[str, Any], key: str) -> str | None:
     value = todo.get(key)
     return value if isinstance(value, str) else None

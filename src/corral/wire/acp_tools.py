@@ -16,6 +16,7 @@ import msgspec
 from corral.events import Json, ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.wire.acp_frames import ToolContent, ToolFields
 from corral.wire.acp_quirks import Quirks
+from corral.wire.calls import hidden
 
 KINDS: dict[str, ToolKind] = {
     "read": "read",
@@ -118,7 +119,7 @@ class OpenCall:
         """The end, as an update with a final status tells it."""
         told = _told(fields) or self._output or None
         if fields.status == "completed" and (missing := self._missing()):
-            why = f"{missing} is not available under this policy"
+            why = hidden(missing)
             return ToolResult(self.id, "denied", name=missing, error=why)
         if fields.status == "completed":
             return ToolResult(self.id, "success", name=self.use().name, output=told)

@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 
 from corral.events import (
-    Error,
     Init,
     Json,
     Log,
@@ -40,27 +39,24 @@ from corral.events import (
 )
 from corral.messages import Part
 from corral.wire import control_frames as frames
+from corral.wire.calls import call, table
 from corral.wire.control_manners import Manners
 from corral.wire.control_words import (
-    PATHS,
     bare,
     changes,
-    paths,
-    retrying,
     summed,
     summed_up,
-    table,
     totals,
+    tries_again,
     words,
     written,
 )
+from corral.wire.notices import warning
 from corral.wire.stream import Finish, Item
 
 SILENT = frozenset({"status", "thinking_tokens"})
 """Signs of life, several a second, that say nothing."""
 INTERRUPT = "corral-interrupt"
-
-_SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -124,7 +120,7 @@ class Control:
                 case frames.Answered():
                     if frame.response.subtype == "error":
                         told = frame.response.error or "a request of ours was refused"
-                        items.append(_warning("control_refused", told))
+                        items.append(warning("control_refused", told))
                 case _:
                     raise TypeError(f"not a frame of this protocol: {frame!r}")
         return items
@@ -171,7 +167,7 @@ class Control:
         if parent is None and self._cut:
             self._cut = ""
             told = "the answer broke off and began again: what follows may repeat what came before"
-            items.append(_warning("text_repeated", told))
+            items.append(warning("text_repeated", told))
 
     def _said(self, frame: frames.Said, items: list[Item]) -> None:
         message, parent = frame.message, frame.parent_tool_use_id
@@ -201,17 +197,7 @@ class Control:
         return bool(sign) and text.lstrip().startswith(sign)
 
     def _use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
-        told = table(given)
-        subject = next((told[key] for key in _SUBJECTS if isinstance(told.get(key), str)), None)
-        return ToolUse(
-            id,
-            name,
-            kind=self._kind(name),
-            title=f"{name} {subject}" if subject else name,
-            input=given,
-            paths=paths(told),
-            parent=parent,
-        )
+        return call(id, name, given, kind=self._kind(name), parent=parent)
 
     def _kind(self, name: str) -> ToolKind:
         if name.startswith(self._manners.mcp_prefix):
@@ -263,9 +249,9 @@ class Control:
                 for server in frame.mcp_servers:
                     if server.status not in ("connected", "pending"):
                         told = f"the tool server {server.name} is {server.status}"
-                        items.append(_warning("mcp_failed", told))
+                        items.append(warning("mcp_failed", told))
             case "api_retry" | "retry":
-                items.append(retrying(frame))
+                items.append(tries_again(frame))
             case "permission_denied":
                 self._refused.add(frame.tool_use_id or "")
             case "background_tasks_changed":
@@ -323,7 +309,7 @@ class Control:
             items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
         elif ok and self._wants_schema:
             items.append(
-                _warning("schema_not_met", "the model never handed in what fits the schema")
+                warning("schema_not_met", "the model never handed in what fits the schema")
             )
         if frame.subtype != "success":
             kind = frame.subtype
@@ -369,7 +355,3 @@ def _refusal(id: str, message: str) -> bytes:
 
 def _line(frame: dict[str, Json]) -> bytes:
     return msgspec.json.encode(frame) + b"\n"
-
-
-def _warning(code: str, message: str) -> Error:
-    return Error(code, message, recoverable=True, level="warning", phase="stream")

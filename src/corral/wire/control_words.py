@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -14,9 +14,7 @@ from corral.errors import MediaInvalid
 from corral.events import Error, FileChange, Json
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.wire import control_frames as frames
-
-PATHS = ("file_path", "notebook_path", "path")
-"""Names under which tools are told of a file or a folder."""
+from corral.wire.notices import retrying
 
 
 def changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
@@ -37,15 +35,6 @@ def changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
     for file in told.bash_edit_diff.files if told.bash_edit_diff else ():
         whole = posixpath.normpath(posixpath.join(cwd, file.file_path))
         yield FileChange(whole, "created" if file.created else "modified", call_id=call_id)
-
-
-def paths(given: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(given[name] for name in PATHS if isinstance(given.get(name), str))
-
-
-def table(given: object) -> dict[str, Any]:
-    """A tool's arguments; empty where they are none."""
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
 
 def words(content: Any) -> str:
@@ -76,7 +65,7 @@ def written(part: Part, media: frozenset[str]) -> Json:
     return {"type": "image" if isinstance(part, Image) else "document", "source": source}
 
 
-def retrying(told: frames.Told) -> Error:
+def tries_again(told: frames.Told) -> Error:
     try:
         beside = msgspec.convert(told.data or {}, frames.Retry)
     except msgspec.ValidationError:
@@ -86,14 +75,7 @@ def retrying(told: frames.Told) -> Error:
     what = f"{told.error_status or ''} {words(told.error) or beside.message}".strip()
     which = f"attempt {attempt}{f' of {most}' if most else ''}" if attempt else "an attempt"
     why, wait = f" ({what})" if what else "", f" in {delay / 1000:.1f} s" if delay else ""
-    return Error(
-        "retrying",
-        f"{which} failed{why}: the agent tries again{wait}",
-        recoverable=True,
-        retryable=True,
-        level="warning",
-        phase="request",
-    )
+    return retrying(f"{which} failed{why}: the agent tries again{wait}")
 
 
 def bare(said: str) -> str:
