@@ -4,15 +4,16 @@ BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
 # The real agents that the tests drive; AGENTS=all adds those that are not in wide use.
 AGENTS ?=
-AGENTS_HERE := gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot)
+AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp)
 
-.PHONY: help demo test check bench lock format clean
+.PHONY: help demo test check bench table lock format clean
 
 help:
 	@echo "make demo    the real Gemini CLI against a scripted model: no key, nothing spent"
 	@echo "make test    every test, the real CLI included"
 	@echo "make check   formatter, linter, both type checkers"
 	@echo "make bench   speed against named peers and against the limit, as ratios"
+	@echo "make table   every agent against the conformance kit, into the README's tables"
 	@echo "make lock    compile the lock files anew"
 
 # With the pinned CLI, also where another one is on PATH.
@@ -35,6 +36,13 @@ format: .venv/ready
 
 bench: .venv/ready agents
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# The other wires of our own agent, beside the one it is probed on.
+WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model
+table: AGENTS = all
+table: .venv/ready agents
+	$(BIN)/corral agents check --all $(WIRES) --markdown > .cache/table.md
+	sed -i -e '/^<!-- table/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- table/r .cache/table.md' README.md
 
 # Without Node the real agents cannot be installed: their tests skip, and say so.
 .PHONY: agents

@@ -125,9 +125,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     for mark, count in config.stash.get(LEFT_OUT, dict[str, int]()).items():
-        title = agents.find(ON_DEMAND[mark]).title
+        agent = agents.find(ON_DEMAND[mark])
         terminalreporter.write_line(
-            f"{count} tests of the real {title} did NOT run: it is not installed"
+            f"{count} tests of the real {agent.title} ({agent.programs[0]}) did NOT run: it is"
+            " not installed"
             " (make test AGENTS=all)",
             yellow=True,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from corral.io import programs
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[1] / ".cache" / "corral")
 """Read before any test moves CORRAL_HOME."""
 
-ON_DEMAND = {"copilot": "copilot-cli"}
+ON_DEMAND = {"copilot": "copilot-cli", "claude_acp": "claude-acp"}
 """Mark → agent, of those that only ``make test AGENTS=all`` installs."""
+MARKS = {"gemini-acp": "gemini_cli", "gemini-cli": "gemini_cli", "claude-acp": "claude_acp"}
+"""Of agents whose tests are not marked by the first word of their name."""
 
 
 def managed(name: str) -> str:
@@ -22,3 +25,17 @@ def managed(name: str) -> str:
     with pytest.MonkeyPatch.context() as patching:
         patching.setenv("CORRAL_HOME", MANAGED)
         return str(programs.managed_program(agents.find(name)))
+
+
+def mark_of(name: str) -> str:
+    return MARKS.get(name, name.partition("-")[0])
+
+
+def installed(name: str) -> str:
+    """Where its program is. Missing Node skips; a missing install beside it fails."""
+    program = managed(name)
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip(f"npm is missing: the real {agents.find(name).title} cannot be installed")
+    if not os.path.exists(program):
+        pytest.fail(f"{name} is not installed at {program}: run `make agents`")
+    return program

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from claude.conftest import MANAGED
 from claude.hands import read, shell, write
 from gemini_cli.hands import names, refused, running, sent, steps
+from installed import installed
 from laws import lawful
 
 import corral
-from corral import agents, errors, fold
+from corral import errors, fold
 from corral.events import Decision, PermissionRequest
-from corral.io import programs
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
@@ -26,17 +23,12 @@ if TYPE_CHECKING:
 TITLE = Turn(text='{"title": "x"}', match="dominant language of the session", repeat="forever")
 """For each new session the bridge has a title made up, and no switch stops it."""
 
-pytestmark = [pytest.mark.claude, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.claude_acp, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
 def bridge(claude: Claude) -> Claude:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CORRAL_HOME", MANAGED)
-        program = programs.managed_program(agents.find("claude-acp"))
-    if shutil.which("node") is None or not os.path.exists(program):
-        pytest.skip(f"the bridge is not installed at {program}: corral agents install claude-acp")
-    claude.program = str(program)
+    claude.program = installed("claude-acp")
     return claude
 
 
