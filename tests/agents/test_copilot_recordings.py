@@ -8,7 +8,7 @@ from agents.played import RECORDINGS, as_lines, done_of, names, play
 from goldens import check_golden
 
 from corral import agents
-from corral.agents.copilot_stream import read_report
+from corral.agents.copilot_report import read_report
 from corral.events import (
     Done,
     Error,

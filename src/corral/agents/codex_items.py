@@ -24,6 +24,7 @@ from corral.events import (
     Unknown,
 )
 from corral.wire.calls import table, tables
+from corral.wire.frames import named, one_of
 from corral.wire.notices import retrying, warning
 from corral.wire.stream import Finish, Item, Translate
 
@@ -32,19 +33,10 @@ class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.star
     thread_id: str
 
 
-class TurnStarted(msgspec.Struct, gc=False, tag_field="type", tag="turn.started"):
-    pass
+class TurnStarted(msgspec.Struct, gc=False, tag_field="type", tag="turn.started"): ...
 
 
-class ItemStarted(msgspec.Struct, gc=False, tag_field="type", tag="item.started"):
-    item: dict[str, Any]
-
-
-class ItemUpdated(msgspec.Struct, gc=False, tag_field="type", tag="item.updated"):
-    item: dict[str, Any]
-
-
-class ItemCompleted(msgspec.Struct, gc=False, tag_field="type", tag="item.completed"):
+class Items(msgspec.Struct):
     item: dict[str, Any]
 
 
@@ -72,16 +64,8 @@ class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
     message: str
 
 
-Frames = (
-    ThreadStarted
-    | TurnStarted
-    | ItemStarted
-    | ItemUpdated
-    | ItemCompleted
-    | TurnCompleted
-    | TurnFailed
-    | ErrorLine
-)
+_ITEMS = named(Items, ("item.started", "item.updated", "item.completed"))
+Frames = one_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
 
 CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
 
@@ -100,9 +84,9 @@ class Conversation:
         items: list[Item] = []
         for frame in frames:
             match frame:
-                case ItemCompleted():
+                case Items() if _ITEMS[type(frame)] == "item.completed":
                     self._completed(frame.item, items)
-                case ItemStarted() | ItemUpdated():
+                case Items():
                     self._begun(frame.item, items)
                 case ThreadStarted():
                     items.append(Init(session_id=frame.thread_id))

@@ -21,7 +21,13 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents import copilot_failures, copilot_launch, copilot_policy, copilot_stream
+from corral.agents import (
+    copilot_failures,
+    copilot_launch,
+    copilot_policy,
+    copilot_report,
+    copilot_stream,
+)
 from corral.agents.profile import Agent, Package, Probe
 from corral.wire.acp_quirks import Quirks
 
@@ -57,7 +63,7 @@ _ALONE = Agent(
     ),
     frames=copilot_stream.Frames,
     translator=copilot_stream.translator,
-    read_report=copilot_stream.read_report,
+    read_report=copilot_report.read_report,
     usage_of_session=True,
     compile=copilot_policy.compile_alone,
     launch=copilot_launch.launch_alone,

@@ -1,7 +1,6 @@
 """What ``copilot --output-format json`` writes → items.
 
-Text comes in pieces and again as a whole; tokens do not come at all: they are in a
-file that it writes at its end (``read_report``).
+Text comes in pieces and again as a whole; tokens do not come at all (``copilot_report``).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from typing import Any
 import msgspec
 
 from corral.agents.copilot_policy import TOOLS
-from corral.content import Usage
 from corral.events import (
     FileChange,
     FileKind,
@@ -26,6 +24,7 @@ from corral.events import (
     ToolUse,
 )
 from corral.wire.calls import call, hidden
+from corral.wire.frames import named, one_of
 from corral.wire.notices import retrying
 from corral.wire.stream import Finish, Item, Translate
 
@@ -69,7 +68,10 @@ class Data(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
 
 
-class Frame(msgspec.Struct, frozen=True, tag_field="type", rename="camel"):
+class Nothing(msgspec.Struct, frozen=True): ...
+
+
+class Frame(msgspec.Struct, frozen=True, rename="camel"):
     data: Data = Data()
     agent_id: str | None = None
     """Set for whatever a sub-agent does."""
@@ -120,16 +122,8 @@ _SILENT = (
 )
 """Known, and nothing that the others do not tell. What is in neither list is ``unknown``."""
 
-
-def _frame(name: str, base: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    title = name.title().replace(".", "")
-    return msgspec.defstruct(title, [], bases=(base,), tag=name, tag_field="type", frozen=True)
-
-
-_NAMES = {_frame(name, Frame): name for name in _KNOWN}
-Frames: Any = Result
-for _kind in (*_NAMES, *(_frame(name, msgspec.Struct) for name in _SILENT)):
-    Frames |= _kind
+_NAMES = named(Frame, _KNOWN)
+Frames = one_of([Result], _NAMES, named(Nothing, _SILENT))
 
 
 def translator() -> Translate:
@@ -237,38 +231,3 @@ def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
 
 def _change(edit: FileEdit, call_id: str) -> FileChange:
     return FileChange(edit.path, _EDITS.get(edit.kind, "modified"), call_id=call_id)
-
-
-class Tokens(msgspec.Struct, frozen=True, rename="camel"):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-
-
-class Metrics(msgspec.Struct, frozen=True):
-    usage: Tokens = Tokens()
-
-
-class Report(msgspec.Struct, frozen=True, rename="camel"):
-    model_metrics: dict[str, Metrics] = {}
-
-
-def read_report(content: bytes, finish: Finish) -> Finish:
-    """The last word, with the tokens of the file that is written beside it."""
-    try:
-        told = msgspec.json.decode(content, type=Report).model_metrics
-    except msgspec.MsgspecError:
-        return finish
-    usage = Usage()
-    for each in (metrics.usage for metrics in told.values()):
-        usage += Usage(
-            input=each.input_tokens,
-            output=each.output_tokens,
-            reasoning=each.reasoning_tokens,
-            cache_read=each.cache_read_tokens,
-            cache_write=each.cache_write_tokens,
-            coverage="complete",
-        )
-    return msgspec.structs.replace(finish, usage=usage)

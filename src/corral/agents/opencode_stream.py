@@ -24,6 +24,7 @@ from corral.events import (
     UsageReport,
 )
 from corral.wire.calls import call, hidden, tables
+from corral.wire.frames import named, one_of
 from corral.wire.stream import Finish, Item, Translate
 
 UNAVAILABLE = "invalid"
@@ -62,26 +63,6 @@ class Part(msgspec.Struct, frozen=True):
     cost: float = 0
 
 
-class Frame(msgspec.Struct, frozen=True, tag_field="type"):
-    session: str | None = msgspec.field(default=None, name="sessionID")
-    part: Part = Part()
-
-
-class StepStart(Frame, frozen=True, tag="step_start"): ...
-
-
-class TextFrame(Frame, frozen=True, tag="text"): ...
-
-
-class Reasoning(Frame, frozen=True, tag="reasoning"): ...
-
-
-class ToolFrame(Frame, frozen=True, tag="tool_use"): ...
-
-
-class StepFinish(Frame, frozen=True, tag="step_finish"): ...
-
-
 class ErrorData(msgspec.Struct, frozen=True, rename="camel"):
     message: str = ""
     status_code: int | None = None
@@ -92,11 +73,14 @@ class Failure(msgspec.Struct, frozen=True):
     data: ErrorData = ErrorData()
 
 
-class ErrorFrame(Frame, frozen=True, tag="error"):
+class Frame(msgspec.Struct, frozen=True):
+    session: str | None = msgspec.field(default=None, name="sessionID")
+    part: Part = Part()
     error: Failure = Failure()
 
 
-Frames = StepStart | TextFrame | Reasoning | ToolFrame | StepFinish | ErrorFrame
+_NAMES = named(Frame, ("step_start", "text", "reasoning", "tool_use", "step_finish", "error"))
+Frames = one_of(_NAMES)
 
 
 def translator() -> Translate:
@@ -117,16 +101,16 @@ class Conversation:
             if not self._begun:
                 self._begun = True
                 items.append(Init(session_id=frame.session))
-            match frame:
-                case TextFrame():
+            match _NAMES[type(frame)]:
+                case "text":
                     items.append(frame.part.text)
-                case Reasoning():
+                case "reasoning":
                     items.append(Thinking(frame.part.text))
-                case ToolFrame():
+                case "tool_use":
                     items += tool(frame.part)
-                case StepFinish():
+                case "step_finish":
                     items.append(self._step(frame.part))
-                case ErrorFrame():
+                case "error":
                     items.append(self._failed(frame.error))
                 case _:
                     pass

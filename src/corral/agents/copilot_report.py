@@ -1,0 +1,43 @@
+"""What Copilot spent: it is in a file that it writes at its end, and nowhere else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.content import Usage
+from corral.wire.stream import Finish
+
+
+class Tokens(msgspec.Struct, frozen=True, rename="camel"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    usage: Tokens = Tokens()
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    model_metrics: dict[str, Metrics] = {}
+
+
+def read_report(content: bytes, finish: Finish) -> Finish:
+    """The last word, with the tokens of the file that is written beside it."""
+    try:
+        told = msgspec.json.decode(content, type=Report).model_metrics
+    except msgspec.MsgspecError:
+        return finish
+    usage = Usage()
+    for each in (metrics.usage for metrics in told.values()):
+        usage += Usage(
+            input=each.input_tokens,
+            output=each.output_tokens,
+            reasoning=each.reasoning_tokens,
+            cache_read=each.cache_read_tokens,
+            cache_write=each.cache_write_tokens,
+            coverage="complete",
+        )
+    return msgspec.structs.replace(finish, usage=usage)
