@@ -150,6 +150,23 @@ class Probe(msgspec.Struct, frozen=True):
     tells_refusals: bool = True
     """Says of a call that it was refused; where not, only the disk shows it."""
 
+    def at(self, cwd: str) -> Probe:
+        """The same in this folder: ``{cwd}`` stands for it where a program wants whole paths."""
+
+        def placed(call: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+            name, given = call
+            return name, {
+                key: value.replace("{cwd}", cwd) if isinstance(value, str) else value
+                for key, value in given.items()
+            }
+
+        return msgspec.structs.replace(
+            self,
+            write=placed(self.write),
+            shell=placed(self.shell),
+            read=placed(self.read) if self.read else None,
+        )
+
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     name: str

@@ -56,12 +56,13 @@ async def _probe(agent: Agent) -> list[dict[str, Any]]:
     probe = agent.probe
     if probe is None:
         raise ConfigError(f"{agent.name} names no probe: there is nothing to prove it with")
-    script = [
-        Turn(text="probing", calls=[Call(*probe.write)]),
-        Turn(text="and", calls=[Call(*probe.shell)]),
-        Turn(text="probe over"),
-    ]
     with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
+        probe = probe.at(folder)
+        script = [
+            Turn(text="probing", calls=[Call(*probe.write)]),
+            Turn(text="and", calls=[Call(*probe.shell)]),
+            Turn(text="probe over"),
+        ]
         async with ModelServer(script) as server:
             result = await run(
                 agent.name,

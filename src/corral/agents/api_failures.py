@@ -1,0 +1,53 @@
+"""What a model's service said, in an agent's words → one error each, with what to do.
+
+For agents that pass the service's own text on and have no names of their own for it. The
+status that it begins with says less than the words, and counts where they say nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from corral import errors
+from corral.errors import CorralError
+
+_AGAIN = "The model's service is at fault: try again."
+_SHORTER = "Shorten the prompt or start a new session."
+_MODEL = "Give another with model= (--model)."
+
+_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
+    (("quota", "billing", "credit balance", "payment required"), errors.QuotaSpent,
+     "The account's quota is spent: wait, pay, or change key."),
+    (("context length", "context window", "maximum context", "prompt is too long", "token limit"),
+     errors.ContextLengthExceeded, _SHORTER),
+    (("model not found", "does not exist", "no such model", "unknown model", "model_not_found"),
+     errors.ModelNotFound, _MODEL),
+    (("content filter", "content_filter", "safety"), errors.ContentRefused,
+     "Rephrase the prompt, or try another model."),
+    (("connection error", "connect error", "fetch failed", "econnre", "enotfound", "socket"),
+     errors.NetworkFailed, "Check the network, the proxy variables and the service's address."),
+)  # fmt: skip
+_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
+    "400": (errors.InvalidRequest, None),
+    "402": (errors.QuotaSpent, "Wait, pay, or change key."),
+    "403": (errors.AccessDenied, None),
+    "404": (errors.ModelNotFound, _MODEL),
+    "413": (errors.ContextLengthExceeded, _SHORTER),
+    "429": (errors.RateLimited, "Wait and try again."),
+}
+
+
+def of_service(text: str, key_hint: str) -> CorralError:
+    """``ProcessFailed`` for what nothing is known of."""
+    low = text.lower()
+    found = re.search(r"\b([45]\d\d)\b", text)
+    status = found[1] if found else ""
+    if status == "401" or "api key" in low:
+        return errors.AuthenticationFailed(text, hint=key_hint)
+    for signs, kind, hint in _SIGNS:
+        if any(sign in low for sign in signs):
+            return kind(text, hint=hint)
+    if status.startswith("5"):
+        return errors.ServerFailed(text, hint=_AGAIN)
+    kind, hint = _STATUS.get(status, (errors.ProcessFailed, None))
+    return kind(text, hint=hint)

@@ -1,0 +1,144 @@
+"""Qwen Code, for one prompt and as a peer that stays: what it is, how it starts, what it means.
+
+Facts hold for 0.24.4, each seen in a run of the real program:
+
+- Alone it speaks the two-way JSON lines of ``wire/control.py``: its questions come to us. Images
+  would arrive there as text, and ``--json-schema`` is refused there.
+- A peer that is refused something ends its turn.
+- It asks a busy service seven times in some 70 seconds, which no setting changes.
+- A limit of turns ends it without a result: the exit code tells.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral import errors
+from corral.agents import qwen_launch
+from corral.agents.api_failures import of_service
+from corral.agents.profile import Agent, Ending, Package, Probe
+from corral.agents.qwen_policy import TOOLS, compile_policy
+from corral.errors import CorralError
+from corral.wire.acp_quirks import Quirks
+from corral.wire.control_frames import Frames
+from corral.wire.control_manners import Manners
+from corral.wire.stream import Translate
+
+_HIDDEN = (*(f'"{name}" not found in registry' for name in TOOLS), 'Tool "mcp__')
+MANNERS = Manners(
+    tools=TOOLS,
+    refusal_signs=("but that permission was declined", *_HIDDEN),
+    error_text="[API Error: ",
+    id_a_block=True,
+    sums_up=True,
+)
+QUIRKS = Quirks(
+    name_from_meta=("toolName",),
+    mcp_prefixes=("mcp__",),
+    denied_signs=MANNERS.refusal_signs,
+    usage="chunks",
+    set_model=None,
+    command_marks=("/",),
+    command_guard="\u2060",
+)
+"""``command_guard``: a word joiner, which no model sees."""
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success; else what went wrong."""
+    finish, said = ending.finish, "\n".join(ending.stderr.strip().splitlines()[-6:])
+    if finish is None:
+        return _without_result(ending, said)
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(f"Qwen Code answered and was killed by signal {ending.signal}")
+    if finish.ok and ending.code not in (0, None):
+        return errors.ProcessFailed(f"Qwen Code reported success but exited with {ending.code}")
+    if finish.ok and not ending.answered:
+        return errors.EmptyAnswer(
+            "Qwen Code ended its turn without any answer",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    if finish.ok:
+        return None
+    message = finish.message or "Qwen Code reported an error without saying which"
+    text = message.removeprefix(MANNERS.error_text).removesuffix("]")
+    return of_service(text.removeprefix("Internal error: "), qwen_launch.KEY_HINT)
+
+
+def _without_result(ending: Ending, said: str) -> CorralError:
+    """The exit code and stderr are all there is."""
+    if ending.code == 53:
+        return errors.TurnLimit(
+            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
+            hint="Raise max_turns (--max-turns), or ask for less.",
+        )
+    if "no saved session found" in said.lower():
+        return errors.ResumeLost("Qwen Code no longer knows the session", hint="Start a new one.")
+    if ending.signal is not None:
+        return errors.KilledBySignal(f"Qwen Code was killed by signal {ending.signal}")
+    if ending.code in (126, 127):
+        return errors.BrokenInstall(said, hint="Install it again: corral agents install qwen")
+    if ending.code == 0:
+        return errors.StreamBroken("Qwen Code exited without a result: the answer may be cut short")
+    return errors.ProcessFailed(f"failed (exit {ending.code}): {said or 'no word of why'}")
+
+
+def translator() -> Translate:
+    from corral.wire.control import Control
+
+    return Control(MANNERS).translate
+
+
+_ALONE = Agent(
+    name="qwen-cli",
+    title="Qwen Code",
+    description="Alibaba's Qwen Code: a process a prompt, words as they come, it can ask",
+    transport="stream",
+    programs=("qwen",),
+    package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
+    frames=Frames,
+    translator=translator,
+    control=MANNERS,
+    compile=compile_policy,
+    launch=qwen_launch.launch,
+    explain=explain,
+    tools=TOOLS,
+    probe=Probe(
+        write=("write_file", {"file_path": "{cwd}/probe.txt", "content": "written by the agent\n"}),
+        shell=("run_shell_command", {"command": "touch shell.txt", "is_background": False}),
+        url_env="OPENAI_BASE_URL",
+        key_env="OPENAI_API_KEY",
+        model="scripted",
+        read=("read_file", {"file_path": "{cwd}/here.txt"}),
+    ),
+    supports=qwen_launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    resumes=True,
+    usage_of_session=True,
+    prompt_limit=qwen_launch.PROMPT_LIMIT,
+    env_family=qwen_launch.ENV_FAMILY,
+    secret_env=qwen_launch.SECRET_ENV,
+    user_settings=".qwen/settings.json",
+    user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),
+    project_files=(".qwen",),
+    noise=("Ripgrep not available", "[perf]"),
+)
+_PEER = replace(
+    _ALONE,
+    name="qwen-acp",
+    aliases=("qwen",),
+    description="Alibaba's Qwen Code as a peer that stays: it asks, and keeps warm",
+    transport="acp",
+    frames=None,
+    translator=None,
+    control=None,
+    launch=qwen_launch.launch_acp,
+    quirks=QUIRKS,
+    mode_at_start=True,
+    model_at_start=True,
+    usage_of_session=False,
+    supports=qwen_launch.SUPPORTS_ACP,
+)
+
+AGENTS = (_PEER, _ALONE)

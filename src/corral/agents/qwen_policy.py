@@ -1,0 +1,126 @@
+"""A policy in Qwen Code's own controls, and in what we answer to its questions.
+
+What shaped this, each seen in runs of the real program (0.24.4):
+
+- Left to itself it takes the mode ``auto``, which writes without a question: the mode is always
+  set. In ``default`` it reads in the workspace and asks for the rest.
+- A command that only reads runs unasked, unless a rule under ``permissions.ask`` names its tool.
+- A rule for ``edit``, ``read_file`` or ``run_shell_command`` is one for all of its kind. So a
+  kind is denied as a whole, and then not offered, or every call of it comes to us.
+- A sub-agent's questions never come to us, and what it may not do is not told: there is none.
+"""
+
+from __future__ import annotations
+
+import json
+
+from corral.agents.profile import Compiled, Row
+from corral.agents.tool_names import check_names
+from corral.events import Json, ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+
+SETTINGS_FILE = "settings.json"
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": ("read_file", "list_directory", "grep_search", "glob", "zoom_image", "lsp"),
+    "write": ("edit", "write_file", "notebook_edit"),
+    "shell": ("run_shell_command", "monitor"),
+    "network": ("web_fetch", "web_search"),
+}
+_HARMLESS = ("todo_write", "task_stop", "exit_plan_mode")
+_NEVER = (
+    "agent",
+    "list_agents",
+    "send_message",
+    "skill",
+    "ask_user_question",
+    "cron_create",
+    "cron_list",
+    "cron_delete",
+    "loop_wakeup",
+    "enter_worktree",
+    "exit_worktree",
+    "enter_plan_mode",
+    "read_mcp_resource",
+    "get_goal",
+    "update_goal",
+    "propose_goal",
+    "report_findings",
+    "record_artifact",
+    "record_source",
+    "artifact",
+    "workflow",
+    "image_gen",
+    "exec",
+    "create_sub_session",
+    "save_memory",
+    "display_image",
+    "task_create",
+    "task_update",
+    "task_list",
+)
+"""They outlive the turn, act without a word to us, or want a person at a terminal."""
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(_NEVER, "other"),
+    **dict.fromkeys(_HARMLESS, "think"),
+    **dict.fromkeys(_TOOLS_OF["read"], "read"),
+    **dict.fromkeys(("grep_search", "glob"), "search"),
+    **dict.fromkeys(_TOOLS_OF["write"], "edit"),
+    **dict.fromkeys(_TOOLS_OF["shell"], "execute"),
+    **dict.fromkeys(_TOOLS_OF["network"], "fetch"),
+}
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of Qwen Code's."""
+    check_names(policy, TOOLS, "Qwen Code", "mcp__", strict=run.strict)
+    rows = tuple(_row(policy, capability) for capability in CAPABILITIES)
+    mode = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
+    deny = [*_NEVER]
+    ask: list[Json] = []
+    for capability, tools in _TOOLS_OF.items() if policy.mode != "native" else ():
+        if _verdict(policy, capability) == "deny":
+            deny += tools
+        elif capability != "read" or policy.read != "allow" or policy.allow_tools is not None:
+            ask += tools
+    ask += [name for name in policy.deny_tools if name not in deny]
+    rules: Json = {"permissions": {"ask": ask}}
+    flags = (*mode, f"--exclude-tools={','.join(deny)}")
+    return Compiled(rows, flags, {SETTINGS_FILE: json.dumps(rules)})
+
+
+def _verdict(policy: Policy, capability: Capability) -> Verdict:
+    if policy.allow_tools is not None:
+        tools = _TOOLS_OF.get(capability, ())
+        listed = [
+            n for n in policy.allow_tools if n in tools or (n.startswith("mcp__") and not tools)
+        ]
+        return "allow" if listed else "deny"
+    if capability == "shell" and any(rule.startswith("allow") for rule in policy.shell_rules):
+        return "ask" if policy.shell != "allow" else "allow"
+    return policy.verdict(capability)
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    if policy.mode == "native":
+        return Row(capability, "ask", "native", "its mode default: it reads, and asks for the rest")
+    verdict, free_shell = _verdict(policy, capability), _verdict(policy, "shell") == "allow"
+    enforcement: Enforcement = "native" if verdict == "deny" else "brokered"
+    notes: list[str] = []
+    if policy.allow_tools is not None:
+        notes.append("allow_tools: listed" if verdict == "allow" else "allow_tools: not listed")
+    elif capability == "read" and verdict == "allow":
+        enforcement = "native"
+        notes.append("outside the workspace what holds for the shell holds for reading")
+    if verdict == "ask":
+        notes.append("put to whoever answers; with nobody there it is denied")
+    if capability == "shell" and policy.shell_rules:
+        notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
+    if free_shell and capability == "network" and verdict == "deny":
+        enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    elif free_shell and verdict != "allow" and capability in ("read", "write"):
+        notes.append(f"a permitted shell can {capability} files all the same")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
