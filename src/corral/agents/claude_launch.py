@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 
+from corral.agents import tool_servers
 from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError
@@ -112,7 +112,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
-    env = {**environment(run, place), **_mcp_secrets(run)}
+    env = {**environment(run, place), **tool_servers.secrets(run)}
     argv = (*place.program, *flags)
     return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
 
@@ -200,9 +200,7 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
     for number, server in enumerate(run.mcp_servers):
         if run.policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny" and not listed:
             continue  # what may not be used is not even started
-        hidden: dict[str, Json] = {
-            name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
-        }
+        hidden: Json = tool_servers.named_secrets(number, server)
         # The caller's functions are declared to the model, not left for it to search for.
         how: dict[str, Json] = {"alwaysLoad": True} if server.name == OWN_SERVER else {}
         if server.url is not None:
@@ -211,15 +209,3 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
             command, *args = server.command
             servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
     return servers
-
-
-def _mcp_secrets(run: Run) -> dict[str, str]:
-    return {
-        _secret_name(number, name): value
-        for number, server in enumerate(run.mcp_servers)
-        for name, value in {**server.env, **server.headers}.items()
-    }
-
-
-def _secret_name(number: int, name: str) -> str:
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

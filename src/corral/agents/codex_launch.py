@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tomllib
 
 from corral.agents.codex_policy import (
@@ -19,6 +18,7 @@ from corral.agents.codex_policy import (
     toml,
 )
 from corral.agents.profile import Launch, Place, image_name
+from corral.agents.tool_servers import secret_name
 from corral.content import McpServer
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import Run
@@ -191,7 +191,7 @@ def _servers(run: Run) -> list[str]:
 def _server(number: int, server: McpServer, more: str = "") -> str:
     """Secret values are named, not written: they travel in the environment."""
     if server.url is not None:
-        pairs = [f"{toml(name)}={toml(_secret(number, name))}" for name in server.headers]
+        pairs = [f"{toml(name)}={toml(secret_name(number, name))}" for name in server.headers]
         how = f"url={toml(server.url)},env_http_headers={{{','.join(pairs)}}}"
     else:
         how = f"command={toml(server.command[0])},args={_list(list(server.command[1:]))}"
@@ -204,16 +204,12 @@ def secrets(run: Run) -> dict[str, str]:
     server's variables on by their names."""
     found: dict[str, str] = {}
     for number, server in enumerate(run.mcp_servers):
-        named = {_secret(number, name): value for name, value in server.headers.items()}
+        named = {secret_name(number, name): value for name, value in server.headers.items()}
         for name, value in {**named, **server.env}.items():
             if found.get(name, value) != value:
                 raise ConfigError(f"two MCP servers want different values of {name}")
             found[name] = value
     return found
-
-
-def _secret(number: int, name: str) -> str:
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
 
 
 def _list(texts: list[str]) -> str:

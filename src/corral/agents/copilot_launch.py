@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import uuid
 
+from corral.agents import tool_servers
 from corral.agents.copilot_failures import KEY_HINT
 from corral.agents.copilot_policy import compile_alone, compile_asking
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
@@ -146,16 +146,14 @@ def _env(run: Run, place: Place) -> dict[str, str]:
     }
     if place.env.get(PROVIDER):
         env["COPILOT_OFFLINE"] = "true"
-    return {**env, **_mcp_secrets(run)}
+    return {**env, **tool_servers.secrets(run)}
 
 
 def _mcp_servers(run: Run) -> dict[str, Json]:
     """Secret values are named, not written: Copilot fills them in from its environment."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        hidden: dict[str, Json] = {
-            name: f"${{{_secret_name(number, name)}}}" for name in {**server.env, **server.headers}
-        }
+        hidden: Json = tool_servers.named_secrets(number, server)
         if server.url is not None:
             where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
         else:
@@ -163,15 +161,3 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
             where = {"type": "local", "command": server.command[0], "args": words, "env": hidden}
         servers[server.name] = {**where, "tools": ["*"]}
     return servers
-
-
-def _mcp_secrets(run: Run) -> dict[str, str]:
-    return {
-        _secret_name(number, name): value
-        for number, server in enumerate(run.mcp_servers)
-        for name, value in {**server.env, **server.headers}.items()
-    }
-
-
-def _secret_name(number: int, name: str) -> str:
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

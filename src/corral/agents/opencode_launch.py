@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 
+from corral.agents import tool_servers
 from corral.agents.opencode_failures import KEY_HINT
 from corral.agents.opencode_policy import permissions, rules_alone
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
@@ -85,7 +85,7 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
         config["mcp"] = _mcp_servers(run)
     return Launch(
         argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config), **_mcp_secrets(run)},
+        env={**_env(run, place, config), **tool_servers.secrets(run)},
         stdin=prompt.encode(),
         files=files,
         notes=notes,
@@ -174,10 +174,7 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
     """Secret values are named, as those of a provider."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        hidden: dict[str, Json] = {
-            name: f"{{env:{_secret_name(number, name)}}}"
-            for name in {**server.env, **server.headers}
-        }
+        hidden: Json = tool_servers.named_secrets(number, server, "{{env:{}}}")
         common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
         if server.url is not None:
             where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}
@@ -191,15 +188,3 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
                 "environment": hidden,
             }
     return servers
-
-
-def _mcp_secrets(run: Run) -> dict[str, str]:
-    return {
-        _secret_name(number, name): value
-        for number, server in enumerate(run.mcp_servers)
-        for name, value in {**server.env, **server.headers}.items()
-    }
-
-
-def _secret_name(number: int, name: str) -> str:
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

@@ -1,6 +1,6 @@
 """Tool servers as settings tell of them: secret values are named there, never written.
 
-The agents that fill in ``${NAME}`` from their environment find the value there.
+The agents fill in what is named from their environment, and find the value there.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from corral.events import Json
 from corral.options import Run
 
 
-def named_secrets(number: int, server: McpServer) -> dict[str, Json]:
-    """What stands in the place of a server's variables, or its headers."""
+def named_secrets(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
+    """What stands in the place of a server's variables, or its headers. ``naming`` is how the
+    agent has a variable's value filled in."""
     hidden = {**server.env, **server.headers}
-    return {name: f"${{{_secret_name(number, name)}}}" for name in hidden}
+    return {name: naming.format(secret_name(number, name)) for name in hidden}
 
 
 def secrets(run: Run) -> Mapping[str, str]:
     """The variables that hold the values."""
     return {
-        _secret_name(number, name): value
+        secret_name(number, name): value
         for number, server in enumerate(run.mcp_servers)
         for name, value in {**server.env, **server.headers}.items()
     }
@@ -37,6 +38,6 @@ def described(number: int, server: McpServer) -> dict[str, Json]:
     return {"command": command, "args": [*args], "env": hidden}
 
 
-def _secret_name(number: int, name: str) -> str:
+def secret_name(number: int, name: str) -> str:
     """A name that an agent's own redaction hides from its shell."""
     return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
