@@ -68,6 +68,12 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
     assert (inspect.getdoc(value) or "").strip()
 
 
+def test_the_two_ways_to_run_take_the_same() -> None:
+    assert inspect.signature(corral.run_sync) == inspect.signature(corral.run)
+    assert inspect.iscoroutinefunction(corral.run)
+    assert not inspect.iscoroutinefunction(corral.run_sync)
+
+
 def test_the_union_of_events_is_whole() -> None:
     for kind in typing.get_args(corral.Event):
         assert getattr(corral.events, kind.__name__) is kind

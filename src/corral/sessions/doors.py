@@ -7,7 +7,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from corral import agents
 from corral.agents import DEFAULT_AGENT
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools import Tool, Tools
     from corral.sessions.until import Until
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -125,37 +126,20 @@ async def run(
     return result.raise_for_status() if check else result
 
 
-def run_sync(
-    agent: str,
-    prompt: str | Prompt | None = None,
-    *,
-    check: bool = False,
-    on_event: Callable[[Event], None] | None = None,
-    ask: Asker | None = None,
-    tools: Sequence[Tool | Callable[..., Any]] | Tools | None = None,
-    output: Any = None,
-    repairs: int = 2,
-    until: Until | None = None,
-    rounds: int = 10,
-    max_tokens: int | None = None,
-    **options: Unpack[Options],
-) -> Result:
+def _taking_what(other: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """For a function that takes what ``other`` does, to type checkers and ``help`` as well."""
+
+    def sign(work: Callable[..., T]) -> Callable[P, T]:
+        vars(work)["__wrapped__"] = other
+        return work
+
+    return sign
+
+
+@_taking_what(run)
+def run_sync(*given: Any, **options: Any) -> Result:
     """``run`` for code that is not async; also inside a running loop, as in a notebook."""
-    work = run(
-        agent,
-        prompt,
-        check=check,
-        on_event=on_event,
-        ask=ask,
-        tools=tools,
-        output=output,
-        repairs=repairs,
-        until=until,
-        rounds=rounds,
-        max_tokens=max_tokens,
-        **options,
-    )
-    return blocking(work)
+    return blocking(run(*given, **options))
 
 
 def available(agent: str) -> bool:
