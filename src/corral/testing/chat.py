@@ -15,6 +15,7 @@ from corral.testing.chat_request import history, system, tools
 from corral.testing.http import Answer, Incoming
 from corral.testing.openai import (
     CREATED,
+    asked,
     credential,
     env,
     error,
@@ -23,13 +24,13 @@ from corral.testing.openai import (
     listed,
     refuse,
     refuse_key,
+    unscripted,
 )
 from corral.testing.request import Call, Request
 from corral.testing.script import Turn, pieces
 from corral.testing.wire import (
     EVENTS,
     JSON,
-    body,
     call_id,
     counts,
     malformed,
@@ -50,21 +51,13 @@ DONE = b"data: [DONE]\n\n"
 def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
     if (models := listed(incoming)) is not None:
         return models
-    if PATH.fullmatch(incoming.path) is None:
-        return None
-    if incoming.verb != "POST":
-        return refuse(405, f"Not allowed: {incoming.verb} {incoming.path}")
-    try:
-        sent = body(incoming)
-    except ValueError as wrong:
-        return refuse(400, f"We could not parse the JSON body of your request. {wrong}")
-    model = sent.get("model")
-    if not isinstance(model, str) or not model:
-        return refuse(400, "You must provide a model parameter.")
+    sent = asked(incoming, PATH, "You must provide a model parameter.")
+    if not isinstance(sent, dict):
+        return sent
     return Request(
         lane=lane,
         method="chat.completions",
-        model=model,
+        model=str(sent["model"]),
         path=incoming.target,
         headers=incoming.headers,
         body=sent,
@@ -72,11 +65,6 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
         history=tuple(history(sent.get("messages"))),
         tools=tuple(tools(sent.get("tools"))),
     )
-
-
-def unscripted(request: Request) -> Turn:
-    """No client is known to call beside its conversation here."""
-    return Turn(text="OK.")
 
 
 def reply(request: Request, turn: Turn) -> Answer:

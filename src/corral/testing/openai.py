@@ -8,8 +8,9 @@ import msgspec
 
 from corral.events import Json
 from corral.testing.http import Answer, Incoming
+from corral.testing.request import Request
 from corral.testing.script import Turn
-from corral.testing.wire import JSON, Headers, bearer, retry_after
+from corral.testing.wire import JSON, Headers, bearer, body, retry_after
 
 LIST = re.compile(r"/+(?:v1/+)?models(?:/([^/:]+))?/?")
 MODELS = ("gpt-5.5", "gpt-5.5-mini")
@@ -37,6 +38,27 @@ def listed(incoming: Incoming) -> Answer | None:
     models: list[Json] = [_model(name) for name in MODELS]
     whole: Json = _model(found[1]) if found[1] else {"object": "list", "data": models}
     return Answer(headers=JSON, pieces=[msgspec.json.encode(whole)])
+
+
+def asked(
+    incoming: Incoming, path: re.Pattern[str], missing: str
+) -> dict[str, Json] | Answer | None:
+    """What was sent to this path, which names a model; or why it is refused, ``missing`` for
+    the lack of one; None for any other path."""
+    if path.fullmatch(incoming.path) is None:
+        return None
+    if incoming.verb != "POST":
+        return refuse(405, f"Not allowed: {incoming.verb} {incoming.path}")
+    try:
+        sent = body(incoming)
+    except ValueError as wrong:
+        return refuse(400, f"We could not parse the JSON body of your request. {wrong}")
+    return sent if sent.get("model") and isinstance(sent["model"], str) else refuse(400, missing)
+
+
+def unscripted(request: Request) -> Turn:
+    """No client is known to call beside its conversation here."""
+    return Turn(text="OK.")
 
 
 def head(mark: str, *, spent: bool = False, reset: float = 0.006) -> Headers:

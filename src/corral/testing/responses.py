@@ -21,6 +21,7 @@ from corral.testing.fields import items
 from corral.testing.http import Answer, Incoming
 from corral.testing.openai import (
     CREATED,
+    asked,
     credential,
     env,
     error,
@@ -28,6 +29,7 @@ from corral.testing.openai import (
     head,
     refuse,
     refuse_key,
+    unscripted,
 )
 from corral.testing.request import Call, Request
 from corral.testing.responses_request import declared, history, system, tools
@@ -35,7 +37,6 @@ from corral.testing.script import Turn, pieces
 from corral.testing.wire import (
     EVENTS,
     JSON,
-    body,
     call_id,
     counts,
     malformed,
@@ -72,21 +73,13 @@ HALF = b'event: response.output_text.delta\ndata: {"type":"response.output_text.
 
 
 def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
-    if PATH.fullmatch(incoming.path) is None:
-        return None
-    if incoming.verb != "POST":
-        return refuse(405, f"Not allowed: {incoming.verb} {incoming.path}")
-    try:
-        sent = body(incoming)
-    except ValueError as wrong:
-        return refuse(400, f"We could not parse the JSON body of your request. {wrong}")
-    model = sent.get("model")
-    if not isinstance(model, str) or not model:
-        return refuse(400, "Missing required parameter: 'model'.")
+    sent = asked(incoming, PATH, "Missing required parameter: 'model'.")
+    if not isinstance(sent, dict):
+        return sent
     return Request(
         lane=lane,
         method="responses",
-        model=model,
+        model=str(sent["model"]),
         path=incoming.target,
         headers=incoming.headers,
         body=sent,
@@ -94,11 +87,6 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
         history=tuple(history(sent.get("input"))),
         tools=tuple(tools(sent.get("tools"))),
     )
-
-
-def unscripted(request: Request) -> Turn:
-    """No client is known to call beside its conversation here."""
-    return Turn(text="OK.")
 
 
 def reply(request: Request, turn: Turn) -> Answer:
