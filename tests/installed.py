@@ -14,7 +14,7 @@ from corral.io import programs
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[1] / ".cache" / "corral")
 """Read before any test moves CORRAL_HOME."""
 
-ON_DEMAND = {"copilot": "copilot-cli", "claude_acp": "claude-acp"}
+ON_DEMAND = {"copilot": "copilot-cli", "claude_acp": "claude-acp", "qwen": "qwen-cli"}
 """Mark → agent, of those that only ``make test AGENTS=all`` installs."""
 MARKS = {"gemini-acp": "gemini_cli", "gemini-cli": "gemini_cli", "claude-acp": "claude_acp"}
 """Of agents whose tests are not marked by the first word of their name."""
