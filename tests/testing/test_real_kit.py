@@ -1,0 +1,94 @@
+"""Every agent of ours against the conformance kit, with its real program; and what the README's
+tables say of it is what was seen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from installed import installed, mark_of
+
+from corral import agents
+from corral.testing import check_agent
+from corral.testing.check import MARKS, Outcome, Row
+from corral.testing.grid import NOT_RUN
+from corral.testing.scenarios import SCENARIOS
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
+TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
+PROGRAMS = {
+    agent.name: bool(agent.programs)
+    for agent in agents.every()
+    if "person" not in agent.capabilities
+}
+"""Agent → whether it has a program to be installed."""
+WIRES = tuple(re.findall(r"^WIRES := (.*)$", MAKEFILE, re.MULTILINE)[0].split())
+
+
+def tables() -> dict[str, dict[str, tuple[Outcome | None, str]]]:
+    """Agent → scenario → what the README says of it: the outcome, and why it is a skip."""
+    part = README.partition("<!-- table")[2].partition("<!-- end")[0]
+    reasons = dict(re.findall(r"^(\d+)\. (.*)$", part, re.MULTILINE))
+    outcomes: dict[str, Outcome] = {mark: outcome for outcome, mark in MARKS.items()}
+    found: dict[str, dict[str, tuple[Outcome | None, str]]] = {}
+    names: list[str] = []
+    for line in part.splitlines():
+        if not line.startswith("| "):
+            continue
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if first not in {scenario.name for scenario in SCENARIOS}:
+            names = cells
+            continue
+        for name, cell in zip(names, cells, strict=True):
+            mark, _, number = cell.partition(" ")
+            told = (None, "") if mark == NOT_RUN else (outcomes[mark], reasons.get(number, ""))
+            found.setdefault(name, {})[first] = told
+    return found
+
+
+TOLD = tables()
+
+
+def seen(row: Row) -> tuple[Outcome, str]:
+    return row.outcome, row.seen if row.outcome == "skip" else ""
+
+
+def cases() -> Iterator[object]:
+    for name, has_program in PROGRAMS.items():
+        marks = [getattr(pytest.mark, mark_of(name))] if has_program else []
+        for tier in TIERS:
+            yield pytest.param(name, tier, marks=marks)
+    for name in WIRES:
+        yield pytest.param(name, "", marks=[])
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    for name in list(os.environ):
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            monkeypatch.delenv(name)
+
+
+def test_the_tables_have_every_agent_and_every_scenario_and_no_failure() -> None:
+    assert sorted(TOLD) == sorted([*PROGRAMS, *WIRES]), "run `make table`"
+    for name, column in TOLD.items():
+        assert list(column) == [scenario.name for scenario in SCENARIOS], name
+        assert "fail" not in {outcome for outcome, _ in column.values()}, name
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "tier"), [*cases()])
+async def test_an_agent_does_what_the_readme_says(name: str, tier: str) -> None:
+    options = {"program": installed(name)} if PROGRAMS.get(name) else {}
+    report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
+    assert not report.failed, report
+    # Of one that was not to be had when the tables were made they say nothing.
+    told = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}
+    if {outcome for outcome, _ in told.values()} != {None}:
+        assert {row.scenario: seen(row) for row in report.rows} == told, "run `make table`"
