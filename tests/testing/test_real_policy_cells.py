@@ -1,0 +1,142 @@
+"""Every cell of every agent's policy table, tried out with its real program: what the table says is
+allowed happens, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemini_cli.hands import notes_server, returned
+from installed import installed, mark_of
+
+import corral
+from corral import agents
+from corral.agents.profile import Agent, Row
+from corral.errors import PolicyNotEnforceable
+from corral.options import Run
+from corral.policy import PRESETS, Policy
+from corral.testing import Call, ModelServer, Request, Turn
+from corral.testing.stage import Stage
+
+AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+POLICIES = {"nothing approved": Policy(), **{str(name): made for name, made in PRESETS.items()}}
+KEEP = {"gemini": "mcp_notes_keep", "opencode": "notes_keep", "copilot": "notes-keep"}
+"""What the tool ``keep`` of the server ``notes`` is called, where not ``mcp__notes__keep``."""
+FETCH: dict[str, tuple[str, dict[str, Any]]] = {
+    "claude-cli": ("WebFetch", {"prompt": "What is there?"}),
+    "opencode-acp": ("webfetch", {"format": "text"}),
+    "opencode-cli": ("webfetch", {"format": "text"}),
+}
+"""What fetches an address. Of the others nothing is shown here: no tool of theirs was seen to
+reach an address of this machine, so that none does so where it is denied would say nothing."""
+
+
+def cases() -> Iterator[object]:
+    for name, agent in AGENTS.items():
+        marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
+        for policy in POLICIES:
+            yield pytest.param(name, policy, marks=marks)
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    for name in list(os.environ):
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            monkeypatch.delenv(name)
+
+
+@contextlib.asynccontextmanager
+async def page() -> AsyncGenerator[tuple[str, list[int]], None]:
+    """An address, and a mark for each time that somebody came there."""
+    came: list[int] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", came
+
+
+def report(agent: Agent, policy: str, **options: Any) -> tuple[Row, ...]:
+    return agent.compile(POLICIES[policy], Run.build(agent.name, options)).report
+
+
+class Model:
+    """Makes one call after the other, whatever becomes of them, and then has done."""
+
+    def __init__(self, calls: list[tuple[str, dict[str, Any]]]) -> None:
+        self.left = calls
+        self.last: Request | None = None
+
+    def __call__(self, request: Request) -> Turn:
+        if not request.tools and not self.left:
+            return Turn(text="x")
+        self.last = request
+        if not self.left:
+            return Turn(text="done")
+        return Turn(calls=[Call(*self.left.pop(0))])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "policy"), [*cases()])
+async def test_what_the_table_allows_happens_and_nothing_else(
+    name: str, policy: str, workspace: Path, tmp_path: Path
+) -> None:
+    agent: Agent = AGENTS[name]
+    told = {row.capability: row for row in report(agent, policy)}
+    assert {row.enforcement for row in told.values()} <= {"native", "brokered"}
+    allowed = {capability for capability, row in told.items() if row.verdict == "allow"}
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (workspace / "here.txt").write_text("seed words\n")
+    family = name.partition("-")[0]
+    servers = [notes_server(notes)] if "mcp_servers" in agent.supports else []
+    options: dict[str, Any] = {"policy": POLICIES[policy], "timeout": 240}
+    if agent.programs:
+        options["program"] = installed(name)
+    with_servers = {row.enforcement for row in report(agent, policy, mcp_servers=servers)}
+    if with_servers - {"native", "brokered"}:
+        with pytest.raises(PolicyNotEnforceable, match="mcp="):
+            await corral.run(name, "x", **{**options, "cwd": workspace, "mcp_servers": servers})
+        servers = []
+    if servers:
+        options["mcp_servers"] = servers
+    async with ModelServer() as server, page() as (address, came):
+        stage = Stage(name, agent, server, workspace, options={}, scenario=policy)
+        calls = [stage.probe.write, stage.probe.shell]
+        if stage.probe.read is not None:
+            calls.insert(0, stage.probe.read)
+        if servers:
+            calls.append((KEEP.get(family, "mcp__notes__keep"), {"text": "remember"}))
+        if name in FETCH:
+            tool, given = FETCH[name]
+            calls.append((tool, {**given, "url": address}))
+        model = Model(calls)
+        async with corral.session(name, **stage.scripted(model, **options)) as session:
+            for _ in range(10):  # with some a refusal ends the turn
+                result = await session.run("do it")
+                if not model.left:
+                    break
+    assert not model.left, result.error
+    assert model.last is not None
+    happened = {
+        "write": (workspace / "probe.txt").exists(),
+        "shell": (workspace / "shell.txt").exists(),
+    }
+    if stage.probe.read is not None:
+        happened["read"] = "seed words" in returned(model.last)
+    if servers:
+        happened["mcp"] = (notes / "note.txt").exists()
+    if name in FETCH:
+        happened["network"] = bool(came)
+    assert happened == {key: key in allowed for key in happened}, (result.error, result.denied)
