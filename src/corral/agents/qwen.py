@@ -62,6 +62,10 @@ def explain(ending: Ending) -> CorralError | None:
         return None
     message = finish.message or "Qwen Code reported an error without saying which"
     text = message.removeprefix(MANNERS.error_text).removesuffix("]")
+    if text.startswith("Operation cancelled"):
+        return errors.Interrupted("the turn was stopped")
+    if "empty response" in text:
+        return errors.EmptyAnswer(text, hint="Often transient: try again.")
     return of_service(text.removeprefix("Internal error: "), qwen_launch.KEY_HINT)
 
 

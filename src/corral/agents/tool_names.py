@@ -14,7 +14,8 @@ def check_names(
     """Raises ``PolicyError`` for a name that is nearly one. Another agent's is left out where
     that takes a right away; where it would leave one, ``strict`` refuses it."""
     for where in ("allow_tools", "deny_tools"):
-        for name in getattr(policy, where) or ():
+        names: tuple[str, ...] = getattr(policy, where) or ()
+        for name in names:
             if name in tools or name.startswith(mcp_prefix):
                 continue
             from difflib import get_close_matches

@@ -1,0 +1,260 @@
+"""How Qwen Code is started, what the policy becomes, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from corral import McpServer, Policy, agents, errors
+from corral.agents.profile import Ending, Launch, Place
+from corral.options import Run
+from corral.wire.stream import Finish
+
+ALONE, PEER = agents.find("qwen-cli"), agents.find("qwen-acp")
+NONE: set[str] = set()
+KEY = {"OPENAI_API_KEY": "canary-key-in-env"}
+NOTES = McpServer("notes", command=("notes", "--here"), env={"TOKEN": "canary-token"})
+
+
+def launch(
+    *,
+    env: dict[str, str] = KEY,
+    prompt: str = "hello",
+    resume: str | None = None,
+    project_files: tuple[str, ...] = (),
+    peer: bool = False,
+    **options: Any,
+) -> Launch:
+    place = Place(
+        program=("/opt/qwen",),
+        version="0.24.4",
+        cwd="/work/repo",
+        home="/state/s1/home",
+        tmp="/state/s1/tmp",
+        env=env,
+        project_files=project_files,
+    )
+    agent = PEER if peer else ALONE
+    if resume is not None:
+        options["resume"] = resume
+    return agent.launch(Run.build(agent.name, options), place, prompt, resume)
+
+
+def value(started: Launch, flag: str) -> str | None:
+    found = [word.partition("=")[2] for word in started.argv if word.startswith(f"{flag}=")]
+    return found[0] if found else None
+
+
+def excluded(started: Launch) -> set[str]:
+    return set((value(started, "--exclude-tools") or "").split(","))
+
+
+def settings(started: Launch) -> dict[str, Any]:
+    path = started.env["QWEN_CODE_SYSTEM_SETTINGS_PATH"]
+    return json.loads(started.files[path.removeprefix("/state/s1/home/")])  # type: ignore[no-any-return]
+
+
+def mode(started: Launch) -> str:
+    return started.argv[started.argv.index("--approval-mode") + 1]
+
+
+@pytest.mark.parametrize("peer", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (Policy(), "default"),
+        (Policy.full(), "default"),
+        (Policy.native(), "default"),
+        (Policy.plan(), "plan"),
+    ],
+)
+def test_the_mode_is_always_set_for_its_own_writes_in_silence(
+    policy: Policy, wanted: str, peer: bool
+) -> None:
+    assert mode(launch(policy=policy, peer=peer)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("policy", "hidden", "asked"),
+    [
+        (Policy(), NONE, {"edit", "run_shell_command", "web_fetch"}),
+        (Policy.read_only(), {"edit", "write_file", "run_shell_command", "web_fetch"}, NONE),
+        (Policy.edits(), {"run_shell_command", "web_fetch"}, {"edit", "write_file"}),
+        (Policy.full(), NONE, {"edit", "run_shell_command", "web_fetch"}),
+        (Policy(read="deny"), {"read_file", "glob"}, {"edit"}),
+        (Policy(read="ask"), NONE, {"read_file", "glob", "edit"}),
+        (Policy(allow_tools=("glob",)), {"edit", "run_shell_command"}, {"read_file", "glob"}),
+        (Policy(shell="deny", shell_rules=("allow git *",)), NONE, {"run_shell_command"}),
+        (Policy(deny_tools=("glob",)), NONE, {"glob"}),
+    ],
+)
+def test_what_is_denied_is_not_offered_and_the_rest_comes_to_us(
+    policy: Policy, hidden: set[str], asked: set[str]
+) -> None:
+    started = launch(policy=policy)
+    rules = settings(started)["permissions"]
+    assert hidden <= excluded(started)
+    assert asked <= set(rules["ask"])
+    assert not set(rules["ask"]) & excluded(started)
+    assert {"agent", "skill", "send_message"} <= excluded(started)
+
+
+@pytest.mark.parametrize(
+    ("policy", "capability", "verdict", "enforcement"),
+    [
+        (Policy(), "read", "allow", "native"),
+        (Policy(), "write", "ask", "brokered"),
+        (Policy(), "shell", "ask", "brokered"),
+        (Policy.read_only(), "write", "deny", "native"),
+        (Policy.edits(), "write", "allow", "brokered"),
+        (Policy(shell="allow", network="deny"), "network", "deny", "impossible"),
+        (Policy(shell="deny", shell_rules=("allow git *",)), "shell", "ask", "brokered"),
+        (Policy(allow_tools=("edit",)), "write", "allow", "brokered"),
+        (Policy(allow_tools=("edit",)), "shell", "deny", "native"),
+        (Policy(allow_tools=("mcp__a__b",)), "mcp", "allow", "brokered"),
+    ],
+)
+def test_the_report_tells_how_it_is_kept(
+    policy: Policy, capability: str, verdict: str, enforcement: str
+) -> None:
+    rows = {row.capability: row for row in ALONE.compile(policy, Run.build("qwen-cli")).report}
+    row = next(row for name, row in rows.items() if name == capability)
+    assert (row.verdict, row.enforcement) == (verdict, enforcement)
+
+
+def test_a_tool_name_that_is_nearly_one_is_an_error() -> None:
+    with pytest.raises(errors.PolicyError, match="write_file"):
+        launch(policy=Policy(deny_tools=("writefile",)))
+    with pytest.raises(errors.PolicyError, match="do nothing"):
+        launch(policy=Policy(deny_tools=("Bash",)))
+    launch(policy=Policy(deny_tools=("Bash",)), strict=False)
+
+
+def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() -> None:
+    started = launch()
+    told = settings(started)
+    assert started.env["QWEN_HOME"] == "/state/s1/home/.qwen"
+    assert told["security"]["folderTrust"]["enabled"] is True
+    assert told["disableAllHooks"] is True
+    assert told["mcp"] == {"allowed": ["none"]}
+    assert value(started, "--extensions") == "none"
+    assert json.loads(started.files[".qwen/settings.json"]) == {}
+    theirs = settings(launch(inherit="project", project_files=("/work/repo/.qwen",)))
+    assert theirs["security"]["folderTrust"]["enabled"] is False
+    assert "disableAllHooks" not in theirs
+    assert value(launch(inherit="user"), "--extensions") is None
+
+
+def test_tool_servers_need_trust_and_are_refused_where_that_would_obey_the_repository() -> None:
+    started = launch(mcp_servers=[NOTES], policy=Policy(mcp="allow"))
+    told = settings(started)
+    assert told["security"]["folderTrust"]["enabled"] is False
+    assert told["mcpServers"]["notes"]["command"] == "notes"
+    assert "canary-token" not in json.dumps(told)
+    assert "canary-token" in started.env.values()
+    denied = settings(launch(mcp_servers=[NOTES], policy=Policy(mcp="deny")))
+    assert denied["mcpServers"] == {}
+    with pytest.raises(errors.UntrustedFolder, match="qwen"):
+        launch(mcp_servers=[NOTES], project_files=("/work/repo/.qwen",))
+
+
+def test_what_a_dot_env_could_set_is_set_already() -> None:
+    assert launch().env["OPENAI_BASE_URL"] == "https://api.openai.com/v1"
+    mine = launch(env={**KEY, "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
+    assert mine.env["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
+    assert (mine.env["QWEN_TLS_INSECURE"], mine.env["NODE_TLS_REJECT_UNAUTHORIZED"]) == ("0", "1")
+
+
+def test_the_key_that_is_there_chooses_the_service() -> None:
+    both = launch(env={**KEY, "ANTHROPIC_API_KEY": "canary-other"})
+    assert value(both, "--auth-type") == "openai"
+    assert both.hidden_env == {"ANTHROPIC_API_KEY"}
+    assert value(launch(env={"ANTHROPIC_API_KEY": "k"}), "--auth-type") == "anthropic"
+    with pytest.raises(errors.AuthenticationFailed, match="no key"):
+        launch(env={})
+
+
+@pytest.mark.parametrize("prompt", ["/help me", "mail me@example.com", "see @seed.txt"])
+def test_a_prompt_it_would_act_on_travels_as_a_command(prompt: str) -> None:
+    started = launch(prompt=prompt)
+    name = started.stdin.decode().removeprefix("/")
+    assert json.dumps(prompt) in started.files[f".qwen/commands/{name}.toml"]
+    assert launch(prompt="plain words").stdin == b"plain words"
+
+
+def test_options_become_flags_and_settings() -> None:
+    started = launch(
+        model="qwen3",
+        resume="s-1",
+        fork=True,
+        max_turns=3,
+        system_prompt="kind",
+        include_directories=("lib",),
+        reasoning_effort="high",
+    )
+    assert value(started, "--model") == "qwen3"
+    assert value(started, "--resume") == "s-1"
+    assert "--fork-session" in started.argv
+    assert value(started, "--max-session-turns") == "3"
+    assert value(started, "--append-system-prompt") == "kind"
+    assert value(started, "--add-dir") == "/work/repo/lib"
+    assert settings(started)["model"]["reasoningEffort"] == "high"
+    with pytest.raises(errors.ConfigError, match="minimal"):
+        launch(reasoning_effort="minimal")
+    assert launch(peer=True).argv[-1] == "--acp"
+
+
+@pytest.mark.parametrize("option", ["images", "max_budget_usd", "output_schema", "retries"])
+def test_what_it_cannot_do_alone_is_not_claimed(option: str) -> None:
+    assert option not in ALONE.supports
+
+
+def ended(
+    finish: Finish | None, *, code: int | None = 0, signal: int | None = None, stderr: str = ""
+) -> errors.CorralError | None:
+    run = Run.build("qwen-cli", {"max_turns": 3})
+    answered = finish is not None and finish.ok
+    return ALONE.explain(
+        Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run)
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("[API Error: 401 Incorrect API key provided]", errors.AuthenticationFailed),
+        ("Internal error: 401 no", errors.AuthenticationFailed),
+        ("[API Error: 403 Forbidden]", errors.AccessDenied),
+        ("[API Error: 404 The model `x` does not exist]", errors.ModelNotFound),
+        ("[API Error: 429 Too many requests]", errors.RateLimited),
+        ("[API Error: 429 You exceeded your quota]", errors.QuotaSpent),
+        ("[API Error: 500 oh no]", errors.ServerFailed),
+        ("[API Error: 400 maximum context length is 8]", errors.ContextLengthExceeded),
+        ("[API Error: 400 bad field]", errors.InvalidRequest),
+        ("[API Error: Connection error. (cause: fetch failed)]", errors.NetworkFailed),
+        ("Operation cancelled.", errors.Interrupted),
+        ("Model stream ended with empty response text.", errors.EmptyAnswer),
+        ("something else", errors.ProcessFailed),
+    ],
+)
+def test_what_the_service_said_is_one_error(said: str, kind: type[errors.CorralError]) -> None:
+    assert type(ended(Finish(ok=False, message=said), code=1)) is kind
+
+
+def test_how_it_ended_without_a_result_is_told() -> None:
+    assert ended(Finish(ok=True)) is None
+    assert type(ended(None, code=53)) is errors.TurnLimit
+    assert type(ended(None, code=1, stderr="No saved session found with ID x")) is errors.ResumeLost
+    assert type(ended(None, code=None, signal=15)) is errors.KilledBySignal
+    assert type(ended(None, code=127)) is errors.BrokenInstall
+    assert type(ended(None, code=0)) is errors.StreamBroken
+    assert type(ended(None, code=1, stderr="odd")) is errors.ProcessFailed
+    assert type(ended(Finish(ok=True), code=1)) is errors.ProcessFailed
+    assert type(ended(Finish(ok=True), signal=9, code=None)) is errors.KilledBySignal
+
+
+def test_a_probe_is_told_where_it_is() -> None:
+    assert ALONE.probe is not None
+    assert ALONE.probe.at("/here").write[1]["file_path"] == "/here/probe.txt"
