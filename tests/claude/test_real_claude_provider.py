@@ -91,7 +91,7 @@ def test_its_other_keys_reach_it(
 
     endless = [Turn(calls=[read("nope")], usage={"input": 90_000, "output": 900}, repeat="forever")]
     made = provider(claude, monkeypatch, endless, max_turns=2)
-    with pytest.raises(ProviderError, match="claude-code: .*the turn limit of 2 was"):
+    with pytest.raises(ProviderError, match=r"claude-code: .*the turn limit of 2 was"):
         made.generate("do it", {"project_root": workspace})
     made = provider(claude, monkeypatch, endless, max_budget_usd=0.01)
     with pytest.raises(ProviderError, match=r"claude-code: .*the budget of \$0.01 is spent"):

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar
 
 import pytest
-from codex.tools import KEY
-from laws import lawful
+from installed import installed
+from real_agents import KEY, RealAgent, forget_keys
 
-import corral
-from corral import agents
-from corral.events import Event
-from corral.io import programs
 from corral.keywords import Options
-from corral.result import Result, fold
-from corral.testing import Lane, ModelServer, Request, Turn
+from corral.testing import ModelServer
 
-MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[2] / ".cache" / "corral")
-"""Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
+
+class Codex(RealAgent):
+    agent = "codex"
+    usual: ClassVar[Options] = {"model": "gpt-5.5", "retries": 1}
+
+    def env(self, url: str) -> dict[str, str]:
+        return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}
 
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in agents.find("codex").env_family:
-        monkeypatch.delenv(name, raising=False)
-
-
-def installed(name: str) -> str:
-    """Missing npm skips; a missing install beside it fails."""
-    agent = agents.find(name)
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip(f"npm is missing: the real {agent.title} cannot be installed")
-    with pytest.MonkeyPatch.context() as patching:
-        patching.setenv("CORRAL_HOME", MANAGED)
-        program = programs.managed_program(agent)
-    if not program.exists():
-        pytest.fail(f"{agent.name} is not installed at {program}: run `make agents`")
-    return str(program)
+    forget_keys("codex", monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -49,49 +33,11 @@ def codex_program() -> str:
     return installed("codex")
 
 
-class Codex:
-    def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
-        self.program = program
-        self.server = server
-        self.workspace = workspace
-        self._name = name
-        self._count = 0
-        self.lane: Lane
-        """Of the last conversation."""
-
-    @property
-    def requests(self) -> list[Request]:
-        return self.lane.requests
-
-    def options(self, script: Sequence[Turn], **options: Unpack[Options]) -> Options:
-        """The options that lead a run to this script."""
-        self._count += 1
-        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
-        whole: Options = {
-            "cwd": self.workspace,
-            "model": "gpt-5.5",
-            "program": self.program,
-            "timeout": 90,
-            "retries": 1,
-            **options,
-            "env": {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{self.lane.url}/v1"},
-        }
-        return whole
-
-    async def events(self, script: Sequence[Turn], **options: Unpack[Options]) -> list[Event]:
-        async with corral.session("codex", **self.options(script, **options)) as session:
-            return lawful([event async for event in session.prompt("do it")])
-
-    async def run(self, script: Sequence[Turn], **options: Unpack[Options]) -> Result:
-        return fold(await self.events(script, **options))
-
-
 @pytest.fixture
 def codex(
     codex_program: str, model_server: ModelServer, workspace: Path, request: pytest.FixtureRequest
 ) -> Codex:
-    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
-    return Codex(codex_program, model_server, workspace, name)
+    return Codex(codex_program, model_server, workspace, request.node.nodeid)
 
 
 @pytest.fixture

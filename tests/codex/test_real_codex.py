@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import shutil
 import uuid
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from codex.tools import KEY, shell, write
+from codex.tools import shell, write
 from gemini_cli.hands import bell, holding, names, running, sent
 from laws import lawful
+from real_agents import KEY, cancelled_at_work
 
 import corral
 from corral import Policy, errors, fold
@@ -210,16 +210,7 @@ async def test_cancelling_ends_the_running_command_and_all_it_started(
         command = f"sleep {sign} & setsid sleep {sign} & echo up > {rung.path}; sleep {sign}"
         options = codex.options([Turn(calls=[shell(command)])], policy="all")
         async with corral.session("codex", **options) as session:
-            turn = session.prompt("do it")
-            reading = asyncio.create_task(turn.collect())
-            await asyncio.to_thread(rung.wait)
-            assert running(sign)
-            turn.cancel()
-            async with asyncio.timeout(30):
-                result = await reading
-                while running(sign):
-                    await asyncio.to_thread(str)
-    assert result.status == "interrupted"
+            await cancelled_at_work(session, sign, rung, at_once=False)
     assert running(str(tmp_path)) == []
 
 
@@ -230,15 +221,7 @@ async def test_a_command_in_the_sandbox_ends_with_it(codex: Codex, workspace: Pa
         policy = Policy(write="allow", shell="allow")
         options = codex.options([Turn(calls=[shell(command)])], policy=policy)
         async with corral.session("codex", **options) as session:
-            turn = session.prompt("do it")
-            reading = asyncio.create_task(turn.collect())
-            await asyncio.to_thread(rung.wait)
-            turn.cancel()
-            async with asyncio.timeout(30):
-                result = await reading
-                while running(sign):
-                    await asyncio.to_thread(str)
-    assert result.status == "interrupted"
+            await cancelled_at_work(session, sign, rung, at_once=False)
     assert names(workspace) == ["bell"]
 
 

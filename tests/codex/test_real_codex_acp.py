@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from codex.conftest import installed
 from codex.tools import shell, write
 from gemini_cli.hands import names, refused, returned, running, steps
+from installed import installed
 from laws import lawful
 
 import corral

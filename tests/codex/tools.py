@@ -7,8 +7,6 @@ from pathlib import Path
 from corral.agents.codex_policy import patch
 from corral.testing import Call
 
-KEY = "canary-key-0123456789abcdef"
-
 
 def shell(command: str) -> Call:
     return Call("exec_command", {"cmd": command})

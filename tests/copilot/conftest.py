@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar
 
 import pytest
 from installed import managed
+from real_agents import KEY, RealAgent, forget_keys
 
-from corral import agents
 from corral.keywords import Options
-from corral.testing import Lane, ModelServer, Request, Turn
+from corral.testing import ModelServer
 
-AGENT = agents.find("copilot-cli")
-KEY = "canary-key-0123456789abcdef"
+
+class Copilot(RealAgent):
+    agent = "copilot-cli"
+    usual: ClassVar[Options] = {"model": "scripted"}
+    cache: Path
+
+    def env(self, url: str) -> dict[str, str]:
+        return {
+            "COPILOT_PROVIDER_API_KEY": KEY,
+            "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+            "COPILOT_CACHE_HOME": str(self.cache),
+        }
 
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AGENT.env_family:
-        monkeypatch.delenv(name, raising=False)
+    forget_keys("copilot-cli", monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -29,39 +37,10 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("copilot-cache")
 
 
-class Copilot:
-    def __init__(self, server: ModelServer, workspace: Path, cache: Path, name: str) -> None:
-        self.server = server
-        self.workspace = workspace
-        self._cache = cache
-        self._name = name
-        self.lane: Lane
-
-    @property
-    def requests(self) -> list[Request]:
-        return self.lane.requests
-
-    def options(self, script: Sequence[Turn], **options: Unpack[Options]) -> Options:
-        """The options that lead a run to this script."""
-        self.lane = self.server.lane(self._name, script)
-        whole: Options = {
-            "cwd": self.workspace,
-            "model": "scripted",
-            "program": managed("copilot-cli"),
-            "timeout": 90,
-            **options,
-            "env": {
-                "COPILOT_PROVIDER_API_KEY": KEY,
-                "COPILOT_PROVIDER_BASE_URL": f"{self.lane.url}/v1",
-                "COPILOT_CACHE_HOME": str(self._cache),
-            },
-        }
-        return whole
-
-
 @pytest.fixture
 def copilot(
     model_server: ModelServer, workspace: Path, unpacked: Path, request: pytest.FixtureRequest
 ) -> Copilot:
-    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
-    return Copilot(model_server, workspace, unpacked, name)
+    made = Copilot(managed("copilot-cli"), model_server, workspace, request.node.nodeid)
+    made.cache = unpacked
+    return made

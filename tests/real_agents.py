@@ -1,0 +1,112 @@
+"""The real agents, each led to a scripted model of its own, and scenes that all of them play."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeAlias, Unpack
+
+import pytest
+from gemini_cli.hands import Bell, running
+from laws import lawful
+
+import corral
+from corral import Session, agents
+from corral.events import Event
+from corral.keywords import Options
+from corral.result import Result, fold
+from corral.sessions.broker import Asker
+from corral.testing import Lane, ModelServer, Request, Turn
+
+KEY = "canary-key-0123456789abcdef"
+
+Script: TypeAlias = Sequence[Turn] | Callable[[Request], Turn]
+
+
+class RealAgent:
+    """Of a subclass: which agent, how it is led to a model, and what its runs have besides."""
+
+    agent: ClassVar[str]
+    usual: ClassVar[Options] = {}
+
+    def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
+        self.program = program
+        self.server = server
+        self.workspace = workspace
+        self._name = "".join(c if c.isalnum() else "-" for c in name)
+        self._count = 0
+        self.lane: Lane
+        """Of the last conversation."""
+
+    def env(self, url: str) -> dict[str, str]:
+        """The variables that lead it to a model at this address."""
+        raise NotImplementedError
+
+    @property
+    def requests(self) -> list[Request]:
+        return self.lane.requests
+
+    @property
+    def failures(self) -> list[str]:
+        """What its last conversation asked for against the script; the server is everybody's."""
+        return [failure for failure in self.server.failures if self.lane.name in failure]
+
+    def options(self, script: Script, **options: Unpack[Options]) -> Options:
+        """The options that lead a run to this script."""
+        self._count += 1
+        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
+        whole: Options = {
+            "cwd": self.workspace,
+            "program": self.program,
+            "timeout": 90,
+            **self.usual,
+            **options,
+            "env": {**self.env(self.lane.url), **options.get("env", {})},
+        }
+        return whole
+
+    async def events(
+        self,
+        script: Script,
+        prompt: str = "do it",
+        ask: Asker | None = None,
+        **options: Unpack[Options],
+    ) -> list[Event]:
+        whole = self.options(script, **options)
+        async with corral.session(self.agent, ask=ask, **whole) as session:
+            return lawful([event async for event in session.prompt(prompt)])
+
+    async def run(
+        self,
+        script: Script,
+        prompt: str = "do it",
+        ask: Asker | None = None,
+        **options: Unpack[Options],
+    ) -> Result:
+        return fold(await self.events(script, prompt, ask, **options))
+
+
+def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
+    """None of the machine's own reaches the agent."""
+    for name in agents.find(agent).env_family:
+        patch.delenv(name, raising=False)
+
+
+async def cancelled_at_work(
+    session: Session, sign: str, rung: Bell, *, at_once: bool = True
+) -> Result:
+    """A turn that is cancelled when its command has rung. Of the command, which has ``sign``
+    in its line, nothing is left then; ``at_once`` or, of a peer that ends it by itself, soon."""
+    turn = session.prompt("do it")
+    reading = asyncio.create_task(turn.collect())
+    await asyncio.to_thread(rung.wait)
+    assert running(sign)
+    turn.cancel()
+    async with asyncio.timeout(30):
+        result = await reading
+        while running(sign) and not at_once:
+            await asyncio.to_thread(str)
+    assert running(sign) == []
+    assert result.status == "interrupted"
+    return result
