@@ -222,12 +222,16 @@ def _end_of(popen: subprocess.Popen[bytes]) -> int:
     os.set_blocking(heard, False)
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _wake)
     while (code := popen.poll()) is None:
         select.select([heard], [], [])
         with contextlib.suppress(BlockingIOError):
             os.read(heard, CHUNK)
     return code
+
+
+def _wake(_number: int, _frame: object) -> None:
+    """A signal without a handler would not be heard."""
 
 
 def _read(fd: int) -> bytes:
