@@ -12,7 +12,7 @@ from corral.agents.profile import Ending, Launch, Place
 from corral.options import Run
 from corral.wire.stream import Finish
 
-AGENT = agents.find("claude")
+AGENT, PEER = agents.find("claude"), agents.find("claude-acp")
 NONE: set[str] = set()
 KEY = {"ANTHROPIC_API_KEY": "canary-key-in-env"}
 
@@ -23,6 +23,7 @@ def launch(
     prompt: str = "hello",
     resume: str | None = None,
     at: dict[str, Any] | None = None,
+    peer: bool = False,
     **options: Any,
 ) -> Launch:
     values: dict[str, Any] = {
@@ -34,7 +35,8 @@ def launch(
         "env": env,
         **(at or {}),
     }
-    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), prompt, resume)
+    agent = PEER if peer else AGENT
+    return agent.launch(Run.build(agent.name, options), Place(**values), prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:
@@ -68,6 +70,9 @@ def test_its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_add
     assert {started.env["TMPDIR"], started.env["CLAUDE_CODE_TMPDIR"]} == {"/state/tmp"}
     assert json.loads(started.files["settings.json"])["skipWebFetchPreflight"] is True
     assert "skipWebFetchPreflight" not in launch().files["settings.json"]
+    elsewhere = launch(peer=True, env={**KEY, "ANTHROPIC_BASE_URL": "http://host"})
+    assert "skipWebFetchPreflight" in json.dumps(dict(elsewhere.session_meta))
+    assert "skipWebFetchPreflight" not in json.dumps(dict(launch(peer=True).session_meta))
 
 
 def test_no_secret_is_in_the_arguments_or_the_files() -> None:

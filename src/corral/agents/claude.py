@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from corral.agents import claude_failures, claude_launch, claude_policy
 from corral.agents.profile import Agent, Package, Probe
 from corral.events import Json
-from corral.options import Run
 from corral.wire.acp_quirks import Quirks
 from corral.wire.control_frames import Frames
 from corral.wire.control_manners import Manners
@@ -96,13 +95,6 @@ QUIRKS = Quirks(
 )
 
 
-def for_run(run: Run) -> Agent:
-    """The bridge is told the policy with each session."""
-    options = claude_policy.options_acp(run.policy, run)
-    meta = {"claudeCode": {"options": options}}
-    return replace(_PEER, quirks=replace(QUIRKS, session_meta=meta))
-
-
 _PEER = replace(
     _HEADLESS,
     name="claude-acp",
@@ -118,7 +110,6 @@ _PEER = replace(
     launch=claude_launch.launch_acp,
     explain=claude_failures.explain_acp,
     quirks=QUIRKS,
-    for_run=for_run,
     model_at_start=True,
     supports=claude_launch.SUPPORTS_ACP,
     user_files=(),

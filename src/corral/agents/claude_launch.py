@@ -10,7 +10,7 @@ import json
 import os
 
 from corral.agents import tool_servers
-from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy
+from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy, options_acp
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.events import Json
@@ -98,11 +98,9 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     said = _auth(place)
     compiled = compile_policy(run.policy, run)
     files = dict(compiled.files)
-    settings = json.loads(files.get(SETTINGS_FILE, "{}"))
-    if place.env.get("ANTHROPIC_BASE_URL"):
-        # It would ask the maker's own service about the address first, which is not there.
-        settings["skipWebFetchPreflight"] = True
-    files[SETTINGS_FILE] = json.dumps(settings)
+    files[SETTINGS_FILE] = json.dumps(
+        {**json.loads(files.get(SETTINGS_FILE, "{}")), **_of_addresses(place)}
+    )
     flags = [
         *("--print", "--verbose", "--include-partial-messages", "--forward-subagent-text"),
         *("--output-format", "stream-json", "--input-format", "stream-json"),
@@ -118,12 +116,26 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
 
 
 def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
-    """The bridge: prompts, sessions and most options come to it by the protocol."""
+    """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
+    with each session."""
     said = _auth(place)
+    options = options_acp(run.policy, run, _of_addresses(place))
     env = {**environment(run, place), "NO_BROWSER": "1"}
     if run.model is not None:
         env["ANTHROPIC_MODEL"] = run.model
-    return Launch(argv=place.program, env=env, stdin=b"", notes=(said,))
+    return Launch(
+        argv=place.program,
+        env=env,
+        stdin=b"",
+        session_meta={"claudeCode": {"options": options}},
+        notes=(said,),
+    )
+
+
+def _of_addresses(place: Place) -> dict[str, Json]:
+    """It asks the maker's own service about an address before it goes there. That service is
+    not there for whoever has the model elsewhere, and then nothing would be fetched."""
+    return {"skipWebFetchPreflight": True} if place.env.get("ANTHROPIC_BASE_URL") else {}
 
 
 def environment(run: Run, place: Place) -> dict[str, str]:

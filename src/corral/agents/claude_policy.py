@@ -85,9 +85,10 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
     return Compiled(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
 
 
-def options_acp(policy: Policy, run: Run) -> dict[str, Json]:
+def options_acp(policy: Policy, run: Run, settings: dict[str, Json]) -> dict[str, Json]:
     """The same for the bridge, which takes the options of the maker's SDK. Its questions do
-    not tell where a path leads, so a wall of Claude Code's own keeps its tools inside."""
+    not tell where a path leads, so a wall of Claude Code's own keeps its tools inside.
+    ``settings`` are what it is to know beside the policy."""
     options: dict[str, Json] = {
         "settingSources": [],
         "strictMcpConfig": True,
@@ -95,12 +96,12 @@ def options_acp(policy: Policy, run: Run) -> dict[str, Json]:
         "promptSuggestions": False,  # each costs a call of the model, and nobody sees it
     }
     if policy.mode == "native":
-        return options
+        return {**options, "settings": settings}
     offered, hidden, allow, rules = _controls(policy, run)
     options |= {"tools": [*offered], "disallowedTools": [*hidden], "allowedTools": [*allow]}
     if not policy.is_unlimited:
         options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*policy.writable]}
-    return {**options, "settings": {"permissions": rules}}
+    return {**options, "settings": {"permissions": rules, **settings}}
 
 
 def _controls(policy: Policy, run: Run) -> tuple[list[str], list[str], list[str], dict[str, Json]]:

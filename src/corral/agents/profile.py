@@ -114,6 +114,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The vendor's, where it is chosen here and not by the agent."""
     report: str | None = None
     """A file that the agent writes at its end, for ``read_report``."""
+    session_meta: Mapping[str, Json] = {}
+    """What goes along with each session that a peer is asked to open, as its ``_meta``."""
     notes: tuple[str, ...] = ()
     """What was chosen on the caller's behalf, in a sentence each."""
 

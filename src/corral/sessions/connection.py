@@ -75,6 +75,7 @@ class Connection:
         self = cls(prepared, eraser)
         launch = prepared.agent.launch(prepared.run, prepared.place(kept.folder), "", None)
         furnish(launch, prepared, kept)
+        self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
         self.argv = tuple(eraser.clean_text(word) for word in launch.argv)
         self._process = await Process.start(

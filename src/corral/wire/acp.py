@@ -16,7 +16,7 @@ write. Nothing here waits, and no bytes of the agent's are a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -60,6 +60,8 @@ class Acp:
         limit: int = LIMIT,
     ) -> None:
         self.quirks = quirks
+        self.session_meta: Mapping[str, Json] = {}
+        """What goes along with each session that is opened, as its ``_meta``."""
         self._peer = Peer(SessionUpdate, clean=clean, limit=limit)
         self._offer = Offer()
         self._conversations: dict[str, Conversation] = {}
@@ -93,9 +95,8 @@ class Acp:
     def _session(
         self, cwd: str, servers: Iterable[McpServer], session_id: str = ""
     ) -> dict[str, Json]:
-        meta = self.quirks.session_meta
         params = acp_requests.session(cwd, servers, session_id)
-        return {**params, "_meta": dict(meta)} if meta else params
+        return {**params, "_meta": dict(self.session_meta)} if self.session_meta else params
 
     def load_session(
         self, session_id: str, cwd: str, servers: Iterable[McpServer] = (), *, replay: bool = False

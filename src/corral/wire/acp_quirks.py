@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -54,8 +53,6 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """A model that is not listed cannot be used."""
     denied_signs: tuple[str, ...] = ()
     """What the failure of a call holds that the agent's own rules refused, or that is hidden."""
-    session_meta: Mapping[str, Any] = {}
-    """What goes along with a session that is opened, as its ``_meta``."""
     set_model: Literal["session/set_model", "session/set_config_option"] | None = (
         "session/set_config_option"
     )
