@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import corral
 from corral import McpServer, Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place
 from corral.options import Run
@@ -174,6 +177,22 @@ def test_the_key_that_is_there_chooses_the_service() -> None:
     assert value(launch(env={"ANTHROPIC_API_KEY": "k"}), "--auth-type") == "anthropic"
     with pytest.raises(errors.AuthenticationFailed, match="no key"):
         launch(env={})
+
+
+@pytest.mark.parametrize("agent", [ALONE.name, PEER.name])
+async def test_the_key_of_the_other_service_does_not_reach_the_program(
+    workspace: Path, tmp_path: Path, agent: str
+) -> None:
+    program = tmp_path / "qwen"
+    version = '[ "$1" = --version ] && echo 0.24.4 && exit'
+    program.write_text(f"#!/bin/sh\n{version}\nenv > {tmp_path}/seen\nexit 1\n")
+    program.chmod(0o755)
+    env = {**KEY, "ANTHROPIC_API_KEY": "canary-other"}
+    with contextlib.suppress(errors.CorralError):
+        await corral.run(agent, "hi", cwd=workspace, program=str(program), env=env)
+    seen = (tmp_path / "seen").read_text()
+    assert "canary-key-in-env" in seen
+    assert "canary-other" not in seen
 
 
 @pytest.mark.parametrize("prompt", ["/help me", "mail me@example.com", "see @seed.txt"])

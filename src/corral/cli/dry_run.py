@@ -26,7 +26,7 @@ def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: b
         "cwd": prepared.cwd,
         "argv": list(launch.argv),
         "stdin_bytes": len(launch.stdin),
-        "env": sorted({*prepared.environment.values, *launch.env}),
+        "env": sorted(prepared.env(launch)),
         "files": sorted(launch.files),
         "policy": msgspec.to_builtins(prepared.compiled.report),
         "notes": list(launch.notes),

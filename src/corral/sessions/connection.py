@@ -81,7 +81,7 @@ class Connection:
         self._process = await Process.start(
             launch.argv,
             cwd=prepared.cwd,
-            env={**prepared.environment.values, **launch.env},
+            env=prepared.env(launch),
             keep_stdin_open=True,
             stdout="pipe",
             scratch=kept.tmp,

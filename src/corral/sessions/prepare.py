@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from corral import agents
-from corral.agents.profile import Agent, Compiled, Place, Row
+from corral.agents.profile import Agent, Compiled, Launch, Place, Row
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
 from corral.events import Json
 from corral.io import config, environment, folders, programs
@@ -62,6 +62,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     user_settings: dict[str, Json]
     auth: str | None = None
     """Whose bill it is, where that can be told."""
+
+    def env(self, launch: Launch) -> dict[str, str]:
+        """All that the program sees of the environment."""
+        passed = self.environment.values.items()
+        return {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
 
     def place(self, folder: Path) -> Place:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""

@@ -108,7 +108,7 @@ class StreamBackend:
         self._process = await Process.start(
             launch.argv,
             cwd=prepared.cwd,
-            env={**prepared.environment.values, **launch.env},
+            env=prepared.env(launch),
             stdin=self._stdin,
             keep_stdin_open=self._control is not None,
             stdout=prepared.agent.stdout,
