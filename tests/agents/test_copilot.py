@@ -176,6 +176,8 @@ def test_the_report_says_what_becomes_of_a_question() -> None:
     asked = rows(PEER, Policy())["shell"]
     assert (asked.verdict, asked.enforcement) == ("ask", "brokered")
     assert "without a question" in asked.note
+    for agent in (ALONE, PEER):
+        assert "has no web tools" in rows(agent, Policy(network="allow"))["network"].note
     free = Policy(shell="allow", network="deny")
     assert rows(ALONE, free)["network"].enforcement == "impossible"
 

@@ -10,6 +10,8 @@ What shaped this, each seen in runs of the real program (1.0.102):
   folder for temporary files unless ``--disallow-temp-dir`` is given.
 - It looks for paths and addresses in a command and asks for them, redirections too;
   a command that names none (``python3 -c …``) goes wherever it wants.
+- Offline it has no web tools at all, and else they reach no address of this machine or its
+  own network. A command with an address in it is held to the same rules.
 - Sub-agents are held to the same rules.
 """
 
@@ -56,6 +58,7 @@ _KIND: dict[Capability, str] = {
     "network": "url",
 }
 """What its rules call a capability."""
+OFFLINE = "with a provider of one's own Copilot is offline and has no web tools"
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 _NONE = "none"
@@ -173,6 +176,8 @@ def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
     elif verdict == "ask":
         verdict = "deny"
         notes.append("ask→deny: started for one prompt it has nobody to ask")
+    if capability == "network" and verdict != "deny":
+        notes.append(OFFLINE)
     if capability == "network" and free_shell:
         if policy.network == "deny":
             enforcement = "impossible"

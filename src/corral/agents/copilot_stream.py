@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.copilot_policy import TOOLS
+from corral.agents.copilot_policy import OFFLINE, TOOLS
 from corral.events import (
     FileChange,
     FileKind,
@@ -225,7 +225,7 @@ def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
     away = use is not None and use.kind != "other" and told.endswith(_MISSING)
     status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
     if away and use is not None:
-        told = hidden(use.name)
+        told = hidden(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
     return [ToolResult(call_id, status, error=told or None, parent=parent)]
 
 
