@@ -146,6 +146,9 @@ class Session:
                 case "ask-and-end":
                     self.ask("execute", "never waited for", "gone")
                     return {"stopReason": "end_turn"}
+                case "ask-and-give-up":
+                    self.answer(self.ask("edit", "something", "given-up"))
+                    return {"stopReason": "end_turn"}
                 case "ask-nonsense":
                     self.reply(self.call("session/request_permission", toolCall=7, options="no"))
                     self.text("[refused]")

@@ -184,6 +184,15 @@ async def test_an_empty_answer_is_an_error(workspace: Path) -> None:
     assert code(result) == "empty_answer"
 
 
+async def test_a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer(
+    workspace: Path,
+) -> None:
+    result = await result_of(workspace, "ask-and-give-up", policy=Policy.read_only())
+    with pytest.raises(errors.PermissionRefused, match="no leave"):
+        result.raise_for_status()
+    assert len(result.denied) == 1
+
+
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [

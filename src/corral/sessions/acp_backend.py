@@ -260,6 +260,12 @@ class AcpBackend:
         if finish is None:
             dead = connection.dead if connection else None
             return dead or errors.StreamBroken("the turn ended without a word")
+        gave_up = finish.kind == "cancelled" or (finish.ok and not guard.answered)
+        if gave_up and guard.denied:  # not cancelled by us: then nobody asks why
+            return errors.PermissionRefused(
+                f"the agent gave up when it got no leave: {guard.denied[-1].name}",
+                hint="Allow it in the policy, or give ask= somebody to put it to.",
+            )
         if finish.ok and not guard.answered:
             return errors.EmptyAnswer(
                 "the agent ended its turn without any answer",
@@ -268,11 +274,6 @@ class AcpBackend:
             )
         if finish.ok:
             return None
-        if finish.kind == "cancelled" and guard.denied:  # not by us: then nobody asks why
-            return errors.PermissionRefused(
-                f"the agent gave up when it got no leave: {guard.denied[-1].name}",
-                hint="Allow it in the policy, or give ask= somebody to put it to.",
-            )
         stopped = _STOPPED.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
