@@ -130,12 +130,13 @@ class AcpBackend:
                     hint="Start a new session.",
                 )
             if agent.load_needs_new_minute:
-                await _next_minute(meta.created)
+                await asyncio.sleep(until_next_minute(meta.opened or meta.created, time.time()))
             chat, _ = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )
             return chat
         chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        meta.opened = time.time()
         chat.models = offered.models
         await self._choose_mode(connection, chat, offered.modes)
         wants = run.model is not None and not agent.model_at_start
@@ -335,9 +336,7 @@ class AcpBackend:
             return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
 
 
-async def _next_minute(created: float) -> None:
-    """Loading a session in the minute of its creation would destroy it: the file that keeps
-    it is named by that minute."""
-    now = time.time()
-    if int(now // 60) == int(created // 60):
-        await asyncio.sleep(60 - now % 60 + 1)
+def until_next_minute(opened: float, now: float) -> float:
+    """Seconds. Loading a session in the minute in which it was opened would destroy it: the file
+    that keeps it is named by that minute."""
+    return 60 - now % 60 + 1 if int(now // 60) == int(opened // 60) else 0.0
