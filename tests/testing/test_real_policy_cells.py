@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncGenerator, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,7 +18,7 @@ from installed import installed, mark_of
 
 import corral
 from corral import agents
-from corral.agents.profile import Agent, Row
+from corral.agents.profile import Agent, Probe, Row
 from corral.errors import PolicyNotEnforceable
 from corral.options import Run
 from corral.policy import PRESETS, Policy
@@ -28,13 +29,16 @@ AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not No
 POLICIES = {"nothing approved": Policy(), **{str(name): made for name, made in PRESETS.items()}}
 KEEP = {"gemini": "mcp_notes_keep", "opencode": "notes_keep", "copilot": "notes-keep"}
 """What the tool ``keep`` of the server ``notes`` is called, where not ``mcp__notes__keep``."""
+TOUCH = "touch shell.txt"
+"""The command of every agent's probe."""
 FETCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "claude-cli": ("WebFetch", {"prompt": "What is there?"}),
-    "opencode-acp": ("webfetch", {"format": "text"}),
-    "opencode-cli": ("webfetch", {"format": "text"}),
+    "claude": ("WebFetch", {"prompt": "What is there?"}),
+    "opencode": ("webfetch", {"format": "text"}),
+    "qwen": ("web_fetch", {"prompt": "What is there?"}),
+    "corral": ("web_fetch", {}),
 }
-"""What fetches an address. Of the others nothing is shown here: no tool of theirs was seen to
-reach an address of this machine, so that none does so where it is denied would say nothing."""
+"""What fetches an address. The web tools of the others reach no address of this machine: there a
+command goes to it."""
 
 
 def cases() -> Iterator[object]:
@@ -65,6 +69,18 @@ async def page() -> AsyncGenerator[tuple[str, list[int]], None]:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", came
+
+
+def to_address(family: str, probe: Probe, address: str) -> tuple[str, dict[str, Any]]:
+    """A call that goes there."""
+    if family in FETCH:
+        tool, given = FETCH[family]
+        return tool, {**given, "url": address}
+    port = address.rstrip("/").rpartition(":")[2]
+    connect = f"import socket; socket.create_connection(('127.0.0.1', {port})).close()"
+    tool, given = probe.shell
+    command = f'{sys.executable} -c "{connect}"'
+    return tool, {k: command if v == TOUCH else v for k, v in given.items()}
 
 
 def report(agent: Agent, policy: str, **options: Any) -> tuple[Row, ...]:
@@ -119,9 +135,7 @@ async def test_what_the_table_allows_happens_and_nothing_else(
             calls.insert(0, stage.probe.read)
         if servers:
             calls.append((KEEP.get(family, "mcp__notes__keep"), {"text": "remember"}))
-        if name in FETCH:
-            tool, given = FETCH[name]
-            calls.append((tool, {**given, "url": address}))
+        calls.append(to_address(family, stage.probe, address))
         model = Model(calls)
         async with corral.session(name, **stage.scripted(model, **options)) as session:
             result = await session.run("do it")
@@ -132,11 +146,10 @@ async def test_what_the_table_allows_happens_and_nothing_else(
     happened = {
         "write": (workspace / "probe.txt").exists(),
         "shell": (workspace / "shell.txt").exists(),
+        "network": bool(came),
     }
     if stage.probe.read is not None:
         happened["read"] = "seed words" in returned(model.last)
     if servers:
         happened["mcp"] = (notes / "note.txt").exists()
-    if name in FETCH:
-        happened["network"] = bool(came)
     assert happened == {key: key in allowed for key in happened}, (result.error, result.denied)
