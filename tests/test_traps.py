@@ -28,6 +28,8 @@ OPENCODE_CLI, REAL_OPENCODE_CLI = (
 OPENCODE_SAID = "agents/test_opencode_recordings.py"
 COPILOT, REAL_COPILOT = "agents/test_copilot.py", "copilot/test_real_copilot.py"
 COPILOT_SAID = "agents/test_copilot_recordings.py"
+QWEN, REAL_QWEN = "agents/test_qwen.py", "qwen/test_real_qwen.py"
+QWEN_SAID = "agents/test_qwen_recordings.py"
 CONTROL, ACP, ACP_SAID = "wire/test_control.py", "wire/test_acp.py", "wire/test_acp_recordings.py"
 SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/test_acp_session.py"
 
@@ -223,6 +225,63 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
             REAL_COPILOT,
             "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command",
         ),
+    ),
+    # Qwen Code
+    "left to itself it writes in silence": (
+        (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
+        (
+            REAL_QWEN,
+            "without_leave_nothing_is_written_run_or_called_and_what_was_tried_is_told",
+        ),
+    ),
+    "its mode for edits fetches too, and writes anywhere on the disk": (
+        (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
+        (REAL_QWEN, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+    ),
+    "it asks the model on the side, and counts that too": (
+        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+    ),
+    "an API error comes as text": (
+        (QWEN_SAID, "a_failure_of_the_service_is_no_answer"),
+        (REAL_QWEN, "a_failure_of_the_model_is_an_error_and_never_an_answer"),
+    ),
+    "words in pieces come again whole, under another id": (
+        (
+            QWEN_SAID,
+            "words_in_pieces_are_told_once_though_each_block_comes_again_with_an_id_of_its_own",
+        ),
+    ),
+    "a limit ends it without a result": (
+        (QWEN, "how_it_ended_without_a_result_is_told"),
+        (REAL_QWEN, "a_limit_of_turns_is_told"),
+    ),
+    "tokens include the cache, and are of the whole session": (
+        (QWEN_SAID, "cached_tokens_are_counted_once"),
+        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+    ),
+    "a busy service is tried for minutes": (
+        (QWEN_SAID, "another_attempt_is_told_with_its_wait"),
+        (QWEN, "options_become_flags_and_settings"),
+    ),
+    "a prompt is cut at 8 MiB": ((QWEN, "a_prompt_that_would_be_cut_is_refused"),),
+    "a slash or an @ in a prompt is acted on": (
+        (QWEN, "a_prompt_it_would_act_on_travels_as_a_command"),
+        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+    ),
+    "a session is known in its own folder alone": (
+        (QWEN, "how_it_ended_without_a_result_is_told"),
+        (REAL_QWEN, "a_session_it_lost_is_told"),
+    ),
+    "its launcher dies, and the program and its command go on": (
+        (REAL_QWEN, "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command"),
+    ),
+    "the repository's mode, hooks and servers are obeyed, and its .env": (
+        (REAL_QWEN, "a_hostile_repository_is_not_obeyed"),
+        (QWEN, "what_a_dot_env_could_set_is_set_already"),
+    ),
+    "a peer that is refused something ends its turn": (
+        (ACP_SESSION, "a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer"),
+        (REAL_QWEN, "a_peer_that_ends_its_turn_at_a_refusal_says_what_was_refused"),
     ),
     # All of them
     "lines of a kind that nobody knows": (

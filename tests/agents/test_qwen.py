@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,14 @@ def test_how_it_ended_without_a_result_is_told() -> None:
     assert type(ended(None, code=1, stderr="odd")) is errors.ProcessFailed
     assert type(ended(Finish(ok=True), code=1)) is errors.ProcessFailed
     assert type(ended(Finish(ok=True), signal=9, code=None)) is errors.KilledBySignal
+
+
+async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:
+    for agent in (ALONE, PEER):
+        with pytest.raises(errors.PromptError):
+            await corral.run(
+                agent.name, "x" * (8 << 20), cwd=workspace, program=sys.executable, env=KEY
+            )
 
 
 def test_a_probe_is_told_where_it_is() -> None:

@@ -193,6 +193,20 @@ async def test_questions_come_to_whoever_answers(qwen: Qwen, workspace: Path, ag
     assert refused(result) == ["run_shell_command"]
 
 
+async def test_a_peer_that_ends_its_turn_at_a_refusal_says_what_was_refused(
+    qwen: Qwen, workspace: Path
+) -> None:
+    script = steps(write(workspace / "unwanted.txt"))
+    async with corral.session(PEER, ask=lambda _: "deny", **qwen.options(script)) as session:
+        result = await session.run("do it")
+        again = await session.run("and now?")
+    assert refused(result) == ["write_file"]
+    with pytest.raises(errors.PermissionRefused, match="write_file"):
+        result.raise_for_status()
+    assert again.final_text == "done"
+    assert names(workspace) == ["seed.txt"]
+
+
 @pytest.mark.parametrize("agent", [ALONE, PEER])
 async def test_with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command(
     qwen: Qwen, workspace: Path, tmp_path: Path, agent: str
