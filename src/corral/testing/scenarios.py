@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, PermissionRefused
 from corral.events import Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.result import Result, fold
@@ -193,10 +193,16 @@ async def _asked(stage: Stage, answer: Any) -> str:
         return answer
 
     script = calls_then_says(stage.probe.write, "Over.")
-    await stage.run("Write probe.txt", script, ask=ask)
+    result = await stage.run("Write probe.txt", script, ask=ask)
     must(questions, "nobody was asked")
     there = (stage.cwd / "probe.txt").exists()
     must(there == (answer == "allow_once"), f"answered {answer}, and probe.txt there: {there}")
+    if answer == "deny":
+        must(result.denied, "the refusal is not in result.denied")
+        gave_up = result.error is not None and result.error.code == PermissionRefused.code
+        must(result.ok or gave_up, f"ended as {result.status}: {told(result)}")
+    else:
+        success(result)
     return f"asked: {questions[0].title or questions[0].kind}"
 
 
@@ -266,9 +272,8 @@ async def counts(stage: Stage) -> str:
     seen = (result.usage.input, result.usage.output)
     must(seen != (None, None), "nothing was counted")
     asked = max(1, len(stage.requests))
-    must(
-        seen[0] is not None and seen[0] % 1234 == 0, f"input is {seen[0]} of 1234, asked {asked} ×"
-    )
+    must(seen[0] and seen[0] % 1234 == 0, f"input is {seen[0]} of 1234, asked {asked} ×")
+    must(seen[1], "what came out was not counted")
     return f"{seen[0]:,} in, {seen[1] or 0:,} out"
 
 
