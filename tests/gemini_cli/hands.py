@@ -121,6 +121,22 @@ def running(sign: str) -> list[int]:
     return found
 
 
+def living_off(folder: Path) -> dict[int, str]:
+    """Process → its command line, of all that were started from here: they work in ``folder``,
+    or have it in their environment or their command line, which not every agent has."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line, env = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                told = b"\0".join([line, env, os.fsencode((entry / "cwd").readlink())])
+            except OSError:
+                continue
+            if os.fsencode(folder) in told:
+                found[int(entry.name)] = line.replace(b"\0", b" ").decode()
+    return found
+
+
 @contextmanager
 def machine_to_itself(tmp_path: Path) -> Generator[None, None, None]:
     """Nothing else that asks for this runs meanwhile, in any worker of this test run: tests

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from gemini_cli.hands import machine_to_itself, names, running
+from gemini_cli.hands import living_off, machine_to_itself, names
 from installed import ON_DEMAND, installed, managed, mark_of
 
 import corral
@@ -148,7 +148,7 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         assert len(asked) >= 2, story
         assert all(one.prompt in text for text in asked), story
 
-    assert running(str(tmp_path)) == []
+    assert living_off(tmp_path) == {}
     assert descriptors() - before == set()
     assert list(folders.ledger().iterdir()) == []
     assert os.listdir(folders.sessions()) == []
