@@ -129,6 +129,11 @@ def test_an_unknown_line_is_told_as_it_came() -> None:
     assert item.frame == {"type": "rate_limit_event", "x": 1}
 
 
+def test_that_a_tool_still_runs_is_nothing_to_tell() -> None:
+    line = {"type": "tool_progress", "tool_name": "Bash", "elapsed_time_seconds": 30}
+    assert hear(Control(MANNERS), line) == []
+
+
 def test_an_answer_that_broke_off_is_warned_of_once() -> None:
     def piece(text: str) -> dict[str, Any]:
         delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}

@@ -121,6 +121,8 @@ class Control:
                     if frame.response.subtype == "error":
                         told = frame.response.error or "a request of ours was refused"
                         items.append(warning("control_refused", told))
+                case frames.Busy():
+                    pass  # a sign of life, though nothing to tell
                 case _:
                     raise TypeError(f"not a frame of this protocol: {frame!r}")
         return items

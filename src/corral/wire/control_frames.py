@@ -202,4 +202,8 @@ class Withdrawn(msgspec.Struct, tag_field="type", tag="control_cancel_request"):
     request_id: str
 
 
-Frames = Told | Said | Returned | Piece | Ended | Asked | Answered | Withdrawn
+class Busy(msgspec.Struct, tag_field="type", tag="tool_progress"):
+    """A tool still runs, said every half minute."""
+
+
+Frames = Told | Said | Returned | Piece | Ended | Asked | Answered | Withdrawn | Busy
