@@ -49,6 +49,11 @@ class Ours:
     def requests(self) -> list[Request]:
         return self.lane.requests
 
+    @property
+    def failures(self) -> list[str]:
+        """What was asked for against the last script; the server is everybody's."""
+        return [failure for failure in self.server.failures if self.lane.name in failure]
+
     def options(self, script: Script, wire: str = "gemini", **options: Unpack[Options]) -> Options:
         """The options that lead a run to this script."""
         self._count += 1

@@ -63,7 +63,7 @@ async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
         edit(wire).name,
         "shell",
     ]
-    assert ours.server.failures == []
+    assert ours.failures == []
     assert warnings(events) == []
 
 

@@ -33,6 +33,11 @@ class Qwen:
     def requests(self) -> list[Request]:
         return self.lane.requests
 
+    @property
+    def failures(self) -> list[str]:
+        """What was asked for against this script; the server is everybody's."""
+        return [failure for failure in self.server.failures if self.lane.name in failure]
+
     def options(self, script: Sequence[Turn], **options: Unpack[Options]) -> Options:
         """The options that lead a run to this script."""
         self.lane = self.server.lane(self._name, script)

@@ -87,7 +87,7 @@ async def test_an_answer_is_told_with_its_tokens_and_what_was_said_before(
     said = [text for m in qwen.requests[-1].history if m.role == "model" for text in m.texts]
     assert said == ["Hello.", "again"]
     assert running(str(tmp_path)) == []
-    assert qwen.server.failures == []
+    assert qwen.failures == []
 
 
 @pytest.mark.parametrize(
