@@ -22,9 +22,11 @@ FLOORS = {
     "sessions": 4,
     "inference": 4,
     "builtin": 5,
-    "testing": 6,
-    "providers": 7,
-    "cli": 7,
+    "pipelines": 6,
+    "engine": 7,
+    "testing": 8,
+    "providers": 9,
+    "cli": 9,
 }
 WORDS = {
     "events",

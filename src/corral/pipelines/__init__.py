@@ -1,0 +1,1 @@
+"""Pipelines: graphs of agents, models, commands and people, written as DOT."""
