@@ -15,7 +15,7 @@ the node: a ``CorralError`` by its own words and its own ``retryable``, anything
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,33 @@ class Work:
 
 Handler: TypeAlias = Callable[[Work], Awaitable[Outcome | None]]
 
+ENTRY_POINTS = "corral.nodes"
+"""The group in which other packages name their node types: ``my.step = "my_package:my_step"``."""
+BUILT_IN = {
+    "codergen": "codergen",
+    "prompt": "prompt",
+    "tool": "tool",
+    "parallel.fan_in": "fan_in",
+    "for_each": "for_each",
+    "set": "data",
+    "switch": "data",
+    "json_extract": "data",
+    "http": "http",
+    "read_file": "files",
+    "write_file": "files",
+}
+"""Type → the module of ``nodes/`` whose ``HANDLERS`` has it."""
+OF_THE_PLAN = (
+    "start",
+    "exit",
+    "conditional",
+    "wait.human",
+    "parallel",
+    "stack.manager_loop",
+    "include",
+)
+"""Types that cost no visit: the plan does them itself."""
+
 _registered: dict[str, Handler] = {}
 
 
@@ -77,7 +104,51 @@ def register(kind: str, function: Handler) -> Handler:
     """Nodes of this type run this function from now on, in this process."""
     if not kind:
         raise ConfigError("a handler needs a name")
-    if not asyncio.iscoroutinefunction(function):
+    if not inspect.iscoroutinefunction(function):
         raise ConfigError(f"the handler of {kind!r} must be an async function")
     _registered[kind] = function
     return function
+
+
+def find(kind: str) -> Handler:
+    """What runs nodes of this type: registered here, else built in, else another package's.
+    Raises ``ConfigError`` with the nearest name."""
+    function = _registered.get(kind)
+    if function is not None:
+        return function
+    if kind in BUILT_IN:
+        from importlib import import_module
+
+        module = import_module(f"corral.pipelines.nodes.{BUILT_IN[kind]}")
+        built: dict[str, Handler] = module.HANDLERS
+        _registered[kind] = built[kind]
+        return built[kind]
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=ENTRY_POINTS, name=kind):
+        try:
+            loaded = entry.load()
+        except Exception as error:  # whatever another package does when it is imported
+            raise ConfigError(
+                f"the node type {kind!r} of {entry.value} cannot be loaded: {error}"
+            ) from error
+        return register(kind, loaded)
+    if kind in OF_THE_PLAN:
+        raise ConfigError(f"{kind!r} is done by the plan itself: it has no handler")
+    from difflib import get_close_matches
+
+    names = known()
+    near = get_close_matches(kind, names, 1, 0.5)
+    listed = ", ".join(names)
+    raise ConfigError(
+        f"no node type is called {kind!r}",
+        hint=f"Did you mean {near[0]!r}? Known: {listed}." if near else f"Known: {listed}.",
+    )
+
+
+def known() -> list[str]:
+    """Every node type that there is here, by name."""
+    from importlib.metadata import entry_points
+
+    others = (entry.name for entry in entry_points(group=ENTRY_POINTS))
+    return sorted({*_registered, *BUILT_IN, *OF_THE_PLAN, *others})

@@ -1,0 +1,230 @@
+"""One attempt of a node: its handler, its time, its files, and always an outcome.
+
+Whatever a handler does, ``attempt`` returns an ``Outcome`` that is JSON all through; only a
+cancellation of the attempt itself passes. Whether there is another attempt is not decided
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import traceback
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.events import Json
+from corral.io.environment import Eraser
+from corral.pipelines import handlers, stage
+from corral.pipelines.desk import Desk
+from corral.pipelines.failures import outcome_of
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.outcome import Outcome, failed
+
+ENDING = 10.0
+"""Seconds that a handler has to end once it is cancelled. What is still at work then is left to
+itself: nobody waits for it."""
+LARGEST = 1024 * 1024
+"""Bytes of an outcome: it is journalled, and goes along with every later node."""
+DEEPEST = 100
+"""Levels of a value: more cannot be read back by every reader of JSON."""
+AUTO_STATUS = "auto-status: handler completed without writing status"
+
+_NO_SECRETS = Eraser({})
+
+
+async def attempt(work: Work) -> Outcome:
+    """Run the node once. See the module for what is promised."""
+    eraser = work.desk.eraser if isinstance(work.desk, Desk) else _NO_SECRETS
+    try:
+        handler = handlers.find(work.node.kind)
+        limit = work.node.seconds("timeout")
+        stage.clear(work.folder)
+    except CorralError as error:
+        return outcome_of(error)
+    except ValueError as error:
+        return failed(f"timeout: {error}", retryable=False)
+    except OSError as error:
+        return failed(f"the node's folder cannot be written: {error}")
+    diary = stage.Diary(work.folder, eraser, work.emit)
+    try:
+        told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
+    finally:
+        diary.close()
+    outcome = _checked(told, work.node.kind)
+    if outcome.ok:
+        outcome = _with_its_own_status(work, outcome)
+    return _written(work, outcome, eraser)
+
+
+async def _told(handler: Handler, work: Work, limit: float | None) -> object:
+    """What the handler returns, and what it raises as an outcome."""
+    try:
+        if limit is None:
+            return await handler(work)
+        return await _in_time(handler(work), limit, work)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return failed(f"the handler of {work.node.kind!r} cancelled itself")
+    except CorralError as error:
+        return outcome_of(error)
+    except (Exception, SystemExit) as error:
+        with suppress(OSError):  # the reason is in the outcome all the same
+            stage.put(work.folder / "error.txt", traceback.format_exc())
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return failed(f"the handler of {work.node.kind!r} raised {said}")
+
+
+async def _in_time(running: Awaitable[Outcome | None], limit: float, work: Work) -> object:
+    """A task of its own: a handler that will not be cancelled must not hold the run."""
+    spare = OWN_CLOCK.get(work.node.kind, 0.0)
+    task = asyncio.ensure_future(running)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit + spare)
+    except asyncio.CancelledError:
+        await _ended(task)
+        raise
+    if done:
+        return task.result()
+    ended = await _ended(task)
+    left = "" if ended else "; it would not end, and was left to itself"
+    return failed(f"{work.node.id} did not end within its timeout of {limit:g}s{left}")
+
+
+OWN_CLOCK = {"codergen": 60.0, "prompt": 10.0, "tool": 15.0, "parallel.fan_in": 60.0}
+"""Types that keep the node's timeout themselves, to end in order and tell what they came to:
+seconds beyond it after which they are cancelled all the same."""
+
+
+async def _ended(task: asyncio.Future[Any]) -> bool:
+    """Whether it has ended, cancelled, within a bounded time."""
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=ENDING)
+    if not done:
+        task.add_done_callback(_seen)
+        return False
+    _seen(task)
+    return True
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # nobody else will ask, and the loop would complain
+
+
+def _checked(told: object, kind: str) -> Outcome:
+    """An outcome of the right types, or a failed one that says what is wrong with it."""
+    if told is None:
+        return Outcome()
+    if not isinstance(told, Outcome):
+        return failed(
+            f"the handler of {kind!r} returned a {type(told).__name__}, not an Outcome",
+            retryable=False,
+        )
+    updates = cast("object", told.context_updates)
+    if not isinstance(updates, dict):
+        return failed(
+            f"the handler of {kind!r}: context_updates is a {type(updates).__name__}, no dict",
+            retryable=False,
+        )
+    for key, value in cast("dict[object, object]", updates).items():
+        if not isinstance(key, str):
+            return failed(f"the handler of {kind!r}: a context key is no text: {key!r}")
+        if wrong := _not_json(value):
+            return failed(
+                f"the handler of {kind!r} put into the context what is no JSON: {key!r} {wrong}",
+                retryable=False,
+            )
+    try:
+        return msgspec.convert(msgspec.to_builtins(told), Outcome)
+    except (msgspec.ValidationError, TypeError) as error:
+        return failed(f"the handler of {kind!r} returned no outcome: {error}", retryable=False)
+
+
+def _not_json(value: object, depth: int = 0) -> str | None:
+    """What is wrong with it; None where it is JSON."""
+    match value:
+        case None | bool():
+            return None
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return "holds half a character"
+            return None
+        case int():
+            return None if -(2**63) <= value < 2**64 else "is a number beyond 64 bits"
+        case float():
+            return None if math.isfinite(value) else f"is {value}"
+        case _ if depth >= DEEPEST:
+            return f"is nested over {DEEPEST} deep"
+        case list() | tuple():
+            inner = cast("list[object]", value)
+            return next((w for each in inner if (w := _not_json(each, depth + 1))), None)
+        case dict():
+            for key, held in cast("dict[object, object]", value).items():
+                if not isinstance(key, str):
+                    return f"has a key that is no text: {key!r}"
+                if wrong := _not_json(key) or _not_json(held, depth + 1):
+                    return wrong
+            return None
+        case _:
+            return f"is or holds a {type(value).__name__}"
+
+
+def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
+    """What the node's agent or command wrote as ``status.json`` is its word on how it went."""
+    try:
+        told = stage.read_status(work.folder)
+    except ValueError as error:
+        return failed(f"{work.node.id} wrote no valid status: {error}")
+    if told is None:
+        if work.node.is_true("auto_status") and not outcome.notes:
+            return msgspec.structs.replace(outcome, notes=AUTO_STATUS)
+        return outcome
+    for key, value in told.context_updates.items():
+        if wrong := _not_json(value):
+            return failed(f"status.json: {key!r} {wrong}")
+    reason = told.failure_reason
+    if not told.ok and not reason:
+        reason = told.notes or f"{work.node.id} wrote outcome={told.status} into its status.json"
+    return msgspec.structs.replace(
+        outcome,
+        status=told.status,
+        preferred_label=told.preferred_label or outcome.preferred_label,
+        suggested_next_ids=told.suggested_next_ids or outcome.suggested_next_ids,
+        context_updates={**outcome.context_updates, **told.context_updates},
+        notes=told.notes or outcome.notes,
+        failure_reason=reason,
+    )
+
+
+def _written(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
+    """The outcome, cleaned of secrets, and beside it in ``status.json``."""
+    whole = msgspec.json.encode(outcome)
+    if len(whole) > LARGEST:
+        sizes: dict[str, Json] = outcome.context_updates
+        most = max(sizes, key=lambda key: len(msgspec.json.encode(sizes[key])), default="notes")
+        outcome = failed(
+            f"the outcome of {work.node.id} has {len(whole):,} bytes, over {LARGEST:,}:"
+            f" most of it in {most!r}; put it into a file and its name into the context",
+            retryable=False,
+        )
+    elif (clean := eraser.clean(whole)) != whole:
+        outcome = msgspec.json.decode(clean, type=Outcome)
+    try:
+        data = msgspec.json.format(msgspec.json.encode(stage.status_of(outcome)), indent=2)
+        stage.put(work.folder / stage.STATUS, data)
+    except OSError as error:
+        # What the node did is done, and paid for: a full disk must not undo it.
+        said = f"status.json could not be written: {error.strerror}"
+        notes = f"{outcome.notes}; {said}" if outcome.notes else said
+        return msgspec.structs.replace(outcome, notes=notes)
+    return outcome
