@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from corral.events import Json
+from corral.pipelines.events import PipelineEvent
 from corral.pipelines.outcome import Outcome
 
 
@@ -80,10 +81,45 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     context: dict[str, Json] = {}
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
-    """Nobody waits for this visit, question or child any more: end it. No answer is due."""
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="wait"):
+    """Answer with ``Woken`` after so many seconds."""
 
     id: str
+    node: str
+    seconds: float
+    child: str = ""
+    """The open child whose looks ``Woken`` tells of, where there is one."""
+
+
+class Steer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steer"):
+    """Tell the plan of this open child ``Steered``. No answer is due; a child that has ended
+    is not told."""
+
+    child: str
+    updates: dict[str, Json]
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
+    """Nobody waits for this visit, question, child or wait any more: end it. No answer is due."""
+
+    id: str
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="restart"):
+    """The run starts again at this node with a fresh folder. What was to be stopped has been
+    ordered to; visits go on counting."""
+
+    round: int
+    """The second is 2."""
+    node: str
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tell"):
+    """Something happened: put it on the run's stream, with a time."""
+
+    number: int
+    """Counts from 1 in a run, the same on replay: who has told it once need not do so again."""
+    event: PipelineEvent
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="checkpoint"):
@@ -99,7 +135,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     reason: str = ""
 
 
-Order = Visit | Ask | Child | Stop | Checkpoint | Finish
+Order = Visit | Ask | Child | Wait | Steer | Stop | Restart | Tell | Checkpoint | Finish
 
 
 # Messages: what came of it.
@@ -120,10 +156,23 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     id: str
 
 
+class Woken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="woken"):
+    id: str
+    seen: dict[str, Json] = {}
+    """Of the child: ``status`` (``running``), ``current_node``, ``completed`` (a number),
+    ``outcome``; kept in the context as ``stack.child.*``."""
+
+
+class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steered"):
+    """The manager of this run wants its context to say this."""
+
+    updates: dict[str, Json]
+
+
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancelled"):
     """Somebody wants the whole run ended."""
 
     reason: str = ""
 
 
-Message = Ended | Answered | Expired | Cancelled
+Message = Ended | Answered | Expired | Woken | Steered | Cancelled
