@@ -136,8 +136,16 @@ class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     def edges_to(self, node: str) -> list[Edge]:
         return self._into.get(node, [])
 
+    @cached_property
+    def _kinds(self) -> dict[str, list[Node]]:
+        kinds: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            kinds.setdefault(node.kind, []).append(node)
+        return kinds
+
     def of_kind(self, *kinds: str) -> Iterable[Node]:
-        return (node for node in self.nodes.values() if node.kind in kinds)
+        """Of each kind in turn, as they are written."""
+        return (node for kind in kinds for node in self._kinds.get(kind, ()))
 
 
 def to_json(graph: Graph) -> bytes:
