@@ -30,9 +30,16 @@ if TYPE_CHECKING:
               " once, in all workers of the queue together; repeat.")  # fmt: skip
 @click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
               " registers node types; repeat.")  # fmt: skip
-@click.option("--drain", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
-              help="At the first signal, let nodes finish so long.")  # fmt: skip
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="At the first signal, let nodes finish so long.",
+)
 def command(
+    *,
     db: str | None,
     pools: tuple[str, ...],
     concurrency: int | None,
