@@ -168,15 +168,15 @@ async def test_a_hole_in_arithmetic_is_refused(bench: Bench) -> None:
     assert (await tool(bench, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
 
 
-async def test_values_reach_into_objects_and_missing_ones_are_empty(bench: Bench) -> None:
+async def test_values_reach_into_objects_and_other_templates_stay(bench: Bench) -> None:
     context: dict[str, Json] = {"plan.output": {"files": ["a", "b"], "n": 3}}
     outcome = await tool(
         bench,
-        "printf '%s|' {{plan.output.files.1}} {{plan.output.n}} {{plan.output}} {{no.such}}",
+        "printf '%s|' {{plan.output.files.1}} {{plan.output.n}} {{plan.output}} '{{.Names}}'",
         context,
     )
     whole = json.dumps(context["plan.output"], separators=(",", ":"))
-    assert outcome.context_updates["tool.output"] == f"b|3|{whole}||"
+    assert outcome.context_updates["tool.output"] == f"b|3|{whole}|{{{{.Names}}}}|"
 
 
 async def test_two_keys_that_read_alike_stay_apart(bench: Bench) -> None:

@@ -4,9 +4,10 @@ A value never becomes part of the command's text. A hole ``{{key}}`` in a comman
 reference to an environment variable that holds the value (``{{tool.output}}`` →
 ``"${CONTEXT_TOOL_OUTPUT}"``), and the shell does not read what it expands as commands: what a
 model wrote can be an argument, never a command. Inside double quotes a hole is fine; inside
-single quotes the shell expands nothing, so a hole there is refused. ``$goal`` is such a
-variable too. A command that hands its text to another interpreter (``sh -c``, ``eval``,
-``ssh``, ``python -c``) must let that one read the variable.
+single quotes the shell expands nothing, so a hole there is refused. A hole whose key nobody
+knows stays as it is written. ``$goal`` is such a variable too. A command that hands its text
+to another interpreter (``sh -c``, ``eval``, ``ssh``, ``python -c``) must let that one read the
+variable.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.io.platform import WINDOWS
+from corral.pipelines.conditions import as_text, find
 from corral.pipelines.handlers import Work
 
 LONGEST_VALUE = 120_000
@@ -31,7 +33,8 @@ KEPT = 16 * 1024 * 1024
 IN_CONTEXT = 32 * 1024
 """Bytes of it that go into the context."""
 
-_HOLE = re.compile(r"\{\{\s*\.?([A-Za-z0-9_.\-\[\]]+)\s*\}\}")
+_HOLE = re.compile(r"\{\{\s*+\.?([A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+)\s*+\}\}")
+"""As in ``templates``, which fills texts that nobody runs."""
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -59,10 +62,13 @@ def command_of(text: str, values: Mapping[str, Json]) -> tuple[str, dict[str, st
     at = 0
     quote = ""
     for hole in _HOLE.finditer(text):
+        key = hole[1]
+        value = find(values, key)
+        if value is None and key not in values:
+            continue  # the template of another language: docker's, say
         between = text[at : hole.start()]
         quote = _quote_after(between, quote)
         out.append(between)
-        key = hole[1]
         if quote == "'":
             raise ConfigError(
                 f"{{{{{key}}}}} stands in single quotes, where the shell expands nothing",
@@ -77,7 +83,7 @@ def command_of(text: str, values: Mapping[str, Json]) -> tuple[str, dict[str, st
         if name is None:
             name = _name(key, env)
             names[key] = name
-            env[name] = _said(key, look(values, key))
+            env[name] = _said(key, value)
         out.append(f"${{{name}}}" if quote else f'"${{{name}}}"')
         at = hole.end()
     return "".join((*out, text[at:])), env
@@ -106,35 +112,6 @@ def _name(key: str, taken: Mapping[str, str]) -> str:
         number += 1
         name = f"{plain}_{number}"
     return name
-
-
-def look(values: Mapping[str, Json], key: str) -> Json:
-    """A key as it stands, else a way into a value: ``plan.output.title``. Missing is ""."""
-    if key in values:
-        return values[key]
-    head, dot, rest = key.rpartition(".")
-    tail: list[str] = []
-    while dot:
-        tail.insert(0, rest)
-        if head in values:
-            found: Json = values[head]
-            for part in tail:
-                if isinstance(found, dict):
-                    found = found.get(part, "")
-                elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-                    found = found[int(part)]
-                else:
-                    return ""
-            return found
-        head, dot, rest = head.rpartition(".")
-    return ""
-
-
-def as_text(value: Json) -> str:
-    """Text as it is, nothing for None, all else as JSON."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _said(key: str, value: Json) -> str:

@@ -6,9 +6,10 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import desk as desks
 from corral.pipelines import stage
+from corral.pipelines.conditions import as_text
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.outcome import Outcome
-from corral.pipelines.shell import Ran, as_text, command_of, run_command, shortened, stage_env
+from corral.pipelines.shell import Ran, command_of, run_command, shortened, stage_env
 
 TIMEOUT = 3600.0
 """Seconds, where the node has none."""
