@@ -16,12 +16,13 @@ from corral.pipelines.lint import lint
 from corral.pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
+CLEAN = "no errors, no warnings\n"
 SHIPPED = EXAMPLES.parent / "src" / "corral" / "pipelines" / "starters"
 
 
 def test_a_sound_pipeline_lints_with_exit_0_and_says_so(workspace: Path) -> None:
     done = pipeline("lint", put(workspace, TINY), cwd=workspace)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no errors, no warnings\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, CLEAN, "")
 
 
 def test_a_finding_is_told_as_compilers_do_with_its_fix_below(workspace: Path) -> None:
@@ -74,7 +75,7 @@ def test_ones_own_node_type_is_known_to_lint_once_its_module_is_imported(workspa
     )
     assert "type_known" in pipeline("lint", file, cwd=workspace).stdout
     done = pipeline("lint", file, "--import", "my_steps", cwd=workspace)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (0, CLEAN)
     gone = pipeline("lint", file, "--import", "nothing_there", cwd=workspace)
     assert gone.returncode == 2
     assert "nothing_there" in gone.stderr
@@ -107,7 +108,7 @@ def test_a_new_pipeline_lints_and_is_never_written_over_a_file(name: str, worksp
     done = pipeline("new", "--template", name, cwd=workspace)
     assert (done.returncode, done.stdout) == (0, f"{name}.dot\n")
     lint = pipeline("lint", f"{name}.dot", cwd=workspace)
-    assert (lint.returncode, lint.stdout) == (0, "")
+    assert (lint.returncode, lint.stdout) == (0, CLEAN)
     (workspace / f"{name}.dot").write_text("mine")
     again = pipeline("new", "--template", name, cwd=workspace)
     assert again.returncode == 2
@@ -128,7 +129,7 @@ def test_a_template_that_is_not_there_is_refused_by_the_names_of_those_that_are(
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.dot")), ids=lambda path: path.stem)
 def test_every_example_lints_clean_without_a_key(path: Path, workspace: Path) -> None:
     done = pipeline("lint", str(path), cwd=workspace)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (0, CLEAN)
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.dot")), ids=lambda path: path.stem)

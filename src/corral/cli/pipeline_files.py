@@ -27,7 +27,8 @@ DEFAULT = "minimal"
 def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int:
     """Say what is wrong with each FILE. Needs no key and no network; nothing runs.
 
-    Each finding is FILE:LINE:COLUMN: SEVERITY RULE: MESSAGE, with what to do below it.
+    Each finding is FILE:LINE:COLUMN: SEVERITY RULE: MESSAGE, with what to do below it; the last
+    line counts them.
 
     Exits with 1 where there is an error; warnings may run.
     """
@@ -41,7 +42,7 @@ def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int
     for file, finding in found:
         click.echo(told(file, finding))
     warnings = len(found) - errors
-    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", err=True)
+    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     return 1 if errors else 0
 
 
