@@ -322,7 +322,7 @@ class _Parser(Reader):
         while self.sees(":"):  # a port, for drawing
             self.at += 1
             self.skip()
-            self.name("a port")
+            self.port()
             self.skip()
         return [(name, line, column)]
 

@@ -106,6 +106,13 @@ class Reader:
         self.at = found.end()
         return found[0]
 
+    def port(self) -> None:
+        found = tokens.PORT.match(self.text, self.at)
+        if found is None:
+            self.name("a port")
+        else:
+            self.at = found.end()
+
     def odd(self) -> str | None:
         """What to do with a name that needs quotes."""
         found = tokens.ODD_NAME.match(self.text, self.at)

@@ -21,6 +21,7 @@ SKIP = re.compile(
     r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+",
 )
 IDENTIFIER = re.compile(ID)
+PORT = re.compile(r"[A-Za-z0-9_]++")
 ATTRIBUTE_KEY = re.compile(KEY)
 QUOTED = re.compile(STRING, re.DOTALL)
 UNQUOTED = re.compile(BARE)
