@@ -12,7 +12,7 @@ import pytest
 from pipeline_place import EXAMPLES, TINY, pipeline, put
 
 from corral.pipelines import loading
-from corral.pipelines.lint import lint
+from corral.pipelines.linting import lint
 from corral.pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"

@@ -13,8 +13,8 @@ import msgspec
 from corral.cli.modules import imported
 from corral.errors import ConfigError
 from corral.pipelines import dot, loading, transforms
-from corral.pipelines.lint import Finding
-from corral.pipelines.lint import lint as found_in
+from corral.pipelines.linting import Finding
+from corral.pipelines.linting import lint as found_in
 
 DEFAULT = "minimal"
 

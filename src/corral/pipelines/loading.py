@@ -8,7 +8,7 @@ from pathlib import Path
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import dot, lint, transforms
+from corral.pipelines import dot, linting, transforms
 from corral.pipelines.graph import Graph
 
 __all__ = ["load", "read"]
@@ -21,13 +21,13 @@ def load(
     goal: str | None = None,
     model: str | None = None,
     transforms: Iterable[transforms.Transform] = (),
-    rules: Iterable[lint.Rule] = (),
+    rules: Iterable[linting.Rule] = (),
 ) -> Graph:
     """The graph of a file, or of a text that holds a ``{``. Raises ``DotError`` where it cannot
-    be read, ``lint.LintError`` with the findings where it must not run, and ``ConfigError``
+    be read, ``LintError`` with the findings where it must not run, and ``ConfigError``
     where there is no such file."""
     graph = _applied(read(path_or_text), values, goal, model, transforms)
-    lint.refuse(lint.lint(graph, rules))
+    linting.refuse(linting.lint(graph, rules))
     return graph
 
 

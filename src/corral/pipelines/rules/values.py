@@ -9,7 +9,7 @@ from typing import get_args
 from corral.content import Effort
 from corral.pipelines import templates
 from corral.pipelines.graph import Edge, Graph, Node, Value, seconds
-from corral.pipelines.lint import Finding, error, warning
+from corral.pipelines.linting import Finding, error, warning
 from corral.pipelines.rules.near import Nearest
 from corral.pipelines.rules.structure import TARGETS
 
