@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from corral.events import Event, Json
+from corral.keywords import Options
 from corral.pipelines import work as works
 from corral.pipelines.desk import Desk
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.handlers import Work
 from corral.pipelines.orders import Visit
 from corral.pipelines.outcome import Outcome
+from corral.testing import Lane, ModelServer, Request, Turn
 
 
 class Bench:
@@ -74,3 +76,36 @@ def running_in(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+KEY = "canary-key-0123456789abcdef"
+MODEL = "gemini:gemini-2.5-flash"
+
+
+class Scripted:
+    """Desks that lead to a scripted model."""
+
+    def __init__(self, server: ModelServer, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._count = 0
+        self.lane: Lane
+        """Of the last desk."""
+
+    def desk(
+        self,
+        script: Sequence[Turn] | Callable[[Request], Turn],
+        *,
+        named: str | None = MODEL,
+        **options: Unpack[Options],
+    ) -> Desk:
+        self._count += 1
+        self.lane = self._server.lane(f"{self._name}-{self._count}", script)
+        env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.lane.url}
+        whole: Options = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
+        return Desk(model=named, options=whole)
+
+    @property
+    def asked(self) -> list[str]:
+        """What the model was last told, at each turn of its conversation."""
+        return [request.last_text for request in self.lane.requests if not request.aside]

@@ -17,7 +17,8 @@ import msgspec
 from corral.errors import CorralError, ResumeLost
 from corral.events import Event, Json
 from corral.io import config
-from corral.pipelines import choices, fidelity, stage
+from corral.pipelines import choices, fidelity
+from corral.pipelines import desk as desks
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.handlers import Work
@@ -91,7 +92,7 @@ async def put(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
     """The prompt, with what the agent must be told before it, to its end. What was sent is in
     ``prompt.md``."""
     if ask.held is not None:
-        stage.put(work.folder / "prompt.md", prompt)
+        desks.keep(work, "prompt.md", prompt)
         try:
             result = await _sent(work, desk, ask, prompt)
             if result.error is None or result.error.code != ResumeLost.code:
@@ -102,7 +103,7 @@ async def put(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
         ask.notes.append(f"the session of thread {ask.thread} is lost: {lost}")
         ask.held = None
     whole = fidelity.with_preamble(work, prompt, work.visit.fidelity)
-    stage.put(work.folder / "prompt.md", whole)
+    desks.keep(work, "prompt.md", whole)
     return await _sent(work, desk, ask, whole)
 
 

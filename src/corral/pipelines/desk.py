@@ -13,7 +13,7 @@ desk is left, nothing of it is left behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.agents import DEFAULT_AGENT
+from corral.builtin.tools.workspace import SECRET
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.io.environment import Eraser, named_secrets
+from corral.pipelines import stage
 from corral.result import Result
 
 if TYPE_CHECKING:
@@ -56,7 +58,14 @@ class Desk:
         self.ask = ask
         self._at_once = prompts_at_once
         self.env: Mapping[str, str] = self.options.get("env") or {}
-        self.pass_env: tuple[str, ...] = tuple(self.options.get("pass_env") or ())
+        passed: Sequence[str] | None = self.options.get("pass_env")
+        self.pass_env = tuple(passed or ())
+        self.command_env = {
+            name: value
+            for name, value in self.env.items()
+            if name in self.pass_env or not SECRET.search(name)
+        }
+        """Of ``env``, what commands see: keys are for agents, unless they are passed on by name."""
         self.eraser = Eraser(named_secrets({**os.environ, **self.env}))
         """Of what must not be written into any file of a run."""
         self._stack = AsyncExitStack()
@@ -130,3 +139,11 @@ def of(work: Work) -> Desk:
     if not isinstance(work.desk, Desk):
         raise ConfigError(f"a {work.node.kind} node needs a corral.pipelines.desk.Desk to work at")
     return work.desk
+
+
+def keep(work: Work, name: str, data: str | bytes) -> None:
+    """A file in the node's folder, with secrets struck out. Raises ``OSError``."""
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
+    if isinstance(work.desk, Desk):
+        raw = work.desk.eraser.clean(raw)
+    stage.put(work.folder / name, raw)

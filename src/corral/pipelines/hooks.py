@@ -105,7 +105,7 @@ class Hooks:
         ran = await run_command(
             command,
             cwd=self._work.workspace,
-            env={**self._desk.env, **holes, **stage_env(self._work), **names},
+            env={**self._desk.command_env, **holes, **stage_env(self._work), **names},
             pass_env=self._desk.pass_env,
             timeout=TIMEOUT,
             stdin=msgspec.json.encode(told),

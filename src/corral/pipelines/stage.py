@@ -35,13 +35,12 @@ def clear(folder: Path) -> None:
             os.unlink(folder / name)
 
 
-def put(path: Path, data: str | bytes) -> None:
+def put(path: Path, data: bytes) -> None:
     """A file whole or not at all: somebody may be reading it. Raises ``OSError``."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     try:
         with open(draft, "wb") as file:
-            file.write(raw)
+            file.write(data)
         os.replace(draft, path)
     except BaseException:
         with suppress(OSError):

@@ -20,6 +20,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.events import Json
 from corral.io.environment import Eraser
+from corral.pipelines import desk as desks
 from corral.pipelines import handlers, stage
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
@@ -77,7 +78,7 @@ async def _told(handler: Handler, work: Work, limit: float | None) -> object:
         return outcome_of(error)
     except (Exception, SystemExit) as error:
         with suppress(OSError):  # the reason is in the outcome all the same
-            stage.put(work.folder / "error.txt", traceback.format_exc())
+            desks.keep(work, "error.txt", traceback.format_exc())
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         return failed(f"the handler of {work.node.kind!r} raised {said}")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import agent_turns, stage, templates
+from corral.pipelines import agent_turns, templates
 from corral.pipelines import desk as desks
 from corral.pipelines.conditions import as_text
 from corral.pipelines.handlers import Handler, Work
@@ -27,7 +27,7 @@ async def codergen(work: Work) -> Outcome:
     """A failed run fails the node with its reason."""
     prompt = prompt_of(work)
     if work.desk.simulate:
-        stage.put(work.folder / "prompt.md", prompt)
+        desks.keep(work, "prompt.md", prompt)
         return answered(work, simulated(work))
     desk = desks.of(work)
     ask = agent_turns.ask_of(work, desk)
@@ -35,7 +35,7 @@ async def codergen(work: Work) -> Outcome:
     outcome = agent_turns.outcome_of_result(work, ask, result)
     if not outcome.ok:
         if result.text:
-            stage.put(work.folder / "response.md", desk.eraser.clean_text(result.text))
+            desks.keep(work, "response.md", result.text)
         return outcome
     text = desk.eraser.clean_text(result.text)
     final = desk.eraser.clean_text(result.final_text)
@@ -56,7 +56,7 @@ def answered(
 ) -> Outcome:
     """A success, with the answer where people and later nodes find it."""
     outcome = Outcome() if outcome is None else outcome
-    stage.put(work.folder / "response.md", text)
+    desks.keep(work, "response.md", text)
     said = final or text
     updates: dict[str, Json] = {"last_stage": work.node.id, "last_response": said[:RESPONSE]}
     if key := work.node.text("output_key"):

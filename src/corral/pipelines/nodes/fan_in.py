@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import agent_turns, choices, stage
+from corral.pipelines import agent_turns, choices
 from corral.pipelines import desk as desks
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.nodes.codergen import prompt_of, simulated
@@ -29,9 +29,9 @@ async def fan_in(work: Work) -> Outcome:
     if not ids:
         return failed("there is no branch to rank: none succeeded", retryable=False)
     asked = f"{prompt_of(work)}\n\n{_shown(work, branches)}"
-    stage.put(work.folder / "prompt.md", asked)
+    desks.keep(work, "prompt.md", asked)
     if work.desk.simulate:
-        stage.put(work.folder / "response.md", simulated(work))
+        desks.keep(work, "response.md", simulated(work))
         return Outcome(context_updates=_picked(branches, ids[0]))
     schema: dict[str, Json] = {
         "type": "object",
@@ -51,7 +51,7 @@ async def fan_in(work: Work) -> Outcome:
         if not outcome.ok:
             return outcome
     told = cast("dict[str, str]", answer)
-    stage.put(work.folder / "response.md", desk.eraser.clean(msgspec.json.encode(told)))
+    desks.keep(work, "response.md", msgspec.json.encode(told))
     return msgspec.structs.replace(
         outcome,
         context_updates=_picked(branches, told["best_id"]),

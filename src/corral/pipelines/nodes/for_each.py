@@ -17,6 +17,7 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.events import Json
+from corral.pipelines import desk as desks
 from corral.pipelines import stage
 from corral.pipelines.choices import names, number_of
 from corral.pipelines.conditions import as_text
@@ -131,7 +132,7 @@ def _together(work: Work, outcomes: list[Outcome]) -> Outcome:
         )
         whole.append({**entry, "output": output})
         short.append({**entry, "output": _shortened(output, room)})
-    stage.put(work.folder / "results.json", msgspec.json.encode(whole))
+    desks.keep(work, "results.json", msgspec.json.encode(whole))
     bad = [outcome for outcome in outcomes if not outcome.ok]
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]

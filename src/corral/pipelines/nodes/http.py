@@ -22,7 +22,6 @@ from corral.events import Json
 from corral.io.environment import Eraser
 from corral.io.http import Answer, Http
 from corral.pipelines import desk as desks
-from corral.pipelines import stage
 from corral.pipelines.choices import names
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.handlers import Handler, Work
@@ -143,7 +142,7 @@ def _told(work: Work, method: str, answer: Answer, raw: bytes) -> Outcome:
     if variable := node.text("bearer_env"):  # whatever its name: some servers send it back
         raw_text = Eraser({variable: _token(work, variable)}).clean(raw_text)
     text = raw_text.decode("utf-8", "replace")
-    stage.put(work.folder / "response.md", text)
+    desks.keep(work, "response.md", text)
     updates: dict[str, Json] = {f"{node.id}.status": answer.status}
     wrong = ""
     if len(raw) > LARGEST:

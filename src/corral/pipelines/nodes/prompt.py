@@ -14,7 +14,7 @@ from corral.inference.doors import generate
 from corral.inference.objects import generate_object
 from corral.inference.results import Generation
 from corral.models.registry import EXAMPLE
-from corral.pipelines import choices, stage
+from corral.pipelines import choices
 from corral.pipelines import desk as desks
 from corral.pipelines.desk import Desk
 from corral.pipelines.handlers import Handler, Work
@@ -27,7 +27,7 @@ TIMEOUT = 600.0
 
 async def prompt(work: Work) -> Outcome:
     text = prompt_of(work)
-    stage.put(work.folder / "prompt.md", text)
+    desks.keep(work, "prompt.md", text)
     output = f"{work.node.id}.output"
     if work.desk.simulate:
         said = simulated(work)

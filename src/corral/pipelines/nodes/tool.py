@@ -5,7 +5,6 @@ from __future__ import annotations
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import desk as desks
-from corral.pipelines import stage
 from corral.pipelines.conditions import as_text
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.outcome import Outcome
@@ -31,12 +30,12 @@ async def tool(work: Work) -> Outcome:
     ran = await run_command(
         command,
         cwd=work.workspace,
-        env={"goal": goal, **desk.env, **holes, **stage_env(work)},
+        env={"goal": goal, **desk.command_env, **holes, **stage_env(work)},
         pass_env=desk.pass_env,
         timeout=timeout,
     )
     out = desk.eraser.clean(ran.stdout)
-    stage.put(work.folder / "tool_output.txt", out)
+    desks.keep(work, "tool_output.txt", out)
     said = shortened(out.decode("utf-8", "replace"))
     updates: dict[str, Json] = {"tool.output": said, "tool.exit_code": ran.code}
     if key := node.text("output_key"):
