@@ -58,7 +58,7 @@ def name_of(path: Path) -> str:
 
 def floor_of(module: str) -> int:
     parts = module.split(".")
-    if module in ("corral", "corral.models"):
+    if module in ("corral", "corral.models", "corral.pipelines"):
         return 99  # a front door, which points at every floor
     if parts[1] in WORDS:
         return 0

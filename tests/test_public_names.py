@@ -43,6 +43,7 @@ NAMES = [
     "fold",
     "from_json",
     "models",
+    "pipelines",
     "pool",
     "providers",
     "read_before_write",

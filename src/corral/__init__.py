@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral import errors, events, models, providers
+    from corral import errors, events, models, pipelines, providers
     from corral.content import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
@@ -41,6 +41,7 @@ _HOME = {
     "errors": "corral",
     "events": "corral",
     "models": "corral",
+    "pipelines": "corral",
     "providers": "corral",
     "AgentSession": "corral.content",
     "Cost": "corral.content",
@@ -109,6 +110,7 @@ __all__ = [
     "fold",
     "from_json",
     "models",
+    "pipelines",
     "pool",
     "providers",
     "read_before_write",
