@@ -97,7 +97,7 @@ class Place:
     def cancel(self, name: str) -> None:
         """End this job. The host answers with a result that says so."""
         with contextlib.suppress(FileNotFoundError):
-            (self.asked / name).touch()
+            (self.asked / f"{name}.cancel").touch()
             detached.knock(self.fifo)
 
 
@@ -126,7 +126,7 @@ async def attempt(
             # The host is gone, and left no result: the next one knows what the node wants then.
     except asyncio.CancelledError:
         if not is_leaving():
-            place.cancel(f"{name}.cancel")
+            place.cancel(name)
         raise
 
 
@@ -142,6 +142,15 @@ async def _kept(place: Place, name: str) -> Kept | None:
             return place.result(name)
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, LAST_LOOK)
+
+
+def stop(run_id: str, visit: str) -> None:
+    """End the jobs of this visit. Blocking."""
+    place = Place.of(run_id)
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(place.jobs):
+            if name == name_of(visit, int(name.rpartition("#")[2].partition("-")[0])):
+                place.cancel(name)
 
 
 def close(run_id: str, *, cancel: bool = False) -> None:

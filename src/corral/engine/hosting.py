@@ -36,6 +36,7 @@ def main(folder: str) -> None:
     place = Place(Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a person's Ctrl-C is for the worker
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    (place.folder / "pid").write_text(f"{os.getpid()}\n")  # for people: only the lock counts
     asyncio.run(_Host(place).serve())
 
 

@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from corral.engine import adapter, executor, queues, visits
+from corral.engine import adapter, executor, host, queues, visits
 from corral.engine.journal import Begun, Closed, Task, pack, unpack, unpack_message
 from corral.engine.projection import Projection
 from corral.events import Json
@@ -218,6 +218,8 @@ class _Course:
         workflow = self.flying.pop(known, None)
         if workflow is not None:
             await adapter.cancel([workflow])
+            # Its worker would be a second late, or may be gone.
+            await asyncio.to_thread(host.stop, self.id, known)
 
     def _progress(self) -> dict[str, Json]:
         state = self.plan.state
@@ -243,6 +245,7 @@ class _Course:
             tokens=state.tokens,
         )
         await self.shown.close(state)
+        await asyncio.to_thread(host.close, self.id, cancel=True)
         if self.begun.reply_to:
             ended = Ended(id=self.begun.reply_id, outcome=_as_outcome(closed))
             await adapter.send(self.begun.reply_to, pack(ended), key=f"ended {self.begun.reply_id}")

@@ -1,0 +1,157 @@
+"""Agents and commands in a host go on when the worker dies, and are found again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from engine_world import World, eventually
+
+from corral.engine import doors, host
+from corral.pipelines import handlers
+
+
+def pipeline(world: World, *, then: str = "", attrs: str = "", timeout: str = "") -> str:
+    """A command that says it began, waits for a file ``go``, and says it ended."""
+    command = (
+        f"echo begin slow.1#1 >> {world.log}; {then or waiting(world)}; echo end >> {world.log}"
+    )
+    return f"""digraph one {{
+        start [shape=Mdiamond]; exit [shape=Msquare]
+        slow [shape=parallelogram, tool_command="{command}" {attrs}]
+        start -> slow -> exit
+    }}"""
+
+
+def waiting(world: World) -> str:
+    return f"while ! test -e {world.folder}/go; do sleep 0.02; done"
+
+
+def go(world: World) -> None:
+    (world.folder / "go").touch()
+
+
+def began(world: World, times: int = 1) -> None:
+    eventually(lambda: world.begun()["slow.1#1"] >= times, f"the command to begin: {world.said()}")
+
+
+def host_pid(run: str = "r") -> int:
+    return int((host.Place.of(run).folder / "pid").read_text())
+
+
+def test_a_command_outlives_its_worker_and_is_found_at_work(file_world: World) -> None:
+    world = file_world
+    graph = pipeline(world)
+    first = world.run(graph)
+    began(world)
+    world.kill(first)
+    second = world.run(graph)
+    go(world)
+    assert world.ended(second) == 0, world.said()
+    assert world.closed().status == "success"
+    assert world.begun() == {"slow.1#1": 1}
+
+
+def test_a_command_that_ended_while_nobody_looked_is_not_run_again(file_world: World) -> None:
+    world = file_world
+    graph = pipeline(world)
+    first = world.run(graph)
+    began(world)
+    world.kill(first)
+    go(world)
+    eventually(lambda: "end" in world.lines(), "the command to end")
+    assert world.ended(world.run(graph)) == 0, world.said()
+    assert world.begun() == {"slow.1#1": 1}
+
+
+def test_a_host_that_was_killed_begins_the_command_again(file_world: World) -> None:
+    world = file_world
+    graph = pipeline(world)
+    run = world.run(graph)
+    began(world)
+    os.kill(host_pid(), signal.SIGKILL)
+    began(world, 2)
+    go(world)
+    assert world.ended(run) == 0, world.said()
+    assert world.closed().status == "success"
+    assert world.begun() == {"slow.1#1": 2}
+
+
+def test_a_node_may_rather_fail_than_be_begun_twice(file_world: World) -> None:
+    world = file_world
+    run = world.run(pipeline(world, attrs=", on_crash=fail"))
+    began(world)
+    os.kill(host_pid(), signal.SIGKILL)
+    assert world.ended(run) == 0, world.said()
+    slow = world.closed().outcomes["slow"]
+    assert slow.status == "fail"
+    assert "killed while it ran" in slow.failure_reason
+    assert world.begun() == {"slow.1#1": 1}
+
+
+def test_what_kills_its_host_every_time_fails_after_three(file_world: World) -> None:
+    world = file_world
+    # A child of the host's: its parent's parent is the host.
+    graph = pipeline(world, then="kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1")
+    assert world.ended(world.run(graph)) == 0, world.said()
+    assert "3 times" in world.closed().outcomes["slow"].failure_reason
+    assert world.begun() == {"slow.1#1": 3}
+
+
+def test_cancelling_a_run_ends_its_command(file_world: World) -> None:
+    world = file_world
+    pids = world.folder / "pids"
+    run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000"))
+    began(world)
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    asyncio.run(doors.cancel("r", db=world.db))
+    assert world.ended(run) == 0, world.said()
+    assert world.closed().status == "cancelled"
+    pid = int(pids.read_text())
+    eventually(lambda: not is_alive(pid), "the command to be gone")
+    eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
+
+
+def test_cancelling_a_run_that_nobody_runs_reaches_its_host(file_world: World) -> None:
+    world = file_world
+    pids = world.folder / "pids"
+    run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000"))
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    world.kill(run)
+    asyncio.run(doors.cancel("r", db=world.db))
+    assert world.closed().status == "cancelled"
+    eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
+    eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
+
+
+def test_a_host_goes_when_its_run_has_ended_and_takes_its_files_along(file_world: World) -> None:
+    world = file_world
+    go(world)
+    assert world.ended(world.run(pipeline(world))) == 0, world.said()
+    eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
+
+
+@pytest.mark.parametrize("said", ["false", "true"])
+def test_a_node_says_itself_whether_it_is_detached(file_world: World, said: str) -> None:
+    world = file_world
+    run = world.run(pipeline(world, attrs=f", detached={said}"), detached=said != "true")
+    began(world)
+    assert host.Place.of("r").folder.exists() == (said == "true")
+    go(world)
+    assert world.ended(run) == 0, world.said()
+
+
+def test_the_types_that_run_in_a_host_are_types_of_ours() -> None:
+    from corral.engine.attempts import IN_A_HOST
+
+    assert set(handlers.BUILT_IN) >= IN_A_HOST
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
