@@ -36,6 +36,9 @@ LARGEST_CHECKPOINT = 16 * 1024 * 1024
 _NOT_TOLD = (
     "graph.",
     "internal.",
+    "parallel.results",
+    "parallel.branch.",
+    "stack.",
     "current_node",
     "last_stage",
     "last_response",
