@@ -110,10 +110,13 @@ def ranked(joined: list[Branch], best: str = "") -> list[Branch]:
 
 
 def merged(ranking: list[Branch]) -> Context:
-    """What the branches set, with the best one's say last."""
+    """What the branches set, with the best one's say last. What they say of branches of their
+    own stays with them."""
     updates: Context = {}
     for branch in reversed(ranking):
-        updates |= branch.updates
+        for key, value in branch.updates.items():
+            if not key.startswith("parallel."):
+                updates[key] = value
     if ranking:
         updates["parallel.fan_in.best_id"] = ranking[0].id
         updates["parallel.fan_in.best_outcome"] = ranking[0].status

@@ -6,7 +6,8 @@
 4. unconditional edges by weight descending, then target id.
 
 A failed node prefers an edge that is there for the failure, then its ``retry_target``,
-its ``fallback_retry_target``, then any unconditional edge.
+its ``fallback_retry_target``, then any unconditional edge. Only of a person's gate nobody
+but a person takes an edge: one that was skipped must not approve itself.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class Routes:
                 return Way(true[0][1].target, true[0][1])
         if target := self.target(node.attrs):
             return Way(target, None)
+        if node.kind == "wait.human":  # its edges are a person's to choose
+            return None
         edge = _unconditional(ways, preferred, suggested)
         return None if edge is None else Way(edge.target, edge)
 

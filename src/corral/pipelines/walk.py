@@ -62,20 +62,20 @@ class Walk:
             return
         if lane.fork and not lane.visit and forks.at_its_end(self, lane, node.id):
             return
-        lane.number = state.visits[node.id] = state.visits.get(node.id, 0) + 1
-        lane.visit = f"{node.id}.{lane.number}"
+        kind, most = node.kind, self._limits.visits
+        number = state.visits.get(node.id, 0) + 1
+        if number > most:
+            reason = f"node {node.id!r} would be visited more than {most} times (max_visits)"
+            self.over(lane, "fail", reason)
+            return
+        lane.number = state.visits[node.id] = number
+        lane.visit = f"{node.id}.{number}"
         lane.context["current_node"] = node.id
         lane.attempt, lane.cycle = 1, 0
-        kind = node.kind
         if kind == "exit":
             self._exit(lane, node)
             return
-        most = self._limits.visits
         try:
-            if lane.number > most:
-                reason = f"node {node.id!r} would be visited more than {most} times (max_visits)"
-                self.over(lane, "fail", reason)
-                return
             if node.is_true("goal_gate"):
                 state.gates[node.id] = True
             self.book.tell(told.StepStarted(node=node.id, visit=lane.visit, kind=kind))
