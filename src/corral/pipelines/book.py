@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from corral.pipelines import events as told
-from corral.pipelines import gates, managers
+from corral.pipelines import gates, managers, templates
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.orders import Ask, Child, Order, Question, Stop, Tell, Visit, Wait
 from corral.pipelines.routes import Routes
@@ -76,8 +76,8 @@ class Book:
                 return Child(
                     id=id,
                     node=node.id,
-                    dotfile=managers.dotfile(self._graph, node),
-                    workdir=managers.workdir(self._graph, node),
+                    dotfile=self._filled(managers.dotfile(self._graph, node), lane),
+                    workdir=self._filled(managers.workdir(self._graph, node), lane),
                     context=copied(without_own(lane.context)),
                 )
             case "wait":
@@ -89,6 +89,9 @@ class Book:
     def question(self, lane: Lane, node: Node) -> Question:
         id = lane.visit if lane.attempt == 1 else f"{lane.visit}#{lane.attempt}"
         return gates.question(self._graph, node, self._routes.options(node), id, lane.context)
+
+    def _filled(self, text: str, lane: Lane) -> str:
+        return templates.fill(text, lane.context, self._graph.goal)
 
     def _visit(self, id: str, lane: Lane, node: Node) -> Visit:
         fidelity = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.events import Json
+from corral.pipelines import templates
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.orders import Answer, Choice, Question
 from corral.pipelines.outcome import Outcome, failed
@@ -100,8 +101,6 @@ def expired(asked: Question) -> Outcome:
 
 
 def _text(graph: Graph, node: Node, context: dict[str, Json]) -> str:
-    from corral.pipelines import templates
-
     parts = [node.text("label"), node.text("prompt")]
     text = "\n\n".join(part for part in parts if part) or node.id
     return templates.fill(text, context, graph.goal)

@@ -53,6 +53,8 @@ class Work:
     desk: Desk
     emit: Callable[[Event], None] = field(default=lambda _event: None)
     """An agent's event, as it comes."""
+    keeps: bool = True
+    """False: nothing is to be written into ``folder``, which need not be there."""
 
     @property
     def context(self) -> dict[str, Json]:

@@ -45,7 +45,8 @@ async def attempt(work: Work) -> Outcome:
     try:
         handler = handlers.find(work.node.kind)
         limit = work.node.seconds("timeout")
-        stage.clear(work.folder)
+        if work.keeps:
+            stage.clear(work.folder)
     except CorralError as error:
         return outcome_of(error)
     except ValueError as error:
@@ -58,7 +59,7 @@ async def attempt(work: Work) -> Outcome:
     finally:
         diary.close()
     outcome = _checked(told, work.node.kind)
-    if outcome.ok:
+    if outcome.ok and work.keeps:
         outcome = _with_its_own_status(work, outcome)
     return _written(work, outcome, eraser)
 
@@ -220,9 +221,11 @@ def _written(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
         )
     elif (clean := eraser.clean(whole)) != whole:
         outcome = msgspec.json.decode(clean, type=Outcome)
+    if not work.keeps:
+        return outcome
     try:
         data = msgspec.json.format(msgspec.json.encode(stage.status_of(outcome)), indent=2)
-        stage.put(work.folder / stage.STATUS, data)
+        stage.put(work.folder, stage.STATUS, data)
     except OSError as error:
         # What the node did is done, and paid for: a full disk must not undo it.
         said = f"status.json could not be written: {error.strerror}"
