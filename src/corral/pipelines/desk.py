@@ -146,4 +146,4 @@ def keep(work: Work, name: str, data: str | bytes) -> None:
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     if isinstance(work.desk, Desk):
         raw = work.desk.eraser.clean(raw)
-    stage.put(work.folder / name, raw)
+    stage.put(f"{work.folder}{os.sep}{name}", raw)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import os
 import traceback
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -53,15 +54,18 @@ async def attempt(work: Work) -> Outcome:
         return failed(f"timeout: {error}", retryable=False)
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
+    if not work.keeps:
+        told = await _told(handler, work, limit)
+        return _small(work, _checked(told, work.node.kind), eraser)
     diary = stage.Diary(work.folder, eraser, work.emit)
     try:
         told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
     finally:
         diary.close()
     outcome = _checked(told, work.node.kind)
-    if outcome.ok and work.keeps:
+    if outcome.ok:
         outcome = _with_its_own_status(work, outcome)
-    return _written(work, outcome, eraser)
+    return _written(work, _small(work, outcome, eraser))
 
 
 async def _told(handler: Handler, work: Work, limit: float | None) -> object:
@@ -208,24 +212,26 @@ def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
     )
 
 
-def _written(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
-    """The outcome, cleaned of secrets, and beside it in ``status.json``."""
+def _small(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
+    """The outcome, cleaned of secrets; a failed one in place of one that is too large."""
     whole = msgspec.json.encode(outcome)
     if len(whole) > LARGEST:
         sizes: dict[str, Json] = outcome.context_updates
         most = max(sizes, key=lambda key: len(msgspec.json.encode(sizes[key])), default="notes")
-        outcome = failed(
+        return failed(
             f"the outcome of {work.node.id} has {len(whole):,} bytes, over {LARGEST:,}:"
             f" most of it in {most!r}; put it into a file and its name into the context",
             retryable=False,
         )
-    elif (clean := eraser.clean(whole)) != whole:
-        outcome = msgspec.json.decode(clean, type=Outcome)
-    if not work.keeps:
-        return outcome
+    clean = eraser.clean(whole)
+    return outcome if clean == whole else msgspec.json.decode(clean, type=Outcome)
+
+
+def _written(work: Work, outcome: Outcome) -> Outcome:
+    """The outcome, and beside it ``status.json``."""
     try:
         data = msgspec.json.format(msgspec.json.encode(stage.status_of(outcome)), indent=2)
-        stage.put(work.folder, stage.STATUS, data)
+        stage.put(f"{work.folder}{os.sep}{stage.STATUS}", data)
     except OSError as error:
         # What the node did is done, and paid for: a full disk must not undo it.
         said = f"status.json could not be written: {error.strerror}"
