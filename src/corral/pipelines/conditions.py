@@ -76,7 +76,11 @@ class Condition(msgspec.Struct, frozen=True):
     @property
     def has_operator(self) -> bool:
         """Whether it is more than a bare word, which may be meant as a mere label."""
-        return not (isinstance(self.tree, Clause) and self.tree.literal is None)
+        match self.tree:
+            case Clause(_, None, False):
+                return False
+            case _:
+                return True
 
 
 @lru_cache(REMEMBERED)

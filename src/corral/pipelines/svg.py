@@ -16,6 +16,8 @@ HEIGHT = 44.0
 LETTER = 7.4
 """How wide a letter is at most, in the middle."""
 LONGEST = 32
+ASIDE = 16.0
+"""How far an edge that leads up stands beside one that leads down."""
 COLOURS = {
     "success": "#d7f5dd",
     "partial_success": "#eef5c6",
@@ -91,8 +93,9 @@ def _said(edge: Edge) -> str:
 def _curve(way: list[Point]) -> tuple[str, Point]:
     """From rim to rim, upright at both ends."""
     down = way[-1].y > way[0].y
-    rim = HEIGHT / 2 if down else -HEIGHT / 2
-    first, last = Point(way[0].x, way[0].y + rim), Point(way[-1].x, way[-1].y - rim)
+    rim, side = (HEIGHT / 2, 0.0) if down else (-HEIGHT / 2, ASIDE)
+    first = Point(way[0].x + side, way[0].y + rim)
+    last = Point(way[-1].x + side, way[-1].y - rim)
     points = [first, *way[1:-1], last]
     parts = [f"M{first.x:.1f} {first.y:.1f}"]
     for one, two in pairwise(points):
@@ -102,7 +105,9 @@ def _curve(way: list[Point]) -> tuple[str, Point]:
     if len(points) % 2:
         return "".join(parts), points[middle]
     one, two = points[middle - 1], points[middle]
-    return "".join(parts), Point((one.x + two.x) / 2, (one.y + two.y) / 2)
+    there = 0.62  # nearer to the target: edges of one node part on their way
+    said = Point(one.x + (two.x - one.x) * there + side, one.y + (two.y - one.y) * there)
+    return "".join(parts), said
 
 
 def _loop(middle: Point, half: float) -> tuple[str, Point]:

@@ -7,6 +7,7 @@ nasty, takes more than one look at each character.
 from __future__ import annotations
 
 import re
+from math import isfinite
 
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Value
@@ -105,10 +106,10 @@ def _value(text: str) -> Value:
     if _WORD.fullmatch(text) or _DURATION.fullmatch(text):
         return text
     if _INTEGER.fullmatch(text):
-        number = int(text) if len(text) < 25 else _LARGEST + 1
-        if abs(number) > _LARGEST:
+        whole = int(text) if len(text) < 25 else _LARGEST + 1
+        if abs(whole) > _LARGEST:
             raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
+        return whole
+    if _FLOAT.fullmatch(text) and isfinite(number := float(text)):
         return number
-    if _FLOAT.fullmatch(text) and len(text) < 300:
-        return float(text)
-    raise ValueError(f'Put it in quotes: "{text}".')
+    raise ValueError(f'Put it in quotes: "{text[:40]}".')

@@ -71,9 +71,25 @@ LAYOUT = frozenset(
 )  # fmt: skip
 """Graphviz's own, which are kept and mean nothing here."""
 
+OWN = frozenset(
+    (
+        "allowed_tools", "append", "bearer_env", "body", "command", "content", "default",
+        "detached", "dotfile", "expect", "format", "headers", "item_timeout", "items", "json",
+        "key", "max_items", "max_tokens", "method", "on_crash", "output_key", "output_schema",
+        "path", "pipeline", "policy", "queue", "source", "system_prompt", "temperature", "until",
+        "url", "value",
+    )
+)  # fmt: skip
+"""Of nodes that handle data, and of those that ask."""
+CHILD = ("stack.child_dotfile", "dotfile", "pipeline", "path")
 REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "tool": (("tool_command", "command"),),
-    "stack.manager_loop": (("stack.child_dotfile",),),
+    "stack.manager_loop": (CHILD,),
+    "include": (CHILD,),
+    "http": (("url",),),
+    "read_file": (("path",),),
+    "write_file": (("path",), ("content", "source")),
+    "for_each": (("items",), ("prompt", "tool_command", "command")),
 }
 """Kind → what it cannot do without; of each tuple one is enough, its own or the graph's."""
 
@@ -81,13 +97,17 @@ REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
 def required_attributes(graph: Graph) -> Iterator[Finding]:
     for node in graph.of_kind(*REQUIRED):
         for names in REQUIRED[node.kind]:
-            if not any(node.attrs.get(name) or graph.attrs.get(name) for name in names):
+            if not any(_given(name, node.attrs) or _given(name, graph.attrs) for name in names):
                 yield error(
                     "required_attributes",
                     f"{node.id} is a {node.kind} and needs {names[0]}",
                     node=node,
                     fix=f'Write {node.id} [{names[0]}="…"].',
                 )
+
+
+def _given(name: str, attrs: Mapping[str, Value]) -> bool:
+    return attrs.get(name, "") != ""
 
 
 def attribute_value(graph: Graph) -> Iterator[Finding]:
@@ -178,7 +198,7 @@ def _slips(
     attrs: Mapping[str, Value], known: frozenset[str], nearest: Nearest
 ) -> Iterator[tuple[str, str]]:
     for key in attrs:
-        strange = key not in known and key not in LAYOUT
+        strange = key not in known and key not in LAYOUT and key not in OWN
         if strange and (near := nearest(key.lower().replace("-", "_"))):
             yield key, near
 
