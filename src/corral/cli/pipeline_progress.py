@@ -127,8 +127,9 @@ class Progress:
         took = ""
         if step is not None:
             step.mark, step.doing = mark, ""
-            step.took = time.monotonic() - step.begun
-            took = f" {step.took:.1f} s"
+            if step.begun:  # else it began before we looked
+                step.took = time.monotonic() - step.begun
+                took = f" {step.took:.1f} s"
             if step.kind in _SILENT and status == "success":
                 return
         self.done += 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.engine import doors
 from corral.engine.journal import Closed
-from corral.pipelines import events as told
+from corral.pipelines import events as happened
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Question
 from corral.pipelines.people import Interviewer
@@ -27,7 +27,7 @@ IDLE = {"wait.human", "parallel", "start", "exit", "conditional"}
 
 
 class Following:
-    """``people`` None: nobody can be asked here."""
+    """``people`` None: nobody can be asked here. ``told``: so many of its events are known."""
 
     def __init__(
         self,
@@ -36,10 +36,11 @@ class Following:
         *,
         db: str | None = None,
         people: Interviewer | None = None,
-        on_event: Callable[[told.RunEvent], None] | None = None,
+        on_event: Callable[[happened.RunEvent], None] | None = None,
+        told: int = 0,
     ) -> None:
         self.run, self.graph, self.db = run, graph, db
-        self.people, self._on_event = people, on_event
+        self.people, self._on_event, self._told = people, on_event, told
         self.open: dict[str, str] = {}
         """Questions, and their nodes."""
         self._working: set[str] = set()
@@ -74,20 +75,21 @@ class Following:
     async def questions(self) -> Sequence[Question]:
         return await doors.questions(self.run, db=self.db)
 
-    async def _seen(self, event: told.RunEvent) -> None:
-        if self._on_event is not None:
+    async def _seen(self, event: happened.RunEvent) -> None:
+        self._told -= 1
+        if self._on_event is not None and self._told < 0:
             self._on_event(event)
         match event:
-            case told.StepStarted() if event.kind not in IDLE:
+            case happened.StepStarted() if event.kind not in IDLE:
                 self._working.add(event.visit)
-            case told.StepCompleted() | told.StepFailed():
+            case happened.StepCompleted() | happened.StepFailed():
                 self._working.discard(event.visit)
                 self._close(event.visit)
-            case told.InterviewStarted():
+            case happened.InterviewStarted():
                 self.open[event.visit] = event.node or ""
                 if self.people is not None:
                     await self._ask(event.visit, self.people)
-            case told.InterviewCompleted() | told.InterviewTimeout():
+            case happened.InterviewCompleted() | happened.InterviewTimeout():
                 self._close(event.visit)
             case _:
                 pass
@@ -125,8 +127,8 @@ class Following:
         return timeout is None or timeout > PATIENCE
 
 
-def _next(events: AsyncIterator[told.RunEvent]) -> asyncio.Task[told.RunEvent | None]:
-    async def coming() -> told.RunEvent | None:
+def _next(events: AsyncIterator[happened.RunEvent]) -> asyncio.Task[happened.RunEvent | None]:
+    async def coming() -> happened.RunEvent | None:
         return await anext(events, None)
 
     return asyncio.ensure_future(coming())

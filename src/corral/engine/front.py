@@ -11,90 +11,38 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from corral.agents import DEFAULT_AGENT
+from corral.engine import adapter, again, doors, following, looking
+from corral.engine.readying import (
+    Pipeline,
+    as_json,
+    folder_of,
+    graph_now,
+    place_of,
+    prepare,
+    source_of,
+)
+from corral.engine.results import PipelineResult, ended, waiting
 from corral.errors import ConfigError, ProcessFailed
 from corral.events import Json
-from corral.io import folders
 from corral.keywords import Options
-from corral.pipelines import loading, nested, preflight
+from corral.pipelines import gates, inline, preflight
 from corral.pipelines.desk import Desk
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
 from corral.pipelines.linting import Rule
-from corral.pipelines.orders import Answer, Question
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.orders import Answer
 from corral.pipelines.people import Interviewer
 from corral.pipelines.transforms import Transform
 
 if TYPE_CHECKING:
-    from corral.engine.journal import Closed
-    from corral.engine.looking import Overview, Shown
     from corral.sessions.broker import Asker
 
-Pipeline = str | os.PathLike[str] | Graph
-
-
-class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
-
-    run: str
-    """Its id."""
-    status: Literal["success", "fail", "cancelled", "waiting"]
-    """``waiting``: for people, and there was nobody to ask; it can be answered and resumed."""
-    reason: str = ""
-    context: dict[str, Json] = {}
-    completed: list[str] = []
-    """Nodes, in the order of their ends."""
-    outcomes: dict[str, Outcome] = {}
-    questions: list[Question] = []
-    """Where it waits."""
-    cost_usd: float = 0.0
-    tokens: int = 0
-    folder: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "success"
-
-    @property
-    def text(self) -> str:
-        """The last answer of an agent or a model, whole where the run folder is at hand."""
-        for node in reversed(self.completed):
-            try:
-                return (Path(self.folder) / node / "response.md").read_text("utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
-        return str(self.context.get("last_response", ""))
-
-
-def prepare(
-    pipeline: Pipeline,
-    *,
-    values: Mapping[str, Json] | None = None,
-    goal: str | None = None,
-    model: str | None = None,
-    workspace: Path,
-    transforms: Iterable[Transform] = (),
-    rules: Iterable[Rule] = (),
-) -> Graph:
-    """The graph that would run: read, transformed, linted, its children found and linted.
-    Raises ``ConfigError``."""
-    if isinstance(pipeline, Graph):
-        graph = pipeline  # as it is: its maker has seen to it
-    else:
-        graph = loading.load(
-            pipeline, values=values, goal=goal, model=model, transforms=transforms, rules=rules
-        )
-        if not (isinstance(pipeline, str) and "{" in pipeline):
-            graph = nested.beside(graph, Path(pipeline).parent)
-    if not workspace.is_dir():
-        raise ConfigError(f"the workspace {str(workspace)!r} is no folder")
-    nested.check(graph, workspace)
-    return graph
+OnEvent: TypeAlias = Callable[[RunEvent], None]
+OnStart: TypeAlias = Callable[[str, Path], None]
+"""Told the run's id and its folder."""
 
 
 async def run(
@@ -109,8 +57,8 @@ async def run(
     simulate: bool = False,
     people: Interviewer | None = None,
     ask: Asker | None = None,
-    on_event: Callable[[RunEvent], None] | None = None,
-    on_start: Callable[[str, Path], None] | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
     durable: bool = True,
     db: str | None = None,
     queue: str | None = None,
@@ -130,7 +78,7 @@ async def run(
     raised. What is wrong with the call or the pipeline is raised in any case, before anything
     is spent.
     """
-    place = Path(workspace or ".").absolute()
+    place = place_of(workspace)
     graph = prepare(
         pipeline,
         values=values,
@@ -146,24 +94,179 @@ async def run(
     if queue is None:
         preflight.check(graph, desk, place, values or {})
     name = new_id(graph.name)
-    folder = Path(run_dir).absolute() if run_dir is not None else folders.home() / "runs" / name
-    _free(folder)
+    folder = folder_of(name, run_dir)
     if durable:
         if ask is not None:
             raise ConfigError("ask= answers only where the run is in memory: durable=False")
         adapter.require()
-        setting = Setting(
-            folder=str(folder),
-            workspace=str(place),
-            simulate=simulate,
-            agent=agent or "",
-            model=model or "",
-            options=_as_json(options),
-            imports=tuple(imports),
-        )
-        result = await kept.begin(...)
+        async with _engine():
+            await doors.start(
+                graph,
+                run_id=name,
+                folder=folder,
+                workspace=place,
+                db=db,
+                pool=queue,
+                values=values,
+                simulate=simulate,
+                agent=agent or "",
+                model=model or "",
+                options=as_json(options),
+                imports=imports,
+                source=source_of(pipeline, source),
+            )
+            watched = following.Following(name, graph, db=db, people=people, on_event=on_event)
+            result = await _seen_through(watched, folder, on_start)
     else:
-        result = await _in_memory(...)
+        if on_start is not None:
+            on_start(name, folder)
+        async with desk:
+            came = await inline.run(
+                graph,
+                desk=desk,
+                people=people,
+                folder=folder,
+                workspace=place,
+                values=values,
+                run_id=name,
+                on_event=on_event,
+            )
+        result = ended(name, came, folder)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
+
+
+def run_sync(pipeline: Pipeline, **given: Any) -> PipelineResult:
+    """``run`` for programs without a loop; the same arguments."""
+    return asyncio.run(run(pipeline, **given))
+
+
+async def resume(
+    run: str,
+    *,
+    accept_changed_graph: bool = False,
+    db: str | None = None,
+    people: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Go on with a run that was left, in this process, and see it through; what is done is
+    not done again. A run that some worker is at, or that has ended, is only looked at.
+
+    Where the pipeline's file has changed since the run began, that is refused; with
+    ``accept_changed_graph`` a new run goes on with the new one, from all that is finished.
+    """
+    shown = await looking.show(run, db=db)
+    graph, folder, name = shown.graph, Path(shown.folder), run
+    told = len(shown.events)
+    now = None if shown.closed else graph_now(shown)
+    async with _engine():
+        if now is None or again.same(now, graph):
+            if shown.closed is None:
+                await doors.resume(run, db=db)
+        else:
+            graph, name, told = now, new_id(now.name), 0
+            folder = folder.with_name(name)
+            name = await again.go_on_changed(
+                run, now, folder=folder, accept_changed_graph=accept_changed_graph, db=db
+            )
+        watched = following.Following(
+            name, graph, db=db, people=people, on_event=on_event, told=told
+        )
+        return await _seen_through(watched, folder, on_start)
+
+
+async def fork(
+    run: str,
+    node: str,
+    *,
+    graph: Graph | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+    queue: str | None = None,
+    people: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Run again from this node on, as a run of its own: what was done before it counts as
+    done. With the pipeline's file as it is now, unless a graph is given."""
+    shown = await looking.show(run, db=db)
+    now = graph or graph_now(shown) or shown.graph
+    if node not in now.nodes:
+        raise ConfigError(f"the pipeline has no node {node!r}")
+    name = new_id(now.name)
+    folder = folder_of(name, run_dir)
+    async with _engine():
+        await again.fork(run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name)
+        watched = following.Following(name, now, db=db, people=people, on_event=on_event)
+        return await _seen_through(watched, folder, on_start)
+
+
+async def answer(
+    run: str,
+    said: Answer | str,
+    *,
+    gate: str | None = None,
+    by: str = "",
+    db: str | None = None,
+) -> None:
+    """Answer what the run asks; ``gate`` says which, by its node or the question's id. Raises
+    ``ConfigError`` where nothing such is asked, or the answer is none of the choices."""
+    words = said if isinstance(said, Answer) else Answer(value=said)
+    for question in await doors.questions(run, db=db):
+        choices = question.choices
+        if gate not in (None, question.id, question.node) or words.skipped or not choices:
+            continue
+        if gates.find(choices, words.value) is None:
+            listed = ", ".join(f"{choice.key} ({choice.label})" for choice in choices)
+            asked = f"{words.value!r} is no choice of {question.node}"
+            raise ConfigError(asked, hint=f"There is {listed}.")
+    await doors.answer(run, words, question=gate, by=by, db=db)
+
+
+async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
+    """End a run and whatever it has at work."""
+    await doors.cancel(run, reason=reason, db=db)
+
+
+async def runs(*, limit: int | None = 50, db: str | None = None) -> list[looking.Overview]:
+    """The runs of a database, the newest first."""
+    return await looking.list_runs(db=db, limit=limit)
+
+
+async def show(run: str, *, db: str | None = None) -> looking.Shown:
+    """Where a run stands. Raises ``ConfigError`` where there is none."""
+    return await looking.show(run, db=db)
+
+
+def new_id(name: str) -> str:
+    """``review-20260131-142501-3f9a``"""
+    return doors.new_id(name)
+
+
+async def _seen_through(
+    watched: following.Following, folder: Path, on_start: OnStart | None
+) -> PipelineResult:
+    if on_start is not None:
+        on_start(watched.run, folder)
+    closed = await watched.whole()
+    if closed is not None:
+        return ended(watched.run, closed, folder)
+    return waiting(await looking.show(watched.run, db=watched.db))
+
+
+_in_use = 0
+"""Runs of this process that use its engine; the last one ends it."""
+
+
+@asynccontextmanager
+async def _engine() -> AsyncIterator[None]:
+    global _in_use  # noqa: PLW0603
+    _in_use += 1
+    try:
+        yield
+    finally:
+        _in_use -= 1
+        if not _in_use:
+            await asyncio.shield(asyncio.to_thread(doors.close))
