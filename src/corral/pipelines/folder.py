@@ -14,7 +14,8 @@
                         ``loop_restart`` ended
 
 Ids that are no good names of files are written with ``%``. Nothing here loses a run: what
-cannot be written is ``StorageFailed``, and may be tried again.
+cannot be written is ``StorageFailed``, and may be tried again. A folder that is made here is
+its owner's alone: prompts and answers are nobody else's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import msgspec
 
 from corral.errors import StorageFailed
 from corral.events import Json
-from corral.pipelines import events, stage
+from corral.io import folders
+from corral.pipelines import events
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
 from corral.pipelines.outcome import Outcome
@@ -80,7 +82,8 @@ class RunFolder:
     def create(self, graph: Graph, run_id: str, **more: Json) -> None:
         """The folder and its manifest. One that is there already keeps its start."""
         with self._storing():
-            self.artifacts.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self.artifacts.mkdir(exist_ok=True)
             if (self.path / MANIFEST).exists():
                 return
             manifest: dict[str, Json] = {
@@ -91,7 +94,7 @@ class RunFolder:
                 "nodes": len(graph.nodes),
                 **more,
             }
-            stage.put(self.path / MANIFEST, _pretty(msgspec.json.encode(manifest)))
+            folders.write_private(self.path / MANIFEST, _pretty(msgspec.json.encode(manifest)))
 
     def place(self, visit: str) -> Path:
         """Where the files of this visit are, or would be."""
@@ -141,8 +144,7 @@ class RunFolder:
             }
         )
         with self._storing():
-            self.path.mkdir(parents=True, exist_ok=True)
-            stage.put(self.path / CHECKPOINT, _pretty(data))
+            folders.write_private(self.path / CHECKPOINT, _pretty(data))
 
     def record(self, happened: Iterable[RunEvent]) -> None:
         """Append to ``events.ndjson``."""
@@ -151,7 +153,7 @@ class RunFolder:
             if self._events is None:
                 self.path.mkdir(parents=True, exist_ok=True)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._events = os.open(self.path / EVENTS, flags, 0o666)
+                self._events = os.open(self.path / EVENTS, flags, 0o600)
             while data:
                 data = data[os.write(self._events, data) :]
 

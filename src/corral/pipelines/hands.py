@@ -23,7 +23,7 @@ from corral.pipelines.people import Interviewer
 
 OURS = "corral.pipelines.nodes."
 """Handlers that need a folder; one that somebody registered makes what it needs."""
-NOWHERE = Path(os.devnull) / "visits" / "none"
+NOWHERE = Path(os.devnull)
 
 
 class Hands:
@@ -55,7 +55,7 @@ class Hands:
 
     async def visit(self, visit: Visit) -> Message:
         node = self._graph.nodes[visit.node]
-        place, keeps = self._place(visit, node.kind)
+        root, place, keeps = self._place(visit, node.kind)
         attempt, earlier = 1, None
         while True:
             outcome = await work.attempt(
@@ -66,7 +66,7 @@ class Hands:
                     visit=visit,
                     attempt=attempt,
                     folder=place,
-                    run_folder=place.parents[1],
+                    run_folder=root,
                     workspace=self._workspace,
                     desk=self._desk,
                     emit=partial(self._agent_said, visit.node),
@@ -90,15 +90,16 @@ class Hands:
             earlier = outcome
             attempt += 1
 
-    def _place(self, visit: Visit, kind: str) -> tuple[Path, bool]:
-        """Where the visit's files are, and whether they are to be kept."""
-        if self._folder is not None:
-            return self._folder.stage(visit.id, visit.node), True
-        if not handlers.find(kind).__module__.startswith(OURS):
-            return NOWHERE, False
-        if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")
-        return RunFolder(self._scratch.name).stage(visit.id, visit.node), True
+    def _place(self, visit: Visit, kind: str) -> tuple[Path, Path, bool]:
+        """The run's folder, the visit's, and whether anything is to be written there."""
+        folder = self._folder
+        if folder is None:
+            if not handlers.find(kind).__module__.startswith(OURS):
+                return NOWHERE, NOWHERE, False
+            if self._scratch is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")
+            folder = RunFolder(self._scratch.name)
+        return folder.path, folder.stage(visit.id, visit.node), True
 
     async def ask(self, question: Question) -> Message:
         if self._people is None:

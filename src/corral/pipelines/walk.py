@@ -132,12 +132,13 @@ class Walk:
     ) -> None:
         """The outcome of the lane's node is known: keep it, and go on by it, or at ``join``."""
         node, context = self.graph.nodes[lane.node], lane.context
+        kind = node.kind
         if outcome.status == "retry":  # whoever drives has applied the rule of attempts
             reason = outcome.failure_reason or "no attempt is left"
             outcome = msgspec.structs.replace(outcome, status="fail", failure_reason=reason)
         self.book.close(lane, answered)
         updates = copied(outcome.context_updates) if outcome.context_updates else {}
-        if node.kind == "parallel.fan_in":
+        if kind == "parallel.fan_in":
             best = updates.get("parallel.fan_in.best_id")
             if outcome.ok:
                 ranking = lanes.ranked(lane.joined, best if isinstance(best, str) else "")
@@ -149,7 +150,7 @@ class Walk:
             context.update(updates)
             if lane.fork:
                 lane.updates.update(updates)
-        carries = node.kind == "conditional"
+        carries = kind == "conditional"
         if not carries:
             context["outcome"] = outcome.status
             context["preferred_label"] = outcome.preferred_label

@@ -57,11 +57,14 @@ async def attempt(work: Work) -> Outcome:
     if not work.keeps:
         told = await _told(handler, work, limit)
         return _small(work, _checked(told, work.node.kind), eraser)
-    diary = stage.Diary(work.folder, eraser, work.emit)
-    try:
-        told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
-    finally:
-        diary.close()
+    if work.keeps:
+        diary = stage.Diary(work.folder, eraser, work.emit)
+        try:
+            told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
+        finally:
+            diary.close()
+    else:
+        told = await _told(handler, work, limit)
     outcome = _checked(told, work.node.kind)
     if outcome.ok:
         outcome = _with_its_own_status(work, outcome)
