@@ -142,7 +142,10 @@ def of(work: Work) -> Desk:
 
 
 def keep(work: Work, name: str, data: str | bytes) -> None:
-    """A file in the node's folder, with secrets struck out. Raises ``OSError``."""
+    """A file in the node's folder, with secrets struck out; none where nothing is to be kept.
+    Raises ``OSError``."""
+    if not work.keeps:
+        return
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     if isinstance(work.desk, Desk):
         raw = work.desk.eraser.clean(raw)
