@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from corral.errors import StorageFailed
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.folder import RunFolder
-from corral.pipelines.state import State
+from corral.pipelines.state import TRUNK, State
 
 SHARE = 10
 """A checkpoint may take a tenth of a run's time: with thousands of quick nodes not each has one."""
@@ -23,9 +25,15 @@ class Keeper:
         self._is_behind = False
         self._next = 0.0
         self._unwritten: list[PipelineEvent] = []
+        self._round: State | None = None
+        """Where the round stood when it was last looked at. A plan that restarts makes new lists
+        and leaves these as they were, so that the old round's folder gets its last word."""
 
     def save(self, state: State) -> bool:
         """A checkpoint, unless one was written a moment ago; whether it was written."""
+        if self._round is not None and self._round.round != state.round:
+            return False  # the folder of this round is not there yet
+        self._round = msgspec.structs.replace(state, lanes={TRUNK: state.trunk})
         self._is_behind = True
         return time.monotonic() >= self._next and self.save_now(state)
 
@@ -70,7 +78,11 @@ class Keeper:
             self._unwritten = []
 
     def restart(self, round: int) -> None:
+        """A fresh folder; what there is goes aside."""
+        old, self._round = self._round, None
         try:
+            if old is not None:
+                self.folder.save(old)
             self.folder.restart(round)
         except StorageFailed as error:
             self.failed = error

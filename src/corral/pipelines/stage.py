@@ -80,7 +80,7 @@ def read_status(folder: Path) -> Outcome | None:
         fd = os.open(
             f"{folder}{os.sep}{STATUS}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ValueError(f"status.json cannot be read: {error.strerror}") from error
