@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -21,7 +22,8 @@ SHELL = """digraph shell {{
     start [shape=Mdiamond]
     work [shape=parallelogram, tool_command="{command}"]
     done [shape=Msquare]
-    start -> work -> done
+    start -> work
+    work -> done [condition="outcome=success"]
 }}"""
 
 
@@ -165,9 +167,16 @@ class AtTerminal:
     def until(self, text: str) -> None:
         ends = time.monotonic() + 40
         while text not in self.screen:
-            assert time.monotonic() < ends, self.screen
-            self.screen += os.read(self._primary, 4096).decode("utf-8", "replace")
+            assert time.monotonic() < ends, self.screen[-2000:]
+            self._read()
         self.screen = self.screen.partition(text)[2]
+
+    def _read(self) -> None:
+        if select.select([self._primary], [], [], 1)[0]:
+            try:
+                self.screen += os.read(self._primary, 4096).decode("utf-8", "replace")
+            except OSError:  # the other side is closed
+                self.process.wait(30)
 
     def type(self, text: str) -> None:
         os.write(self._primary, text.encode())
@@ -176,11 +185,8 @@ class AtTerminal:
         """Its exit code."""
         ends = time.monotonic() + 40
         while self.process.poll() is None:
-            assert time.monotonic() < ends, self.screen
-            try:
-                self.screen += os.read(self._primary, 4096).decode("utf-8", "replace")
-            except OSError:  # the other side is closed
-                self.process.wait(30)
+            assert time.monotonic() < ends, self.screen[-2000:]
+            self._read()
         os.close(self._primary)
         return self.process.returncode
 

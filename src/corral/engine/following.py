@@ -20,6 +20,8 @@ from corral.pipelines.people import Interviewer
 QUIET = 0.7
 """Seconds without an event, while only people are waited for, until that is believed: between
 the end of one node and the beginning of the next there is a moment too."""
+LOOK = 0.1
+"""Seconds between two looks whether a question can be answered."""
 PATIENCE = 300.0
 """Seconds: a question that expires sooner is waited out, though nobody is here to answer."""
 IDLE = {"wait.human", "parallel", "start", "exit", "conditional"}
@@ -45,6 +47,7 @@ class Following:
         """Questions, and their nodes."""
         self._working: set[str] = set()
         self._asking: dict[asyncio.Task[Any], str] = {}
+        self._said: set[str] = set()
 
     async def whole(self) -> Closed | None:
         """What it came to; None where it waits for people."""
@@ -53,9 +56,10 @@ class Following:
         try:
             while True:
                 waits = self._waits_for_people()
+                unasked = await self._ask_the_rest()
                 ready, _ = await asyncio.wait(
                     {coming, *self._asking},
-                    timeout=QUIET if waits else None,
+                    timeout=QUIET if waits else LOOK if unasked else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if not ready and waits and await self.questions():
@@ -87,23 +91,29 @@ class Following:
                 self._close(event.visit)
             case happened.InterviewStarted():
                 self.open[event.visit] = event.node or ""
-                if self.people is not None:
-                    await self._ask(event.visit, self.people)
             case happened.InterviewCompleted() | happened.InterviewTimeout():
                 self._close(event.visit)
             case _:
                 pass
 
-    async def _ask(self, known: str, people: Interviewer) -> None:
-        for question in await self.questions():  # one of long ago is not among them
-            if question.id == known:
-                task = asyncio.ensure_future(people.ask(question))
-                self._asking[task] = known
+    async def _ask_the_rest(self) -> bool:
+        """Ask what can be answered by now. Whether some question cannot be yet: the plan, which
+        we follow ourselves, is ahead of the run."""
+        if self.people is None:
+            return False
+        unasked = self.open.keys() - self._asking.values() - self._said
+        for question in await self.questions() if unasked else ():
+            if question.id in unasked:
+                task = asyncio.ensure_future(self.people.ask(question))
+                self._asking[task] = question.id
+                unasked = unasked - {question.id}
+        return bool(unasked)
 
     async def _answered(self, task: asyncio.Task[Answer]) -> None:
         known = self._asking.pop(task)
         if task.cancelled():  # it was answered elsewhere
             return
+        self._said.add(known)
         with contextlib.suppress(doors.NotAsked):  # somebody else was faster
             await doors.answer(self.run, task.result(), question=known, db=self.db)
 
