@@ -24,6 +24,7 @@ from corral.events import Json
 if TYPE_CHECKING:
     from dbos import DBOSClient
     from dbos._sys_db import StepInfo, WorkflowStatus
+    from sqlalchemy import Engine
 
 PROTOCOL = 1
 """Of the journal: raised only when runs begun by an older corral cannot go on in this one."""
@@ -46,6 +47,8 @@ State: TypeAlias = Literal[
 OPEN: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
 """Of workflows that have not ended."""
 
+ENDED = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
+
 Workflow: TypeAlias = Callable[[dict[str, Json]], Awaitable[Json]]
 
 _POOL = 10
@@ -60,6 +63,7 @@ watch: Callable[[str], None] = _quiet
 """Told before and after every write to a workflow's journal; for tests that kill there."""
 
 _workflows: dict[str, Any] = {}
+_engines: list[Engine] = []
 
 
 def require() -> None:
@@ -98,11 +102,45 @@ def launch(
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
     }
+    if url.startswith("sqlite"):
+        config["system_database_engine"] = _file_engine(url)
     DBOS(config=config)
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
     DBOS.listen_queues(queues)
     DBOS.launch()
+
+
+def _file_engine(url: str) -> Engine:
+    """As the library would make it, with one difference: it counts what runs in the same
+    transaction as it claims what comes next. SQLite begins one only with the first write, so
+    two processes that counted at once would both take the last place of a limited queue."""
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(
+        url, pool_size=_POOL, max_overflow=0, pool_timeout=30, pool_pre_ping=True
+    )
+    _engines.append(engine)
+
+    @sa.event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        connection.isolation_level = "IMMEDIATE"
+        connection.execute("PRAGMA busy_timeout=30000")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def begin(
+        connection: Any, cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool
+    ) -> None:
+        if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
+            cursor.execute("BEGIN IMMEDIATE")
+
+    _is_used(begin, set_up)
+    return engine
+
+
+def _is_used(*_listeners: object) -> None:
+    """By the engine that they listen to."""
 
 
 def close() -> None:
@@ -111,6 +149,8 @@ def close() -> None:
 
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
+    while _engines:
+        _engines.pop().dispose()
 
 
 def is_quiet() -> bool:
@@ -198,6 +238,15 @@ async def publish(key: str, value: Json) -> None:
     watch(f"after publish {key}")
 
 
+async def label(workflow_id: str, labels: dict[str, Json]) -> None:
+    """Words beside the workflow, for lists: they can be read without decoding anything."""
+    from dbos import DBOS
+
+    watch("before label")
+    await DBOS.update_workflow_attributes_async(workflow_id, labels, merge=True)
+    watch("after label")
+
+
 async def cancel(workflow_ids: list[str]) -> None:
     """With all that they started."""
     from dbos import DBOS
@@ -268,7 +317,13 @@ def connect(url: str) -> DBOSClient:
 
 
 def submit(
-    client: DBOSClient, name: str, workflow_id: str, queue: str, payload: dict[str, Json]
+    client: DBOSClient,
+    name: str,
+    workflow_id: str,
+    queue: str,
+    payload: dict[str, Json],
+    *,
+    labels: dict[str, Json] | None = None,
 ) -> None:
     """Enqueue a workflow from outside. One of that id already there stays as it is."""
     client.enqueue(
@@ -277,6 +332,7 @@ def submit(
             "workflow_id": workflow_id,
             "queue_name": queue,
             "app_version": str(PROTOCOL),
+            "attributes": labels or {},
         },
         payload,
     )
@@ -294,8 +350,10 @@ def listing(
     name: str | None = None,
     states: Sequence[State] | None = None,
     limit: int | None = None,
+    top: bool = False,
 ) -> list[WorkflowStatus]:
-    """Newest first. Nothing in the rows is decoded, so nothing in them can do harm."""
+    """Newest first; ``top``: only those that no other workflow began. Nothing in the rows is
+    decoded, so nothing in them can do harm."""
     return client.list_workflows(
         workflow_ids=ids,
         workflow_id_prefix=prefix,
@@ -303,6 +361,7 @@ def listing(
         status=list(states) if states is not None else None,
         limit=limit,
         sort_desc=True,
+        has_parent=False if top else None,
         load_input=False,
         load_output=False,
     )

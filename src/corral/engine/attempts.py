@@ -9,6 +9,7 @@ from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Setting, Verdict
 from corral.pipelines import attempts, handlers, work
 from corral.pipelines.desk import Desk
+from corral.pipelines.folder import RunFolder
 from corral.pipelines.graph import Node
 from corral.pipelines.orders import Visit
 from corral.pipelines.outcome import Outcome
@@ -38,7 +39,7 @@ async def make(begun: Begun, visit: Visit, attempt: int, here: Executor) -> Outc
 
 async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     """In this process, by its own loop."""
-    folder = Path(begun.setting.folder)
+    folder = RunFolder(begun.setting.folder)
     return await work.attempt(
         handlers.Work(
             run_id=begun.run_id,
@@ -46,8 +47,8 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
             node=begun.graph.nodes[visit.node],
             visit=visit,
             attempt=attempt,
-            folder=folder / visit.node,
-            run_folder=folder,
+            folder=folder.stage(visit.id, visit.node),
+            run_folder=folder.path,
             workspace=Path(begun.setting.workspace),
             desk=desk,
         )

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from corral.engine import adapter, executor, host, queues, runs
+from corral.engine import adapter, asking, executor, host, looking, queues, runs
+from corral.engine.asking import ask
 from corral.engine.database import Database, find, prepare
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Closed, Setting, pack, unpack
-from corral.engine.lease import open_leases
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Answered, Cancelled, Message, Question
@@ -34,17 +32,8 @@ T = TypeVar("T")
 
 POLL = 0.1
 """Seconds, of an engine that runs for somebody who waits."""
-ENDED = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
-
-
-async def with_client(database: Database, ask: Callable[[DBOSClient], T]) -> T:
-    """Ask the database, beside the loop."""
-
-    def whole() -> T:
-        with queues.door(database) as client:
-            return ask(client)
-
-    return await asyncio.to_thread(whole)
+GOAL = 200
+"""Characters of a goal in a list."""
 
 
 def local(
@@ -87,6 +76,7 @@ async def start(
     options: Mapping[str, Json] | None = None,
     detached: bool | None = None,
     imports: Sequence[str] = (),
+    source: str = "",
     limits: Sequence[queues.Limit] = (),
     known: Mapping[str, Message] | None = None,
     forked_from: str = "",
@@ -105,6 +95,7 @@ async def start(
         options=dict(options or {}),
         detached=database.path is not None if detached is None else detached,
         imports=tuple(imports),
+        source=source,
     )
     where = pool
     if where is None:
@@ -119,7 +110,7 @@ async def start(
         known=dict(known or {}),
         forked_from=forked_from,
     )
-    taken = await with_client(database, lambda client: _begin(client, begun))
+    taken = await ask(database, lambda client: _begin(client, begun))
     if taken:
         raise ConfigError(f"there is a run {name!r} already", hint="Name another, or resume it.")
     return name
@@ -131,7 +122,12 @@ def _begin(client: DBOSClient, begun: Begun) -> bool:
         return True
     if client.retrieve_queue(begun.pool) is None:
         client.register_queue(begun.pool)
-    adapter.submit(client, runs.NAME, begun.run_id, begun.pool, pack(begun))
+    labels: dict[str, Json] = {
+        "pipeline": begun.graph.name,
+        "goal": begun.graph.goal[:GOAL],
+        "folder": begun.setting.folder,
+    }
+    adapter.submit(client, runs.NAME, begun.run_id, begun.pool, pack(begun), labels=labels)
     return False
 
 
@@ -141,30 +137,22 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
     async with asyncio.timeout(timeout):
         pause = 0.02
         while True:
-            closed = await with_client(database, lambda client: _closed(client, run))
+            closed = await ask(database, lambda client: asking.closed(client, run))
             if closed is not None:
                 return closed
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.5)
 
 
-def _closed(client: DBOSClient, run: str) -> Closed | None:
-    states = adapter.listing(client, ids=[run])
-    if not states:
-        raise ConfigError(f"there is no run {run!r}")
-    if states[0].status not in ENDED:
-        return None
-    if states[0].status == "CANCELLED":
-        return Closed(status="cancelled", reason="cancelled")
-    whole = adapter.whole(client, run)
-    if whole is None or whole.output is None:
-        return Closed(status="fail", reason=f"the engine failed: {whole and whole.error}")
-    return unpack(whole.output, Closed)
+class NotAsked(ConfigError):
+    """No such question is open, or more than one."""
+
+    code = "not_asked"
 
 
 async def questions(run: str, *, db: str | None = None) -> list[Question]:
     """Those that wait for a person."""
-    raw = await with_client(find(db), lambda client: client.get_event(run, runs.QUESTIONS, 0))
+    raw = await ask(find(db), lambda client: client.get_event(run, runs.QUESTIONS, 0))
     return [unpack(each, Question) for each in (raw or {}).values()]
 
 
@@ -182,11 +170,11 @@ async def answer(
     chosen = [each for each in asked if question in (None, each.id, each.node)]
     if len(chosen) != 1:
         names = ", ".join(each.id for each in asked) or "none"
-        raise ConfigError(f"which question of {run}? Open: {names}")
+        raise NotAsked(f"which question of {run}? Open: {names}")
     words = said if isinstance(said, Answer) else Answer(value=said)
     message = pack(Answered(id=chosen[0].id, answer=words, by=by))
     key = f"answered {chosen[0].id}"
-    await with_client(database, lambda client: adapter.tell(client, run, message, key=key))
+    await ask(database, lambda client: adapter.tell(client, run, message, key=key))
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -194,48 +182,21 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
-    def ask(client: DBOSClient) -> None:
+    def end(client: DBOSClient) -> None:
         found = adapter.listing(client, ids=[run])
         if not found:
             raise ConfigError(f"there is no run {run!r}")
         status = found[0]
-        if status.status in ENDED:
+        if status.status in adapter.ENDED:
             return
-        with closing(_Lives(database)) as lives:
+        with closing(asking.Lives(database)) as lives:
             if status.status == "PENDING" and lives(status.executor_id):
                 adapter.tell(client, run, message)
                 return
         client.cancel_workflow(run, cancel_children=True)
         host.close(run, cancel=True)
 
-    await with_client(database, ask)
-
-
-class _Lives:
-    """Which executors live. A lease that is held may be held by somebody who just takes a
-    dead one's work over, and lets it go at once: so it is looked at more than once."""
-
-    def __init__(self, database: Database) -> None:
-        self._leases = open_leases(database)
-        self._known: dict[str, bool] = {}
-        here = executor.running()
-        if here is not None:
-            self._known[here.id] = True
-
-    def __call__(self, name: str | None) -> bool:
-        if not name:
-            return False
-        if name not in self._known:
-            self._known[name] = all(self._is_held(name, pause) for pause in (0, 0.1, 0.3, 0.6))
-        return self._known[name]
-
-    def _is_held(self, name: str, pause: float) -> bool:
-        time.sleep(pause)
-        with self._leases.claim(name) as gone:
-            return not gone
-
-    def close(self) -> None:
-        self._leases.release()
+    await ask(database, end)
 
 
 async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Limit] = ()) -> str:
@@ -251,7 +212,7 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
             raise ConfigError(f"there is no run {run!r}")
         left = adapter.listing(client, ids=[run], states=adapter.OPEN)
         left += adapter.listing(client, prefix=f"{run}/", states=adapter.OPEN)
-        with closing(_Lives(database)) as lives:
+        with closing(asking.Lives(database)) as lives:
             for each in left:
                 # Where it waits in the queue of an executor that lives, or of a pool, it is that
                 # one's to run.
@@ -262,24 +223,36 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
                         continue
                 if lives(named):
                     continue
-                _, _, resource = (each.queue_name or "").partition("/")
-                queue = queues.queue_for(here.pools[0], resource, here.queues)
+                queue = queues.moved(each.queue_name or "", here.pools[0], here.queues)
                 client.resume_workflow(each.workflow_id, queue_name=queue)
 
-    await with_client(database, move)
+    await ask(database, move)
     return run
 
 
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, as a list shows it."""
+async def delete(run: str, *, db: str | None = None) -> None:
+    """Forget a run that has ended, with all its nodes; its folder stays. Raises
+    ``ConfigError`` for one that has not."""
+    database = find(db)
 
-    id: str
-    state: str
-    """``queued``, ``running``, ``interrupted``, ``done``, ``failed``, ``cancelled``."""
-    created: float
-    ended: float | None = None
-    pool: str = ""
+    def forget(client: DBOSClient) -> None:
+        if asking.closed(client, run) is None:
+            raise ConfigError(f"the run {run!r} has not ended", hint="Cancel it first.")
+        client.delete_workflow(run, delete_children=True)
+        host.close(run, cancel=True)
+
+    await ask(database, forget)
 
 
-__all__ = ["CorralError", "Overview", "answer", "cancel", "close", "local", "questions", "resume",
-           "start", "wait"]  # fmt: skip
+async def delete_ended(*, before: float, db: str | None = None) -> list[str]:
+    """Forget the runs that ended before this moment (seconds since the epoch); returns them."""
+    found = await looking.list_runs(db=db, limit=None)
+    old = [each.id for each in found if each.ended is not None and each.ended < before]
+    for run in old:
+        await delete(run, db=db)
+    return old
+
+
+follow = looking.follow
+list_runs = looking.list_runs
+show = looking.show

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from corral.engine import adapter, desks, lease, queues
 from corral.engine.database import Database, prepare
 from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.io import folders
+from corral.io.ledger import Ledger
 
 SWEEP = 1.0
 """Seconds between two looks for dead executors."""
@@ -232,6 +234,8 @@ class Executor:
         for executor in sorted(self.leases.busy() - {self.id}):
             with self.leases.claim(executor) as gone:
                 if gone:
+                    # Agents that it left on this machine would work beside those begun again.
+                    Ledger(folders.ledger()).reap()
                     adapter.recover(executor)
 
     def _give_up(self) -> None:

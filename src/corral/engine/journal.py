@@ -32,6 +32,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether agents run in a host of their own, which outlives the worker."""
     imports: tuple[str, ...] = ()
     """Modules that register node types, for a host to import."""
+    source: str = ""
+    """The pipeline's file, where it was one."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +52,8 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply_to: str = ""
     """The run whose node this one is, and the visit there."""
     reply_id: str = ""
+    depth: int = 0
+    """Pipelines that this one is in."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,6 +76,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds until the next attempt; None: there is none."""
 
 
+class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
+    """Told to a run by one of its visits: another attempt follows. Only for people to see."""
+
+    visit: str
+    node: str
+    attempt: int
+    delay: float
+    reason: str = ""
+
+
 class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of ``corral.run``."""
 
@@ -92,5 +106,5 @@ def unpack(raw: object, kind: type[T]) -> T:
     return msgspec.convert(raw, kind)
 
 
-def unpack_message(raw: object) -> Message:
-    return cast("Message", msgspec.convert(raw, cast("Any", Message)))
+def unpack_message(raw: object) -> Message | Retrying:
+    return cast("Message | Retrying", msgspec.convert(raw, cast("Any", Message | Retrying)))

@@ -1,37 +1,63 @@
 """The run folder, as a projection of the journal: for people and tools, never the truth.
 
-Written behind the run, a few times a second at most, and never the run's loss when it
-cannot be. A run that is taken up again writes it anew where it is gone.
+It is written beside the run, and is never its loss when it cannot be. A run that is taken up
+again writes anew what is gone, and does not tell twice what is there.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+import contextlib
+import os
+import time
 
-from corral.engine.journal import Begun
-from corral.pipelines.orders import Restart, Tell
+from corral.engine.journal import Begun, Retrying
+from corral.engine.stream import Stream
+from corral.errors import StorageFailed
+from corral.pipelines.folder import EVENTS, RunFolder
+from corral.pipelines.keeper import Keeper
+from corral.pipelines.orders import Checkpoint, Order, Restart
 from corral.pipelines.state import State
 
 
 class Projection:
     def __init__(self, begun: Begun) -> None:
-        self._begun = begun
+        folder = RunFolder(begun.setting.folder)
+        self._keeper = Keeper(folder)
+        self._stream = Stream(begun.run_id)
+        with contextlib.suppress(StorageFailed):
+            folder.create(begun.graph, begun.run_id)
+        self._told = _told(folder)
 
-    async def __aenter__(self) -> Projection:
-        return self
+    def see(self, order: Order | Retrying, state: State) -> None:
+        event = self._stream.of(order, time.time())
+        if event is not None and self._stream.count > self._told:
+            self._keeper.tell(event)
+        if isinstance(order, Checkpoint):
+            self._keeper.save(state)
+        elif isinstance(order, Restart):
+            self._keeper.restart(order.round)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+    def catch_up(self, state: State) -> float | None:
+        """Write what is due; returns the seconds until the rest is, None where there is none."""
+        if not self._keeper.is_behind:
+            return None
+        if self._keeper.due <= 0:
+            self._keeper.save_now(state)
+            return None
+        return self._keeper.due
 
-    def see(self, state: State) -> None: ...
+    def close(self, state: State) -> None:
+        self._keeper.close(state)
 
-    def tell(self, order: Tell) -> None: ...
 
-    def restart(self, order: Restart) -> None: ...
-
-    async def close(self, state: State) -> None: ...
+def _told(folder: RunFolder) -> int:
+    """How many events the file holds; half a line, left by a crash, is cut off."""
+    path = folder.path / EVENTS
+    try:
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)
+    except OSError:
+        return 0
+    return data.count(b"\n")

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 """The pool of workers that were told none."""
+ANY = "*"
+"""The resource of every node that does real work and has no limited one of its own."""
+LIGHT = {"set", "switch", "json_extract", "read_file", "write_file"}
+"""Types that cost nothing."""
 _OWN = "own-"
 
 
@@ -59,21 +63,20 @@ def owner(pool: str) -> str | None:
     return name.removeprefix(_OWN) if name.startswith(_OWN) else None
 
 
-def resource_of(node: Node) -> str:
-    """What a node uses up: ``queue`` where it says so, else its agent and credential."""
-    named = node.text("queue")
+def queue_of(pool: str, node: Node, limited: Sequence[str]) -> str:
+    """Where a node waits: the first limited queue that is for it. Its ``queue``, where it
+    names one; its agent with its credential; its agent; any node that does real work."""
     agent = node.text("agent") or node.text("llm_provider") or node.text("model").partition(":")[0]
-    credential = node.text("credential")
-    return named or (f"{agent}@{credential}" if credential else agent)
+    names = [node.text("queue"), f"{agent}@{node.text('credential')}", agent]
+    if node.kind not in LIGHT:
+        names.append(ANY)
+    return next((f"{pool}/{each}" for each in names if f"{pool}/{each}" in limited), pool)
 
 
-def queue_for(pool: str, resource: str, limited: Sequence[str]) -> str:
-    """Of a pool's queues the one for this resource. ``agent@credential`` falls back on
-    ``agent``, and all on the one without limits."""
-    for name in (resource, resource.partition("@")[0]):
-        if name and f"{pool}/{name}" in limited:
-            return f"{pool}/{name}"
-    return pool
+def moved(queue: str, pool: str, queues: Sequence[str]) -> str:
+    """The queue of this pool for what waited in that one."""
+    name = f"{pool}/{queue.partition('/')[2]}"
+    return name if name in queues else pool
 
 
 def register(

@@ -16,9 +16,10 @@ from typing import cast
 import msgspec
 
 from corral.engine import adapter, executor, host, queues, visits
-from corral.engine.journal import Begun, Closed, Task, pack, unpack, unpack_message
+from corral.engine.journal import Begun, Closed, Retrying, Task, pack, unpack, unpack_message
 from corral.engine.projection import Projection
 from corral.events import Json
+from corral.pipelines.folder import RunFolder
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import (
     Answered,
@@ -40,9 +41,8 @@ from corral.pipelines.orders import (
     Wait,
     Woken,
 )
-from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines.outcome import failed
 from corral.pipelines.plan import Plan
-from corral.pipelines.state import without_own
 
 NAME = "corral.run"
 RECOVERIES = 10_000
@@ -80,35 +80,56 @@ class _Course:
 
     async def whole(self) -> Json:
         orders = self.plan.begin()
-        async with self.shown:
-            while True:
-                for order in orders:
-                    if isinstance(order, Finish):
-                        return await self._finish(order)
-                    await self._carry_out(order)
-                self.shown.see(self.plan.state)
-                orders = []
-                for message in await self._messages():
-                    orders += self.plan.receive(message)
+        while True:
+            for order in orders:
+                self.shown.see(order, self.plan.state)
+                if isinstance(order, Finish):
+                    return await self._finish(order)
+                await self._carry_out(order)
+            orders = []
+            for message in await self._messages():
+                orders += self.plan.receive(message)
 
     async def _messages(self) -> list[Message]:
         if self.at_hand:
             return [self.at_hand.pop(0)]
         pause = LOOK
         while True:
-            raw = await adapter.receive(pause if self.flying else IDLE)
+            raw = await self._received(pause if self.flying else IDLE)
             if raw is not None:
                 message = unpack_message(raw)
+                if isinstance(message, Retrying):
+                    self.shown.see(message, self.plan.state)
+                    continue
                 await self._taken(message)
                 return [message]
             if self.flying:
                 told = await adapter.step("look", partial(_lost, dict(self.flying), self.waits))
-                lost = [unpack_message(each) for each in cast("list[Json]", told)]
+                lost = [
+                    each
+                    for raw in cast("list[Json]", told)
+                    if not isinstance(each := unpack_message(raw), Retrying)
+                ]
                 for message in lost:
                     await self._taken(message)
                 if lost:
                     return lost
             pause = min(pause * 2, LOOK_AT_MOST)
+
+    async def _received(self, timeout: float) -> Json:
+        """While nobody speaks, the folder catches up."""
+        due = self.shown.catch_up(self.plan.state)
+        later = None
+        if due is not None:
+            later = asyncio.get_running_loop().call_later(due, self._catch_up)
+        try:
+            return await adapter.receive(timeout)
+        finally:
+            if later is not None:
+                later.cancel()
+
+    def _catch_up(self) -> None:
+        self.shown.catch_up(self.plan.state)
 
     async def _taken(self, message: Message) -> None:
         match message:
@@ -125,7 +146,7 @@ class _Course:
                 if not self._is_known(order.id):
                     node = self.begun.graph.nodes[order.node]
                     limited = executor.current().queues
-                    queue = queues.queue_for(self.pool, queues.resource_of(node), limited)
+                    queue = queues.queue_of(self.pool, node, limited)
                     await self._start(order.id, Task(run_id=self.id, visit=order), queue)
             case Ask(question=question):
                 if not self._is_known(question.id):
@@ -147,16 +168,11 @@ class _Course:
                     await adapter.send(self.flying[child], message, key=key)
             case Stop(id=known):
                 await self._stop(known)
-            case Tell():
-                self.shown.tell(order)
-            case Restart():
-                self.shown.restart(order)
             case Checkpoint():
-                self.shown.see(self.plan.state)
                 if self.begun.reply_to:
                     await adapter.publish("progress", self._progress())
-            case Finish():
-                raise AssertionError("the last order")
+            case Tell() | Restart() | Finish():
+                pass
 
     def _is_known(self, known: str) -> bool:
         message = self.begun.known.get(known)
@@ -188,6 +204,8 @@ class _Course:
         await adapter.publish(
             QUESTIONS, {key: msgspec.to_builtins(each) for key, each in self.questions.items()}
         )
+        if not self.begun.reply_to:
+            await adapter.label(self.id, {"asks": len(self.questions)})
 
     async def _child(self, order: Child) -> None:
         told = await adapter.step(f"load {order.id}", partial(_load, self.begun, order))
@@ -201,14 +219,15 @@ class _Course:
             graph=unpack(told, Graph),
             setting=msgspec.structs.replace(
                 setting,
-                folder=f"{setting.folder}/{order.node}/child",
-                workspace=order.workdir or setting.workspace,
+                folder=str(RunFolder(setting.folder).place(order.id) / "child"),
+                workspace=str(Path(setting.workspace) / order.workdir),
             ),
             pool=self.begun.pool,
             at=self.begun.at,
             values=order.context,
             reply_to=self.id,
             reply_id=order.id,
+            depth=self.begun.depth + 1,
         )
         self.flying[order.id] = child
         await adapter.enqueue(NAME, child, self.pool, pack(begun))
@@ -244,10 +263,12 @@ class _Course:
             cost_usd=state.cost_usd,
             tokens=state.tokens,
         )
-        await self.shown.close(state)
+        self.shown.close(state)
         await asyncio.to_thread(host.close, self.id, cancel=True)
-        if self.begun.reply_to:
-            ended = Ended(id=self.begun.reply_id, outcome=_as_outcome(closed))
+        if not self.begun.reply_to:
+            await adapter.label(self.id, {"status": closed.status})
+        else:
+            ended = Ended(id=self.begun.reply_id, outcome=state.as_outcome())
             await adapter.send(self.begun.reply_to, pack(ended), key=f"ended {self.begun.reply_id}")
         return pack(closed)
 
@@ -274,23 +295,13 @@ async def _lost(flying: dict[str, str], waits: set[str]) -> Json:
 async def _load(begun: Begun, order: Child) -> Json:
     """The child's graph, or in words why there is none."""
     from corral.errors import CorralError
-    from corral.pipelines.loading import load
+    from corral.pipelines import loading, nested
 
+    if begun.depth >= nested.DEEPEST:
+        return f"pipelines are nested more than {nested.DEEPEST} deep"
     path = Path(begun.setting.workspace) / order.dotfile
     try:
-        graph = await asyncio.to_thread(load, path, values=order.context)
+        graph = await asyncio.to_thread(loading.load, path, values=order.context)
     except (CorralError, OSError) as error:
         return f"{order.dotfile}: {error}"
-    return pack(graph)
-
-
-def _as_outcome(closed: Closed) -> Outcome:
-    """Of the node that the run was."""
-    ok = closed.status == "success"
-    return Outcome(
-        status="success" if ok else "fail",
-        failure_reason="" if ok else closed.reason or closed.status,
-        context_updates=without_own(closed.context) if ok else {},
-        cost_usd=closed.cost_usd or None,
-        tokens=closed.tokens or None,
-    )
+    return pack(nested.beside(graph, path.parent))

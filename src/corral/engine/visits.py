@@ -12,7 +12,7 @@ from collections import OrderedDict
 from functools import partial
 
 from corral.engine import adapter, attempts, executor
-from corral.engine.journal import Begun, Task, Verdict, pack, unpack
+from corral.engine.journal import Begun, Retrying, Task, Verdict, pack, unpack
 from corral.events import Json
 from corral.pipelines.attempts import with_spent
 from corral.pipelines.orders import Ended, Expired, Visit, Woken
@@ -52,6 +52,14 @@ async def _visit(run_id: str, visit: Visit) -> None:
         outcome = earlier = with_spent(verdict.outcome, earlier)
         if verdict.pause is None:
             break
+        retrying = Retrying(
+            visit=visit.id,
+            node=visit.node,
+            attempt=attempt,
+            delay=verdict.pause,
+            reason=verdict.outcome.failure_reason,
+        )
+        await adapter.send(run_id, pack(retrying), key=f"retrying {visit.id}#{attempt}")
         await adapter.sleep(verdict.pause)
         attempt += 1
     message = pack(Ended(id=visit.id, outcome=outcome))

@@ -15,6 +15,8 @@ from types import FrameType
 from corral.engine import database, queues
 from corral.engine.executor import Executor
 
+AT_ONCE = 16
+"""Nodes at once in one worker; the others are for other workers, or for later."""
 DRAIN = 60.0
 """Seconds that nodes under way may take to finish after the first signal."""
 
@@ -25,15 +27,21 @@ def serve(
     pools: Sequence[str] = (queues.DEFAULT,),
     limits: Sequence[queues.Limit] = (),
     imports: Sequence[str] = (),
+    concurrency: int | None = AT_ONCE,
     drain: float = DRAIN,
     poll: float = 1.0,
     on_ready: Callable[[Executor], None] | None = None,
 ) -> None:
     """Until a signal. Call it in the first thread of a process that does nothing else.
-    ``imports``: modules that register node types. Raises ``StorageFailed`` when the database
-    stays away."""
+
+    ``concurrency``: how many nodes that do real work it takes at once, where no limit of
+    their own says otherwise; None: all there are. ``imports``: modules that register node
+    types. Raises ``StorageFailed`` when the database stays away.
+    """
     for module in imports:
         importlib.import_module(module)
+    if concurrency is not None:
+        limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
     worker = Executor(database.find(db), pools=pools, limits=limits, poll=poll)
     told = False
 

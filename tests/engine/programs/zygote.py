@@ -22,6 +22,7 @@ import sqlalchemy.dialects.postgresql.psycopg
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from corral.engine import adapter, attempts, doors, executor, queues, runs, visits, worker
+from corral.errors import ConfigError
 from corral.pipelines import handlers, loading
 from corral.pipelines.handlers import Work
 from corral.pipelines.outcome import Outcome
@@ -134,7 +135,7 @@ def run(order: dict[str, Any]) -> None:
                 values={"log": order["log"]},
                 detached=order.get("detached"),
             )
-        except doors.CorralError as error:
+        except ConfigError as error:
             if "already" not in str(error):
                 raise
             name = await doors.resume(order["run"], db=order["db"])
@@ -145,14 +146,18 @@ def run(order: dict[str, Any]) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
+    def ready(here: executor.Executor) -> None:
+        Path(order["ready"]).write_text(here.id)
+
     limits = [queues.Limit(**each) for each in order.get("limits", [])]
     worker.serve(
         order["db"],
         pools=order["pools"],
         limits=limits,
+        concurrency=order.get("at_once", 16),
         drain=order.get("drain", 0.0),
         poll=order.get("poll", 0.05),
-        on_ready=lambda here: Path(order["ready"]).write_text(here.id),
+        on_ready=ready,
     )
 
 

@@ -1,0 +1,217 @@
+"""Several workers: each task once, the work of a dead one taken over, limits kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+
+import pytest
+from engine_world import World, eventually
+
+from corral.engine import doors
+from corral.pipelines import loading
+
+
+def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
+    async def whole() -> str:
+        return await doors.start(
+            loading.load(graph),
+            folder=world.folder / run,
+            workspace=world.workspace,
+            db=world.db,
+            pool="default",
+            run_id=run,
+            values={"log": str(world.log)},
+            **more,  # type: ignore[arg-type]
+        )
+
+    return asyncio.run(whole())
+
+
+def wide(count: int, attrs: str) -> str:
+    """So many nodes side by side."""
+    lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
+    return (
+        "digraph wide { start [shape=Mdiamond]; exit [shape=Msquare]\n"
+        f"fork [shape=component, max_parallel={count}]; join [shape=tripleoctagon]\n"
+        "start -> fork; join -> exit\n" + "\n".join(lines) + "}"
+    )
+
+
+def at_once(world: World) -> int:
+    """The most that ran at the same time, by the log."""
+    running: set[str] = set()
+    most = 0
+    for line in world.lines():
+        what, name, *_ = line.split()
+        if what == "begin":
+            running.add(name)
+        else:
+            running.discard(name)
+        most = max(most, len(running))
+    return most
+
+
+def test_two_workers_share_the_nodes_and_none_is_run_twice(world: World) -> None:
+    workers = {world.worker(at_once=4), world.worker(at_once=4)}
+    submit(world, wide(8, 'type="t.step", sleep=0.5'))
+    assert world.closed().status == "success"
+    assert sorted(world.begun().values()) == [1] * 8
+    assert {int(line.split()[2]) for line in world.lines()} == workers
+
+
+def test_the_work_of_a_killed_worker_is_taken_over(world: World) -> None:
+    first = world.worker()
+    submit(world, f'digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare];'
+           f' a [type="t.wait", file="{world.folder}/go"]; start -> a -> exit }}')  # fmt: skip
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    second = world.worker()
+    world.kill(first)
+    eventually(lambda: world.begun()["a.1#1"] == 2, "the node to be taken over")
+    (world.folder / "go").touch()
+    assert world.closed().status == "success"
+    assert world.begun() == {"a.1#1": 2}
+    assert [int(line.split()[2]) for line in world.lines()] == [first, second]
+
+
+def test_one_of_four_is_killed_and_all_is_done(world: World) -> None:
+    workers = [world.worker() for _ in range(4)]
+    submit(world, wide(8, 'type="t.step", sleep=0.7'))
+    eventually(lambda: sum(world.begun().values()) >= 4, "half of the nodes to begin")
+    world.kill(workers[0])
+    assert world.closed().status == "success"
+    begun = world.begun()
+    assert set(begun) == {f"n{i}.1#1" for i in range(8)}
+    ended = [line.split()[1] for line in world.lines() if line.startswith("end")]
+    # A node may be journalled after its worker has said that it ended: then it is run again.
+    assert set(ended) == set(begun)
+
+
+def test_the_places_of_a_killed_worker_are_free_again(world: World) -> None:
+    limit = [{"resource": "scarce", "everywhere": 2}]
+    first = world.worker(limits=limit)
+    submit(world, wide(4, f'type="t.wait", queue=scarce, file="{world.folder}/go"'))
+    eventually(lambda: sum(world.begun().values()) == 2, "two nodes to begin")
+    world.kill(first)
+    (world.folder / "go").touch()
+    world.worker(limits=limit)
+    assert world.closed().status == "success"
+
+
+@pytest.mark.parametrize("limit", [{"everywhere": 2}, {"each": 1}, {"everywhere": 2, "each": 1}])
+def test_a_limit_is_kept_over_two_workers(world: World, limit: dict[str, int]) -> None:
+    for _ in range(2):
+        world.worker(limits=[{"resource": "scarce", **limit}])
+    submit(world, wide(5, 'type="t.step", queue=scarce, sleep=0.2'))
+    assert world.closed().status == "success"
+    assert at_once(world) <= 2
+    assert sorted(world.begun().values()) == [1] * 5
+
+
+def test_a_second_process_begins_nothing_again(world: World) -> None:
+    world.worker()
+    graph = (
+        f"digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare];"
+        f' a [type="t.wait", file="{world.folder}/go"]; start -> a -> exit }}'
+    )
+    submit(world, graph)
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    # One that runs something else, one that resumes the same, and one that only looks.
+    other = re.sub("digraph d", "digraph e", graph).replace(f"{world.folder}/go", "/")
+    assert world.ended(world.run(other, "other")) == 0, world.said()
+    resumed = world.run(graph, "r")
+    assert [each.id for each in asyncio.run(doors.list_runs(db=world.db))] == ["other", "r"]
+    assert asyncio.run(doors.show("r", db=world.db)).status == "running"
+    (world.folder / "go").touch()
+    assert world.ended(resumed) == 0, world.said()
+    assert world.begun()["a.1#1"] == 2  # that of the other run is called so too
+
+
+def test_a_worker_that_was_only_asleep_changes_nothing_any_more(world: World) -> None:
+    first = world.worker()
+    graph = (
+        f'digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
+        f' a [type="t.wait", file="{world.folder}/go"]; start -> a -> b -> exit }}'
+    )
+    submit(world, graph)
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    os.kill(first, signal.SIGSTOP)
+    # Its lease is held by a sleeper: taken over by force, as after a partition.
+    steal(world, first)
+    world.worker()
+    (world.folder / "go").touch()
+    assert world.closed().completed == ["start", "a", "b", "exit"]
+    os.kill(first, signal.SIGCONT)
+    shown = asyncio.run(doors.show("r", db=world.db))
+    assert [m.id for m in shown_messages(world) if hasattr(m, "id")] == ["a.1", "b.1"]
+    assert shown.status == "success"
+    assert world.begun()["b.1#1"] == 1
+
+
+def steal(world: World, pid: int) -> None:
+    """Put what this process runs back on the queues, though it lives."""
+    from corral.engine import asking
+    from corral.engine.database import find
+
+    name = (world.folder / "ready1").read_text()
+
+    def move(client: object) -> None:
+        from dbos import DBOSClient
+
+        assert isinstance(client, DBOSClient)
+        for each in client.list_workflows(status="PENDING", executor_id=name):
+            client.resume_workflow(each.workflow_id, queue_name=each.queue_name)
+
+    assert str(pid) in name
+    asyncio.run(asking.ask(find(world.db), move))
+
+
+def shown_messages(world: World) -> list[object]:
+    from corral.engine import asking, looking
+    from corral.engine.database import find
+
+    found = asyncio.run(asking.ask(find(world.db), lambda c: looking.replayed(c, "r")[1].messages))
+    return list(found)
+
+
+def test_a_node_that_kills_its_workers_is_given_up(world: World) -> None:
+    graph = (
+        'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
+        ' a [type="t.kill"]; start -> a -> b -> exit }'
+    )
+    submit(world, graph)
+    quick = {"visits.RECOVERIES": 1, "runs.LOOK": 0.3}
+    for _ in range(2):
+        worker = world.begin("work", pools=["default"], ready="/dev/null", constants=quick)
+        assert world.ended(worker) == -signal.SIGKILL, world.said()
+    world.worker(constants=quick)
+    closed = world.closed()
+    assert "died again and again" in closed.outcomes["a"].failure_reason
+    assert closed.completed == ["start", "a", "b", "exit"]
+    assert world.begun() == {"a.1#1": 2, "b.1#1": 1}
+
+
+def test_a_worker_that_is_told_to_end_lets_its_nodes_finish(world: World) -> None:
+    worker = world.worker(drain=30.0)
+    submit(world, f'digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare];'
+           f' a [type="t.wait", file="{world.folder}/go"]; b [type="t.step"];'
+           f' start -> a -> b -> exit }}')  # fmt: skip
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    os.kill(worker, signal.SIGTERM)
+    (world.folder / "go").touch()
+    assert world.ended(worker) == 0, world.said()
+    world.worker()
+    assert world.closed().status == "success"
+    assert world.begun() == {"a.1#1": 1, "b.1#1": 1}
+
+
+def test_a_worker_that_is_told_twice_ends_at_once(world: World) -> None:
+    worker = world.worker(drain=1000.0)
+    submit(world, 'digraph d { start [shape=Mdiamond]; exit [shape=Msquare];'
+           ' a [type="t.wait", file="/never"]; start -> a -> exit }')  # fmt: skip
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    os.kill(worker, signal.SIGTERM)
+    os.kill(worker, signal.SIGINT)
+    assert world.ended(worker) == 0, world.said()
