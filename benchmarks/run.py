@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import acp, many, models, runs, startup, stream
+    from benchmarks import acp, dot, many, models, nodes, runs, startup, stream
     from benchmarks.measure import Row, table, tell
     from benchmarks.world import World
 
@@ -25,6 +25,8 @@ def main() -> None:
         "trees": many.trees,
         "acp": acp.acp,
         "models": models.models,
+        "nodes": nodes.nodes,
+        "dot": dot.dot,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")
