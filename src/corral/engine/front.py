@@ -166,10 +166,17 @@ async def resume(
             if shown.closed is None:
                 await doors.resume(run, db=db)
         else:
+            if not accept_changed_graph:
+                source = shown.begun.setting.source
+                raise ConfigError(
+                    f"the pipeline of {run} has changed since it began: {source}",
+                    hint="--accept-changed-graph (accept_changed_graph=True) goes on with it as it"
+                    " is now, as a new run that keeps what is finished.",
+                )
             graph, name, told = now, new_id(now.name), 0
             folder = folder.with_name(name)
             name = await again.go_on_changed(
-                run, now, folder=folder, accept_changed_graph=accept_changed_graph, db=db
+                run, now, folder=folder, accept_changed_graph=True, db=db
             )
         watched = following.Following(
             name, graph, db=db, people=people, on_event=on_event, told=told
@@ -213,6 +220,7 @@ async def answer(
 ) -> None:
     """Answer what the run asks; ``gate`` says which, by its node or the question's id. Raises
     ``ConfigError`` where nothing such is asked, or the answer is none of the choices."""
+    await looking.show(run, db=db)  # that there is one
     words = said if isinstance(said, Answer) else Answer(value=said)
     for question in await doors.questions(run, db=db):
         choices = question.choices
@@ -226,7 +234,9 @@ async def answer(
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """End a run and whatever it has at work."""
+    """End a run and whatever it has at work; one that has ended is left as it is. Raises
+    ``ConfigError`` where there is none."""
+    await looking.show(run, db=db)
     await doors.cancel(run, reason=reason, db=db)
 
 
