@@ -106,6 +106,7 @@ async def test_a_question_given_up_takes_no_line_from_the_next(terminal: Termina
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
+    assert not asyncio.get_running_loop().remove_reader(terminal.fd)
     terminal.type("f\n")
     assert await asked(console) == Answer(value="F")
 

@@ -94,3 +94,27 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
         assert desk.warm == 0
     assert (outcome.status, outcome.failure_reason) == ("fail", "red"), outcome
     assert children() == []
+
+
+async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
+    bench: Bench, gemini: Gemini, workspace: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        if request.tool_results:
+            return say("done")
+        return Turn(calls=[Call("write_file", {"file_path": "made.txt", "content": "made"})])
+
+    async with Desk(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={
+                "prompt": "Write it",
+                "policy": "edits",
+                "tool_hooks.post": "cat >> seen.ndjson; echo >> seen.ndjson",
+            },
+        )
+    assert outcome.status == "success", outcome
+    seen = [json.loads(line) for line in (workspace / "seen.ndjson").read_text().splitlines()]
+    assert [(each["hook"], each["status"], each["node"]) for each in seen] == [
+        ("post", "success", "step")
+    ]

@@ -57,14 +57,11 @@ async def attempt(work: Work) -> Outcome:
     if not work.keeps:
         told = await _told(handler, work, limit)
         return _small(work, _checked(told, work.node.kind), eraser)
-    if work.keeps:
-        diary = stage.Diary(work.folder, eraser, work.emit)
-        try:
-            told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
-        finally:
-            diary.close()
-    else:
-        told = await _told(handler, work, limit)
+    diary = stage.Diary(work.folder, eraser, work.emit)
+    try:
+        told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
+    finally:
+        diary.close()
     outcome = _checked(told, work.node.kind)
     if outcome.ok:
         outcome = _with_its_own_status(work, outcome)
