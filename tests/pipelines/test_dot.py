@@ -192,6 +192,11 @@ def test_explicit_wins_also_over_defaults_that_came_with_an_edge() -> None:
     assert graph.nodes["b"].attrs == {"shape": "diamond"}
 
 
+def test_defaults_that_came_with_an_edge_are_kept_against_later_ones() -> None:
+    graph = of("subgraph { node [x=1] a -> b } node [x=2, y=2] b [z=3]")
+    assert graph.nodes["b"].attrs == {"x": 1, "y": 2, "z": 3}
+
+
 def test_naming_a_declared_node_in_a_subgraph_changes_only_its_class() -> None:
     graph = of('a [x=1]; subgraph { label="Group"; node [x=2, y=2]; a; a -> b }')
     assert graph.nodes["a"].attrs == {"x": 1}
@@ -266,6 +271,11 @@ def test_nodes_and_edges_know_their_place() -> None:
         ("d", 6, 8),
     ]
     assert [(e.line, e.column) for e in graph.edges] == [(5, 3), (5, 8)]
+
+
+def test_the_nodes_of_an_edge_stand_where_they_are_named() -> None:
+    graph = parse("digraph G {\n  a -> b;\n  c\n   -> d;\n}")
+    assert [(n.line, n.column) for n in graph.nodes.values()] == [(2, 3), (2, 8), (3, 3), (4, 7)]
 
 
 def test_a_place_is_that_of_the_declaration() -> None:

@@ -100,6 +100,11 @@ def test_the_dot_of_any_graph_is_the_same_pipeline(
     draw.as_text(graph)
 
 
+def test_backslashes_quotes_and_ends_of_lines_survive_the_dot() -> None:
+    text = '\\ \\\\ \\n \\" " \n \t \\\n end\\'
+    same(Graph(text, {"goal": text}, {text: Node(text, {"prompt": text, "a.b": 1.0})}))
+
+
 def test_classes_of_subgraphs_stay_in_the_dot() -> None:
     same(parse('digraph G { subgraph { label="Loop A" a [class="x"] b } }'))
 
