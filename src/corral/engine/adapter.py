@@ -18,6 +18,7 @@ import importlib.util
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from corral.engine import connections
 from corral.errors import ConfigError
 from corral.events import Json
 
@@ -64,6 +65,7 @@ watch: Callable[[str], None] = _quiet
 
 _workflows: dict[str, Any] = {}
 _engines: list[Engine] = []
+_clients: dict[DBOSClient, Engine] = {}
 
 
 def require() -> None:
@@ -103,44 +105,13 @@ def launch(
         "notification_listener_polling_interval_sec": poll,
     }
     if url.startswith("sqlite"):
-        config["system_database_engine"] = _file_engine(url)
+        engine = config["system_database_engine"] = connections.open_engine(url, _POOL)
+        _engines.append(engine)
     DBOS(config=config)
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
     DBOS.listen_queues(queues)
     DBOS.launch()
-
-
-def _file_engine(url: str) -> Engine:
-    """As the library would make it, with one difference: it counts what runs in the same
-    transaction as it claims what comes next. SQLite begins one only with the first write, so
-    two processes that counted at once would both take the last place of a limited queue."""
-    import sqlalchemy as sa
-
-    engine = sa.create_engine(
-        url, pool_size=_POOL, max_overflow=0, pool_timeout=30, pool_pre_ping=True
-    )
-    _engines.append(engine)
-
-    @sa.event.listens_for(engine, "connect")
-    def set_up(connection: Any, _record: Any) -> None:
-        connection.isolation_level = "IMMEDIATE"
-        connection.execute("PRAGMA busy_timeout=30000")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @sa.event.listens_for(engine, "before_cursor_execute")
-    def begin(
-        connection: Any, cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool
-    ) -> None:
-        if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
-            cursor.execute("BEGIN IMMEDIATE")
-
-    _is_used(begin, set_up)
-    return engine
-
-
-def _is_used(*_listeners: object) -> None:
-    """By the engine that they listen to."""
 
 
 def close() -> None:
@@ -300,7 +271,7 @@ def migrate(url: str) -> None:
 
 
 def connect(url: str) -> DBOSClient:
-    """A door to the database that runs nothing. Its calls block."""
+    """A door to the database that runs nothing. Its calls block; ``disconnect`` it."""
     require()
     import logging
 
@@ -308,12 +279,23 @@ def connect(url: str) -> DBOSClient:
     from dbos._serialization import DBOSPortableJSON
 
     logging.getLogger("dbos").setLevel("ERROR")
-    return DBOSClient(
-        system_database_url=url,
-        serializer=DBOSPortableJSON,
-        application_name=APPLICATION,
-        system_database_pool_size=4,
-    )
+    engine = connections.open_engine(url, 4)
+    try:
+        client = DBOSClient(
+            system_database_engine=engine,
+            serializer=DBOSPortableJSON,
+            application_name=APPLICATION,
+        )
+    except BaseException:
+        engine.dispose()
+        raise
+    _clients[client] = engine
+    return client
+
+
+def disconnect(client: DBOSClient) -> None:
+    client.destroy()
+    _clients.pop(client).dispose()
 
 
 def submit(
@@ -369,9 +351,19 @@ def listing(
 
 def whole(client: DBOSClient, workflow_id: str) -> WorkflowStatus | None:
     """With input and output decoded."""
+    connections.check(_clients[client], workflow_id)
     found = client.list_workflows(workflow_ids=[workflow_id])
     return found[0] if found else None
 
 
 def journal(client: DBOSClient, workflow_id: str, *, offset: int = 0) -> list[StepInfo]:
+    """What it has done, in order, decoded."""
+    connections.check(_clients[client], workflow_id)
     return client.list_workflow_steps(workflow_id, offset=offset)
+
+
+def look_up(client: DBOSClient, workflow_id: str, key: str) -> Json:
+    """What it has published last under this key; None: nothing."""
+    connections.check(_clients[client], workflow_id)
+    value: Json = client.get_event(workflow_id, key, 0)
+    return value

@@ -14,7 +14,7 @@ from corral.pipelines.graph import Node
 from corral.pipelines.orders import Visit
 from corral.pipelines.outcome import Outcome
 
-IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in"}
+IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in", "batch.item"}
 """Types that spend money or change the world: worth keeping alive when the worker dies. The
 rest costs less than the way to a host."""
 

@@ -9,16 +9,21 @@ import msgspec
 
 from corral.agents import DEFAULT_AGENT
 from corral.engine.journal import Setting
-from corral.pipelines.desk import Desk
+from corral.pipelines.desk import PROMPTS_AT_ONCE, Desk
+from corral.policy import Policy
 
 
 def open_desk(setting: Setting) -> Desk:
     """Not entered yet."""
+    options: dict[str, Any] = dict(setting.options)
+    if isinstance(options.get("policy"), dict):
+        options["policy"] = msgspec.convert(options["policy"], Policy)
     return Desk(
         simulate=setting.simulate,
         model=setting.model or None,
-        options=cast("Any", setting.options),
+        options=cast("Any", options),
         agent=setting.agent or DEFAULT_AGENT,
+        processes=max(1, -(-setting.at_once // PROMPTS_AT_ONCE)),
     )
 
 
@@ -29,7 +34,8 @@ class Desks:
 
     async def find(self, setting: Setting) -> Desk:
         key = msgspec.json.encode(
-            [setting.simulate, setting.agent, setting.model, setting.options], order="sorted"
+            [setting.simulate, setting.agent, setting.model, setting.options, setting.at_once],
+            order="sorted",
         )
         desk = self._open.get(key)
         if desk is None:

@@ -152,8 +152,8 @@ class NotAsked(ConfigError):
 
 async def questions(run: str, *, db: str | None = None) -> list[Question]:
     """Those that wait for a person."""
-    raw = await ask(find(db), lambda client: client.get_event(run, runs.QUESTIONS, 0))
-    return [unpack(each, Question) for each in (raw or {}).values()]
+    raw = await ask(find(db), lambda client: adapter.look_up(client, run, runs.QUESTIONS))
+    return [unpack(each, Question) for each in raw.values()] if isinstance(raw, dict) else []
 
 
 async def answer(

@@ -34,6 +34,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Modules that register node types, for a host to import."""
     source: str = ""
     """The pipeline's file, where it was one."""
+    at_once: int = 0
+    """Nodes at work at once, where that is known: how many agents are kept warm."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,6 +68,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is told to the run after the sleep."""
     child: str = ""
     """The run that is looked at, after the sleep."""
+    alone: bool = False
+    """Of no run: the outcome is the workflow's own output, and nobody is told."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

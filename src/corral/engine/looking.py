@@ -200,7 +200,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             pause = min(pause * 1.4, LAST_LOOK) if is_quiet else FIRST_LOOK
             await asyncio.sleep(pause)
     finally:
-        await asyncio.to_thread(door.destroy)
+        await asyncio.to_thread(adapter.disconnect, door)
 
 
 def _is_over(client: DBOSClient, run: str) -> bool:

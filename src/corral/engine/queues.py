@@ -112,4 +112,4 @@ def door(database: Database) -> Iterator[DBOSClient]:
     try:
         yield client
     finally:
-        client.destroy()
+        adapter.disconnect(client)

@@ -9,6 +9,7 @@ clock, on chance, on the environment or on what was not journalled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -294,7 +295,7 @@ async def _lost(flying: dict[str, str], waits: set[str]) -> Json:
 
 async def _load(begun: Begun, order: Child) -> Json:
     """The child's graph, or in words why there is none."""
-    from corral.errors import CorralError
+    from corral.errors import CorralError, StorageFailed
     from corral.pipelines import loading, nested
 
     if begun.depth >= nested.DEEPEST:
@@ -304,4 +305,6 @@ async def _load(begun: Begun, order: Child) -> Json:
         graph = await asyncio.to_thread(loading.load, path, values=order.context)
     except (CorralError, OSError) as error:
         return f"{order.dotfile}: {error}"
+    with contextlib.suppress(StorageFailed):
+        RunFolder(begun.setting.folder).stage(order.id, order.node)
     return pack(nested.beside(graph, path.parent))

@@ -16,7 +16,7 @@ from corral.engine.journal import Begun, Retrying, Task, Verdict, pack, unpack
 from corral.events import Json
 from corral.pipelines.attempts import with_spent
 from corral.pipelines.orders import Ended, Expired, Visit, Woken
-from corral.pipelines.outcome import failed
+from corral.pipelines.outcome import Outcome, failed
 
 NAME = "corral.node"
 RECOVERIES = 20
@@ -38,12 +38,17 @@ async def visit(payload: dict[str, Json]) -> Json:
     task = unpack(payload, Task)
     if task.then is not None:
         await _wait(task.run_id, task.sleep, task.then, task.child)
-    if task.visit is not None:
-        await _visit(task.run_id, task.visit)
+    if task.visit is None:
+        return None
+    outcome = await _visit(task.run_id, task.visit, alone=task.alone)
+    if task.alone:
+        return pack(outcome)
+    message = pack(Ended(id=task.visit.id, outcome=outcome))
+    await adapter.send(task.run_id, message, key=f"ended {task.visit.id}")
     return None
 
 
-async def _visit(run_id: str, visit: Visit) -> None:
+async def _visit(run_id: str, visit: Visit, *, alone: bool) -> Outcome:
     attempt, earlier = 1, None
     while True:
         step = partial(_attempt, run_id, visit, attempt)
@@ -51,7 +56,7 @@ async def _visit(run_id: str, visit: Visit) -> None:
         verdict = unpack(told, Verdict)
         outcome = earlier = with_spent(verdict.outcome, earlier)
         if verdict.pause is None:
-            break
+            return outcome
         retrying = Retrying(
             visit=visit.id,
             node=visit.node,
@@ -59,11 +64,10 @@ async def _visit(run_id: str, visit: Visit) -> None:
             delay=verdict.pause,
             reason=verdict.outcome.failure_reason,
         )
-        await adapter.send(run_id, pack(retrying), key=f"retrying {visit.id}#{attempt}")
+        if not alone:
+            await adapter.send(run_id, pack(retrying), key=f"retrying {visit.id}#{attempt}")
         await adapter.sleep(verdict.pause)
         attempt += 1
-    message = pack(Ended(id=visit.id, outcome=outcome))
-    await adapter.send(run_id, message, key=f"ended {visit.id}")
 
 
 async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: str) -> None:
