@@ -99,7 +99,7 @@ async def run(
         if ask is not None:
             raise ConfigError("ask= answers only where the run is in memory: durable=False")
         adapter.require()
-        async with _engine():
+        async with engine():
             await doors.start(
                 graph,
                 run_id=name,
@@ -161,7 +161,7 @@ async def resume(
     graph, folder, name = shown.graph, Path(shown.folder), run
     told = len(shown.events)
     now = None if shown.closed else graph_now(shown)
-    async with _engine():
+    async with engine():
         if now is None or again.same(now, graph):
             if shown.closed is None:
                 await doors.resume(run, db=db)
@@ -204,7 +204,7 @@ async def fork(
         raise ConfigError(f"the pipeline has no node {node!r}")
     name = new_id(now.name)
     folder = folder_of(name, run_dir)
-    async with _engine():
+    async with engine():
         await again.fork(run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name)
         watched = following.Following(name, now, db=db, people=people, on_event=on_event)
         return await _seen_through(watched, folder, on_start)
@@ -271,7 +271,7 @@ _in_use = 0
 
 
 @asynccontextmanager
-async def _engine() -> AsyncIterator[None]:
+async def engine() -> AsyncIterator[None]:
     global _in_use  # noqa: PLW0603
     _in_use += 1
     try:

@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from corral.sessions.broker import Asker
     from corral.sessions.pool import Pool
 
+PROMPTS_AT_ONCE = 4
+"""In one warm process."""
+
 
 class Desk:
     """``options`` are those of ``corral.run``, for every node that does not say otherwise;
     ``agent`` and ``model`` are the node's where it names none; ``ask`` answers the agents'
-    permission questions. Belongs to the loop it is opened in."""
+    permission questions; ``processes`` of each warm agent at the most. Belongs to the loop it
+    is opened in."""
 
     def __init__(
         self,
@@ -49,13 +53,15 @@ class Desk:
         model: str | None = None,
         options: Options | None = None,
         ask: Asker | None = None,
-        prompts_at_once: int = 4,
+        processes: int = 1,
+        prompts_at_once: int = PROMPTS_AT_ONCE,
     ) -> None:
         self.simulate = simulate
         self.agent = agent
         self.model = model
         self.options: dict[str, Any] = dict(cast("dict[str, Any]", options or {}))
         self.ask = ask
+        self._processes = processes
         self._at_once = prompts_at_once
         self.env: Mapping[str, str] = self.options.get("env") or {}
         passed: Sequence[str] | None = self.options.get("pass_env")
@@ -114,7 +120,13 @@ class Desk:
         if pool is None:
             from corral.sessions.doors import pool as new_pool
 
-            pool = new_pool(agent, prompts_at_once=self._at_once, ask=self.ask, **fixed)
+            pool = new_pool(
+                agent,
+                size=self._processes,
+                prompts_at_once=self._at_once,
+                ask=self.ask,
+                **fixed,
+            )
             # Opening waits for nothing: two nodes cannot open the same pool at once.
             self._pools[key] = await self._stack.enter_async_context(pool)
         return pool

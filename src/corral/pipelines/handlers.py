@@ -79,6 +79,8 @@ BUILT_IN = {
     "write_file": "files",
 }
 """Type → the module of ``nodes/`` whose ``HANDLERS`` has it."""
+_INNER = {"batch.item": "item"}
+"""The same for what no pipeline asks for: the tasks of a batch."""
 OF_THE_PLAN = (
     "start",
     "exit",
@@ -118,10 +120,10 @@ def find(kind: str) -> Handler:
     function = _registered.get(kind)
     if function is not None:
         return function
-    if kind in BUILT_IN:
+    if (named := BUILT_IN.get(kind) or _INNER.get(kind)) is not None:
         from importlib import import_module
 
-        module = import_module(f"corral.pipelines.nodes.{BUILT_IN[kind]}")
+        module = import_module(f"corral.pipelines.nodes.{named}")
         built: dict[str, Handler] = module.HANDLERS
         _registered[kind] = built[kind]
         return built[kind]
@@ -153,4 +155,4 @@ def known() -> list[str]:
     from importlib.metadata import entry_points
 
     others = (entry.name for entry in entry_points(group=ENTRY_POINTS))
-    return sorted({*_registered, *BUILT_IN, *OF_THE_PLAN, *others})
+    return sorted({*_registered, *BUILT_IN, *OF_THE_PLAN, *others} - _INNER.keys())

@@ -104,7 +104,13 @@ async def _in_time(running: Awaitable[Outcome | None], limit: float, work: Work)
     return failed(f"{work.node.id} did not end within its timeout of {limit:g}s{left}")
 
 
-OWN_CLOCK = {"codergen": 60.0, "prompt": 10.0, "tool": 15.0, "parallel.fan_in": 60.0}
+OWN_CLOCK = {
+    "codergen": 60.0,
+    "prompt": 10.0,
+    "tool": 15.0,
+    "parallel.fan_in": 60.0,
+    "batch.item": 120.0,
+}
 """Types that keep the node's timeout themselves, to end in order and tell what they came to:
 seconds beyond it after which they are cancelled all the same."""
 
