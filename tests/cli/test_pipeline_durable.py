@@ -78,7 +78,8 @@ def test_a_run_is_kept_listed_and_shown(workspace: Path) -> None:
     assert name in pipeline("runs", cwd=workspace).stdout
     found = shown(name, workspace)
     assert found["status"] == "success"
-    folder = Path(found["begun"]["setting"]["folder"])
+    folder = Path(found["folder"])
+    assert found["outcomes"]["a"] == {"status": "success"}
     assert (folder / "a" / "response.md").read_text().startswith("[Simulated]")
     told = pipeline("show", name, cwd=workspace).stdout
     assert "Shine" in told

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,7 +17,7 @@ from corral.engine.adapter import require
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral.engine.looking import Overview
+    from corral.engine.looking import Overview, Shown
 
 GOES_ON = "corral pipeline resume {run}{db}"
 
@@ -53,7 +53,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     found = asyncio.run(front.show(name, db=db))
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(_plain(found)).decode())
         return
     click.echo(f"run        {found.id}")
     reason = found.closed.reason if found.closed else ""
@@ -117,6 +117,32 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
     asyncio.run(front.cancel(name, reason=reason, db=db))
     click.echo(f"{name} is cancelled")
+
+
+def _plain(found: Shown) -> dict[str, Any]:
+    from corral.engine.results import outcomes
+
+    setting = found.begun.setting
+    return {
+        "id": found.id,
+        "status": found.status,
+        "reason": found.closed.reason if found.closed else "",
+        "pipeline": found.graph.name,
+        "goal": found.graph.goal,
+        "source": setting.source,
+        "folder": setting.folder,
+        "workspace": setting.workspace,
+        "forked_from": found.begun.forked_from,
+        "created": found.created,
+        "ended": found.ended,
+        "current_node": found.state.current_node,
+        "completed": found.state.completed,
+        "outcomes": outcomes(found.state.outcomes),
+        "context": found.state.context,
+        "questions": found.questions,
+        "cost_usd": found.state.cost_usd,
+        "tokens": found.state.tokens,
+    }
 
 
 def _status(run: Overview) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from corral.cli.answers import signals
 from corral.cli.pipeline_progress import Progress
 from corral.cli.questions import somebody_is_there
-from corral.engine.results import PipelineResult
+from corral.engine.results import PipelineResult, plain
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Question
@@ -68,7 +68,7 @@ class Shown:
 
     def _told(self, result: PipelineResult) -> int:
         if self.as_json:
-            _write(msgspec.json.encode({"type": "result", **msgspec.to_builtins(result)}) + b"\n")
+            _write(msgspec.json.encode({"type": "result", **plain(result)}) + b"\n")
         elif result.status == "success" and (text := result.text):
             click.echo(text.removesuffix("\n"))
         if result.status == "waiting":

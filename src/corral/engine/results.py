@@ -80,3 +80,17 @@ def waiting(shown: Shown) -> PipelineResult:
         tokens=state.tokens,
         folder=shown.folder,
     )
+
+
+def plain(result: PipelineResult) -> dict[str, Json]:
+    """As JSON, each outcome with its status: that of a success would be left out."""
+    whole = cast("dict[str, Json]", msgspec.to_builtins(result))
+    whole["outcomes"] = outcomes(result.outcomes)
+    return whole
+
+
+def outcomes(found: dict[str, Outcome]) -> dict[str, Json]:
+    return {
+        node: {"status": outcome.status, **msgspec.to_builtins(outcome)}
+        for node, outcome in found.items()
+    }
