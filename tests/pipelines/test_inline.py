@@ -18,7 +18,7 @@ from corral.errors import StorageFailed
 from corral.events import Text
 from corral.pipelines import events, handlers, inline
 from corral.pipelines.desk import Desk as RealDesk
-from corral.pipelines.events import RunEvent, StepRetrying
+from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
 from corral.pipelines.graph import Graph
 from corral.pipelines.handlers import Work
 from corral.pipelines.inline import Running, RunResult
@@ -375,18 +375,19 @@ def test_the_folder_tells_the_run(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: Path) -> None:
-    seen: list[dict[str, object]] = []
+    stage.acts["b"] = for_ever
+    path = tmp_path / "run" / "checkpoint.json"
 
-    async def look(work: Work) -> Outcome | None:
-        path = work.run_folder / "checkpoint.json"
-        while not path.exists() or json.loads(path.read_text())["current_node"] != "b":
-            await asyncio.sleep(0.01)
-        seen.append(json.loads(path.read_text()))
-        return None
+    async def whole() -> None:
+        async with Running(steps("s -> a -> b -> e"), desk=Desk(), folder=path.parent) as running:
+            async for event in running:
+                if isinstance(event, CheckpointSaved):
+                    saved = json.loads(path.read_text())
+                    if saved["current_node"] == "b":
+                        assert saved["completed_nodes"] == ["s", "a"]
+                        return
 
-    stage.acts["b"] = look
-    assert run("s -> a -> b -> e", folder=tmp_path / "run").ok
-    assert seen[0]["completed_nodes"] == ["s", "a"]
+    play(whole())
 
 
 def test_loop_restart_leaves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ import corral.pipelines
 from corral.errors import PipelineInvalid
 from corral.pipelines import dot
 from corral.pipelines.conditions import ConditionError
-from corral.pipelines.orders import Cancelled, Checkpoint, Ended, Finish, Restart, Steered, Stop
+from corral.pipelines.orders import (
+    Cancelled,
+    Checkpoint,
+    Ended,
+    Finish,
+    Restart,
+    Steered,
+    Stop,
+    Visit,
+)
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.plan import Plan
 
@@ -85,8 +94,11 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
 
 def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
     plan = Plan(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
-    [visit] = [order for order in plan.begin() if hasattr(order, "context")]
-    visit.context["deep"]["list"].append(2)
+    [visit] = [order for order in plan.begin() if isinstance(order, Visit)]
+    deep = visit.context["deep"]
+    assert isinstance(deep, dict)
+    assert isinstance(deep["list"], list)
+    deep["list"].append(2)
     visit.context["new"] = True
     assert plan.state.context["deep"] == {"list": [1]}
     assert "new" not in plan.state.context
@@ -175,8 +187,8 @@ def test_a_ring_of_conditionals_ends_too() -> None:
 
 def test_loop_restart_begins_again_with_the_graphs_context_only() -> None:
     body = """goal=G; s -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e"""
-    script = {"a": Outcome(context_updates={"x": 1}), "b": [FAIL, Outcome()]}
-    run = play(body, script, {"given": 1})
+    first = Outcome(context_updates={"x": 1})
+    run = play(body, {"a": first, "b": [FAIL, Outcome()]}, {"given": 1})
     assert run.path == ["a", "b", "a", "b"]
     assert [o for o in run.orders if isinstance(o, Restart)] == [Restart(round=2, node="a")]
     assert run.visit("a").context == {

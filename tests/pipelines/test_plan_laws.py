@@ -99,7 +99,8 @@ class World:
         self.ever.add(id)
         self.open[id] = what
 
-    def message(self, draw: st.DrawFn) -> Message:
+    def message(self, data: st.DataObject) -> Message:
+        draw = data.draw
         id = draw(st.sampled_from(sorted(self.open)))
         match self.open.pop(id):
             case "wait":
@@ -138,7 +139,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
     while whole.state.finish is None:
         assert world.open, "it waits for nobody and has not ended"
         assert set(whole.state.open) == set(world.open)
-        message = world.message(data.draw)
+        message = world.message(data)
         messages.append(message)
         orders = whole.receive(message)
         world.take(orders)
@@ -173,7 +174,7 @@ def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:
     world.take(plan.begin())
     for _ in range(data.draw(st.integers(0, 12))):
         if plan.state.finish is None:
-            world.take(plan.receive(world.message(data.draw)))
+            world.take(plan.receive(world.message(data)))
     world.take(plan.receive(Cancelled(reason="enough")))
     assert plan.state.finish is not None
     assert not world.open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, graph_of, play
 
+from corral.events import Json
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.routes import Routes, accelerator, plain
 
@@ -15,13 +16,14 @@ def chosen(edges: str, outcome: Outcome | None = None) -> str | None:
     """Where a node ``n`` with these edges goes."""
     graph = graph_of(f"s -> n; {edges}")
     said = outcome or Outcome()
-    context = {"outcome": said.status, "preferred_label": said.preferred_label, "risk": "high"}
+    label = said.preferred_label
+    context: dict[str, Json] = {"outcome": said.status, "preferred_label": label, "risk": "high"}
     routes, node = Routes(graph), graph.nodes["n"]
     if said.status == "fail":
-        way = routes.choose_failed(node, context, said.preferred_label, said.suggested_next_ids)
-    else:
-        way = routes.choose(node, context, said.preferred_label, said.suggested_next_ids)
-    return None if way is None else way.target
+        way = routes.choose_failed(node, context, label, said.suggested_next_ids)
+        return None if way is None else way.target
+    edge = routes.choose(node, context, label, said.suggested_next_ids)
+    return None if edge is None else edge.target
 
 
 @pytest.mark.parametrize(

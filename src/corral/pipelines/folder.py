@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -179,7 +179,7 @@ class RunFolder:
             self._events = None
 
     @contextmanager
-    def _storing(self) -> Iterator[None]:
+    def _storing(self) -> Generator[None]:
         try:
             yield
         except OSError as error:

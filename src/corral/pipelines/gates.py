@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from corral.events import Json
 from corral.pipelines import templates
 from corral.pipelines.graph import Edge, Graph, Node
@@ -53,15 +55,10 @@ def find(offered: tuple[Choice, ...], value: str) -> Choice | None:
     """The choice that is meant by a key, a label or a target, whatever the case."""
     wanted = value.strip().lower()
     bare = accelerator(value)[1].lower()
-    for known in (
-        lambda choice: choice.key.lower() == wanted,
-        lambda choice: choice.label.lower() in (wanted, bare),
-        lambda choice: choice.target.lower() == wanted,
-    ):
-        for choice in offered:
-            if known(choice):
-                return choice
-    return None
+    by_key = (choice for choice in offered if choice.key.lower() == wanted)
+    by_label = (choice for choice in offered if choice.label.lower() in (wanted, bare))
+    by_target = (choice for choice in offered if choice.target.lower() == wanted)
+    return next(chain(by_key, by_label, by_target), None)
 
 
 def settled(asked: Question, answer: Answer) -> Outcome:

@@ -111,8 +111,8 @@ class Routes:
             return Way(target, None)
         if node.kind == "wait.human":  # its edges are a person's to choose
             return None
-        edge = _unconditional(ways, preferred, suggested)
-        return None if edge is None else Way(edge.target, edge)
+        chosen = _unconditional(ways, preferred, suggested)
+        return None if chosen is None else Way(chosen.target, chosen)
 
     def target(self, attrs: dict[str, Value]) -> str:
         """Where a node's or the graph's attributes say to try again; empty: nowhere."""
