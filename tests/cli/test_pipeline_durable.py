@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_place import CORRAL, GATE, TINY, corral, lines_of, pipeline, put
+from cli.pipeline_place import CORRAL, GATE, TINY, corral, lines_of, pipeline, put
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]

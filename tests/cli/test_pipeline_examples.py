@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pipeline_place import EXAMPLES, lines_of, pipeline
+from cli.pipeline_place import EXAMPLES, lines_of, pipeline
 
 from corral.testing import Call, ModelServer, Request, Turn, say
 

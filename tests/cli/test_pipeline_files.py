@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from pipeline_place import EXAMPLES, TINY, pipeline, put
+from cli.pipeline_place import EXAMPLES, TINY, pipeline, put
 
 from corral.pipelines import loading
 from corral.pipelines.linting import lint

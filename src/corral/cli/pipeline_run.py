@@ -14,7 +14,8 @@ from corral.errors import ConfigError
 from corral.events import Json
 
 if TYPE_CHECKING:
-    from corral.engine.front import PipelineResult
+    from corral.engine.results import PipelineResult
+    from corral.keywords import Options
     from corral.pipelines.graph import Graph
     from corral.pipelines.people import Interviewer
 
@@ -77,11 +78,11 @@ def run(file: str, **given: Any) -> int:
         raise ConfigError("--json and --quiet both given")
     imported(given["modules"])
     from corral.cli.pipeline_shown import Shown
-    from corral.engine import front
+    from corral.engine import front, readying
 
     values = _values(given["given"])
     place = Path(given["workspace"] or ".")
-    graph = front.prepare(
+    graph = readying.prepare(
         Path(file), values=values, goal=given["goal"], model=given["model"], workspace=place
     )
     if durable:
@@ -90,7 +91,7 @@ def run(file: str, **given: Any) -> int:
         _needs_nobody(graph)
     show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
     source = str(Path(file).absolute())
-    options: dict[str, Any] = {"policy": given["approve"]} if given["approve"] else {}
+    options: Options = {"policy": given["approve"]} if given["approve"] else {}
 
     async def whole(people: Interviewer | None) -> PipelineResult:
         return await front.run(
@@ -109,7 +110,7 @@ def run(file: str, **given: Any) -> int:
             queue=given["queue"],
             imports=given["modules"],
             source=source,
-            **options,
+            options=options,
         )
 
     return show.through(whole, auto=given["auto_approve"])
@@ -173,10 +174,10 @@ def fork(name: str, node: str, **given: Any) -> int:
     """
     _needs_engine()
     from corral.cli.pipeline_shown import Shown
-    from corral.engine import front
+    from corral.engine import front, readying
 
     shown = asyncio.run(front.show(name, db=given["db"]))
-    graph = front.graph_now(shown) or shown.graph
+    graph = readying.graph_now(shown) or shown.graph
     show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
 
     async def whole(people: Interviewer | None) -> PipelineResult:

@@ -56,7 +56,7 @@ class Shown:
 
     async def _through(self, whole: Whole, *, auto: bool) -> PipelineResult:
         task = asyncio.ensure_future(whole(self._people(auto=auto)))
-        with signals(task.cancel), self.progress:
+        with signals(lambda: _void(task.cancel())), self.progress:
             return await task
 
     def _people(self, *, auto: bool) -> Interviewer | None:
@@ -119,3 +119,7 @@ class _Here:
 def _write(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+def _void(_told: bool) -> None:
+    """A signal's handler says nothing."""

@@ -46,7 +46,7 @@ class Following:
         self.open: dict[str, str] = {}
         """Questions, and their nodes."""
         self._working: set[str] = set()
-        self._asking: dict[asyncio.Task[Any], str] = {}
+        self._asking: dict[asyncio.Task[Answer], str] = {}
         self._said: set[str] = set()
 
     async def whole(self) -> Closed | None:
@@ -64,7 +64,7 @@ class Following:
                 )
                 if not ready and waits and await self.questions():
                     return None
-                for task in ready & self._asking.keys():
+                for task in [task for task in self._asking if task in ready]:
                     await self._answered(task)
                 if coming in ready:
                     event = coming.result()
@@ -104,7 +104,7 @@ class Following:
         unasked = self.open.keys() - self._asking.values() - self._said
         for question in await self.questions() if unasked else ():
             if question.id in unasked:
-                task = asyncio.ensure_future(self.people.ask(question))
+                task = asyncio.create_task(_asked(self.people, question))
                 self._asking[task] = question.id
                 unasked = unasked - {question.id}
         return bool(unasked)
@@ -142,6 +142,10 @@ def _next(events: AsyncIterator[happened.RunEvent]) -> asyncio.Task[happened.Run
         return await anext(events, None)
 
     return asyncio.ensure_future(coming())
+
+
+async def _asked(people: Interviewer, question: Question) -> Answer:
+    return await people.ask(question)
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from corral.agents import DEFAULT_AGENT
 from corral.engine import adapter, again, doors, following, looking
@@ -40,6 +41,9 @@ from corral.pipelines.transforms import Transform
 if TYPE_CHECKING:
     from corral.sessions.broker import Asker
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 OnEvent: TypeAlias = Callable[[RunEvent], None]
 OnStart: TypeAlias = Callable[[str, Path], None]
 """Told the run's id and its folder."""
@@ -67,7 +71,7 @@ async def run(
     transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
     check: bool = False,
-    **options: Unpack[Options],
+    options: Options | None = None,
 ) -> PipelineResult:
     """Run a pipeline (a file, a text, a graph) to its end, or to where it waits for people.
 
@@ -111,7 +115,7 @@ async def run(
                 simulate=simulate,
                 agent=agent or "",
                 model=model or "",
-                options=as_json(options),
+                options=as_json(options or {}),
                 imports=imports,
                 source=source_of(pipeline, source),
             )
@@ -137,9 +141,16 @@ async def run(
     return result
 
 
-def run_sync(pipeline: Pipeline, **given: Any) -> PipelineResult:
-    """``run`` for programs without a loop; the same arguments."""
-    return asyncio.run(run(pipeline, **given))
+def _in_a_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    @wraps(function)
+    def blocking(*args: P.args, **given: P.kwargs) -> T:
+        return asyncio.run(function(*args, **given))
+
+    return blocking
+
+
+run_sync = _in_a_loop(run)
+"""``run`` for programs without a loop; the same arguments."""
 
 
 async def resume(
@@ -271,7 +282,7 @@ _in_use = 0
 
 
 @asynccontextmanager
-async def engine() -> AsyncIterator[None]:
+async def engine() -> AsyncGenerator[None]:
     global _in_use  # noqa: PLW0603
     _in_use += 1
     try:

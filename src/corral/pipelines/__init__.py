@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral.engine.front import (
-        PipelineResult,
         answer,
         cancel,
         fork,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         runs,
         show,
     )
+    from corral.engine.results import PipelineResult
     from corral.pipelines import draw, events, handlers, people
     from corral.pipelines.desk import Desk
     from corral.pipelines.dot import DotError, parse
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from corral.pipelines.people import Interviewer
 
 _HOMES = {
-    "corral.engine.front": "PipelineResult answer cancel fork resume run run_sync runs show",
+    "corral.engine.results": "PipelineResult",
+    "corral.engine.front": "answer cancel fork resume run run_sync runs show",
     "corral.pipelines": "draw events handlers people",
     "corral.pipelines.desk": "Desk",
     "corral.pipelines.dot": "DotError parse",
