@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
 from collections import Counter
 
 import pytest
-from engine_world import PATIENCE, World
+from engine_world import PATIENCE, World, eventually
+from test_hosts import is_alive
 from test_workers import submit, wide
 
 ALL_MOMENTS = 66
@@ -180,22 +180,13 @@ def test_a_server_that_is_restarted_costs_nothing(
     assert sorted(world.begun().values()) == [1, 1, 1]
 
 
-def test_nothing_of_a_worker_is_left_when_it_is_killed(file_world: World) -> None:
-    """What it began itself, and not in a host, dies with it or is ended by the next."""
+def test_what_a_worker_began_itself_dies_with_it(file_world: World) -> None:
     world = file_world
     pids = world.folder / "pids"
     graph = f"""digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]; start -> t -> exit
         t [shape=parallelogram, tool_command="echo $$ >> {pids}; sleep 1000"] }}"""
-    first = world.run(graph, detached=False)
-    until = time.monotonic() + PATIENCE
-    while not (pids.exists() and pids.read_text().strip()) and time.monotonic() < until:
-        time.sleep(0.01)
+    first = world.worker()
+    submit(world, graph, detached=False)
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command to begin")
     world.kill(first)
-    second = world.run(graph, detached=False)
-    while len(pids.read_text().split()) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
-    before, now = map(int, pids.read_text().split())
-    with pytest.raises(ProcessLookupError):
-        os.kill(before, 0)
-    os.kill(now, signal.SIGKILL)
-    assert world.ended(second) == 0, world.said()
+    eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
