@@ -6,8 +6,9 @@ import pytest
 from pipeline_play import FAIL, Play, graph_of, play
 
 from corral.pipelines.lanes import join_of
-from corral.pipelines.orders import Answer, Answered, Ask, Stop, Tell
+from corral.pipelines.orders import Answer, Answered, Ask, Ended, Stop, Tell, Visit
 from corral.pipelines.outcome import Outcome
+from corral.pipelines.plan import Plan
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
 TWO = f"{FORK} p -> a -> f; p -> b -> f;"
@@ -102,6 +103,16 @@ def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
     assert "y" not in run.visit("c").context
     assert "x" not in run.visit("d").context
     assert run.visit("d").context["deep"] == [1]
+
+
+def test_branches_of_one_process_share_nothing_either() -> None:
+    plan = Plan(graph_of(f"{FORK} p -> a -> c -> f; p -> b -> d -> f"))
+    plan.begin()
+    plan.receive(Ended(id="a.1", outcome=Outcome(context_updates={"x": "a"})))
+    [visit] = [o for o in plan.receive(Ended(id="b.1", outcome=Outcome())) if isinstance(o, Visit)]
+    assert visit.node == "d"
+    assert "x" not in visit.context
+    assert "x" not in plan.state.context
 
 
 def test_the_best_branchs_updates_win() -> None:

@@ -160,6 +160,8 @@ def test_late_double_and_unknown_messages_change_nothing() -> None:
     run.end("b")
     assert run.status == "success"
     assert run.plan.receive(Cancelled()) == []
+    assert run.plan.receive(Steered(updates={"late": True})) == []
+    assert "late" not in run.context
     assert run.plan.receive(Ended(id="b.1", outcome=Outcome())) == []
     assert run.plan.begin() == []
 
