@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,9 @@ def langgraph(count: int) -> Callable[[], Awaitable[object]]:
 
 
 def main(way: str, count: int) -> None:
-    ways = {
+    ways: dict[str, Callable[[int], Callable[[], Awaitable[object]]]] = {
         "corral": corral,
-        "folder": lambda count: corral(count, folder=True),
+        "folder": partial(corral, folder=True),
         "plan": plan,
         "tasks": tasks,
         "langgraph": langgraph,
