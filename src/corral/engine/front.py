@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from corral.agents import DEFAULT_AGENT
 from corral.engine import adapter, again, doors, following, looking
@@ -104,21 +105,22 @@ async def run(
             raise ConfigError("ask= answers only where the run is in memory: durable=False")
         adapter.require()
         async with engine():
-            await doors.start(
-                graph,
-                run_id=name,
-                folder=folder,
-                workspace=place,
-                db=db,
-                pool=queue,
-                values=values,
-                simulate=simulate,
-                agent=agent or "",
-                model=model or "",
-                options=as_json(options or {}),
-                imports=imports,
-                source=source_of(pipeline, source),
-            )
+            async with _turn():
+                await doors.start(
+                    graph,
+                    run_id=name,
+                    folder=folder,
+                    workspace=place,
+                    db=db,
+                    pool=queue,
+                    values=values,
+                    simulate=simulate,
+                    agent=agent or "",
+                    model=model or "",
+                    options=as_json(options or {}),
+                    imports=imports,
+                    source=source_of(pipeline, source),
+                )
             watched = following.Following(name, graph, db=db, people=people, on_event=on_event)
             result = await _seen_through(watched, folder, on_start)
     else:
@@ -175,7 +177,8 @@ async def resume(
     async with engine():
         if now is None or again.same(now, graph):
             if shown.closed is None:
-                await doors.resume(run, db=db)
+                async with _turn():
+                    await doors.resume(run, db=db)
         else:
             if not accept_changed_graph:
                 source = shown.begun.setting.source
@@ -186,9 +189,10 @@ async def resume(
                 )
             graph, name, told = now, new_id(now.name), 0
             folder = folder.with_name(name)
-            name = await again.go_on_changed(
-                run, now, folder=folder, accept_changed_graph=True, db=db
-            )
+            async with _turn():
+                name = await again.go_on_changed(
+                    run, now, folder=folder, accept_changed_graph=True, db=db
+                )
         watched = following.Following(
             name, graph, db=db, people=people, on_event=on_event, told=told
         )
@@ -216,7 +220,8 @@ async def fork(
     name = new_id(now.name)
     folder = folder_of(name, run_dir)
     async with engine():
-        await again.fork(run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name)
+        async with _turn():
+            await again.fork(run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name)
         watched = following.Following(name, now, db=db, people=people, on_event=on_event)
         return await _seen_through(watched, folder, on_start)
 
@@ -279,15 +284,28 @@ async def _seen_through(
 
 _in_use = 0
 """Runs of this process that use its engine; the last one ends it."""
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def _turn() -> asyncio.Lock:
+    """One begins or ends the engine at a time: it is one for the process. A lock belongs to the
+    loop in which somebody first waited for it."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 @asynccontextmanager
 async def engine() -> AsyncGenerator[None]:
+    """While this lasts, the engine of this process is not ended."""
     global _in_use  # noqa: PLW0603
     _in_use += 1
     try:
         yield
     finally:
         _in_use -= 1
+        await asyncio.shield(_ended_where_unused())
+
+
+async def _ended_where_unused() -> None:
+    async with _turn():
         if not _in_use:
-            await asyncio.shield(asyncio.to_thread(doors.close))
+            await asyncio.to_thread(doors.close)
