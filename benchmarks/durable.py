@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
 @contextmanager
 def _workshop(
     python: str, env: dict[str, str], count: int, *, concurrency: int
-) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+) -> Generator[tuple[str, list[subprocess.Popen[str]]]]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         db = os.path.join(folder, "x.db")
         workers: list[subprocess.Popen[str]] = []
@@ -131,7 +131,7 @@ def _workshop(
 
 
 @contextmanager
-def _worker(python: str, env: dict[str, str], db: str, concurrency: int) -> Iterator[None]:
+def _worker(python: str, env: dict[str, str], db: str, concurrency: int) -> Generator[None]:
     process = _started(python, env, db, concurrency)
     try:
         yield

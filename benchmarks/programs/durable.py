@@ -136,13 +136,16 @@ def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
 
     os.environ["PREFECT_HOME"] = str(folder)
     os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
-    from prefect import flow, task  # type: ignore[import-not-found]
+    import importlib
 
-    @task(persist_result=True)  # type: ignore[untyped-decorator]
-    def nothing(number: int) -> int:
+    library: Any = importlib.import_module("prefect")
+
+    def say(number: int) -> int:
         return number
 
-    @flow(persist_result=True)  # type: ignore[untyped-decorator]
+    nothing = library.task(say, persist_result=True)
+
+    @library.flow(persist_result=True)  # type: ignore[untyped-decorator]
     def whole(count: int) -> int:
         if form == "chain":
             for number in range(count):

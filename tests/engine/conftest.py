@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_world import World, Zygote
+from engine.engine_world import World, Zygote
 
 from corral.engine import adapter
 

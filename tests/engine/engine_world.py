@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from corral.engine import doors
 from corral.engine.journal import Closed
+from corral.pipelines import loading
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -134,3 +135,36 @@ def eventually(found: Callable[[], T], what: str, timeout: float = PATIENCE) -> 
             return value
         time.sleep(0.01)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
+    async def whole() -> str:
+        return await doors.start(
+            loading.load(graph),
+            folder=world.folder / run,
+            workspace=world.workspace,
+            db=world.db,
+            pool="default",
+            run_id=run,
+            values={"log": str(world.log)},
+            **more,  # type: ignore[arg-type]
+        )
+
+    return asyncio.run(whole())
+
+
+def wide(count: int, attrs: str) -> str:
+    """So many nodes side by side."""
+    lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
+    return (
+        "digraph wide { start [shape=Mdiamond]; exit [shape=Msquare]\n"
+        f"fork [shape=component, max_parallel={count}]; join [shape=tripleoctagon]\n"
+        "start -> fork; join -> exit\n" + "\n".join(lines) + "}"
+    )
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

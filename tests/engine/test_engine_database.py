@@ -15,6 +15,7 @@ def test_by_default_it_is_a_file_of_corrals_own(tmp_path: Path) -> None:
     found = database.find()
     assert found.path == tmp_path / "corral-home" / "engine.db"
     database.prepare(found)
+    assert found.path is not None
     assert found.path.stat().st_mode & 0o777 == 0o600
     with sqlite3.connect(found.path) as opened:
         assert opened.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -115,7 +116,10 @@ def test_a_server_without_the_database_gets_one(postgres: str) -> None:
 
 
 def test_without_the_engine_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    def nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", nothing)
     with pytest.raises(CorralError) as told:
         adapter.require()
     assert "pip install 'corral[engine]'" in (told.value.hint or "")

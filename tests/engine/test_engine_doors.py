@@ -8,8 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engine_world import World, eventually
-from test_workers import submit
+from engine.engine_world import World, eventually, submit
 
 from corral.engine import again, doors
 from corral.errors import ConfigError
@@ -25,7 +24,7 @@ CHAIN = """digraph chain {
 
 def followed(world: World, run: str = "r") -> list[str]:
     async def whole() -> list[str]:
-        found = []
+        found = list[str]()
         async for event in doors.follow(run, db=world.db):
             kind = json.loads(doors_json(event))["type"]
             found.append(f"{kind} {event.node}" if event.node else kind)

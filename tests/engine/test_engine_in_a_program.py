@@ -26,11 +26,11 @@ GRAPH = """digraph one {
 
 
 @pytest.fixture(autouse=True)
-def _closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _registered() -> None:
     async def here(work: Work) -> Outcome:
         return Outcome(context_updates={"thread": threading.current_thread().name})
 
-    monkeypatch.setitem(handlers._registered, "t.here", here)
+    handlers.register("t.here", here)
 
 
 async def one(tmp_path: Path, run: str) -> Closed:
@@ -165,8 +165,8 @@ def test_the_private_call_is_still_what_it_was() -> None:
     """The library may change it at any time: then our leases need another way."""
     from dbos import DBOS
 
-    parameters = inspect.signature(DBOS._recover_pending_workflows).parameters
-    assert list(parameters) == ["executor_ids"]
+    parameters = inspect.signature(vars(DBOS)["_recover_pending_workflows"].__func__).parameters
+    assert list(parameters) == ["cls", "executor_ids"]
     from dbos._sys_db import SystemDatabase
 
     source = inspect.getsource(SystemDatabase.reenqueue_for_recovery)

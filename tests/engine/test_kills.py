@@ -12,9 +12,7 @@ import time
 from collections import Counter
 
 import pytest
-from engine_world import PATIENCE, World, eventually
-from test_hosts import is_alive
-from test_workers import submit, wide
+from engine.engine_world import PATIENCE, World, eventually, is_alive, submit, wide
 
 ALL_MOMENTS = 66
 """More than the run has; those beyond its end are skipped."""

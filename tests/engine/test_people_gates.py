@@ -6,8 +6,7 @@ import asyncio
 import time
 
 import pytest
-from engine_world import World, eventually
-from test_workers import submit
+from engine.engine_world import World, eventually, submit
 
 from corral.engine import doors
 from corral.pipelines.orders import Question

@@ -8,36 +8,10 @@ import re
 import signal
 
 import pytest
-from engine_world import World, eventually
+from engine.engine_world import World, eventually, submit, wide
 
 from corral.engine import doors
-from corral.pipelines import loading
-
-
-def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
-    async def whole() -> str:
-        return await doors.start(
-            loading.load(graph),
-            folder=world.folder / run,
-            workspace=world.workspace,
-            db=world.db,
-            pool="default",
-            run_id=run,
-            values={"log": str(world.log)},
-            **more,  # type: ignore[arg-type]
-        )
-
-    return asyncio.run(whole())
-
-
-def wide(count: int, attrs: str) -> str:
-    """So many nodes side by side."""
-    lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
-    return (
-        "digraph wide { start [shape=Mdiamond]; exit [shape=Msquare]\n"
-        f"fork [shape=component, max_parallel={count}]; join [shape=tripleoctagon]\n"
-        "start -> fork; join -> exit\n" + "\n".join(lines) + "}"
-    )
+from corral.pipelines.orders import Ended
 
 
 def at_once(world: World) -> int:
@@ -145,7 +119,7 @@ def test_a_worker_that_was_only_asleep_changes_nothing_any_more(world: World) ->
     assert world.closed().completed == ["start", "a", "b", "exit"]
     os.kill(first, signal.SIGCONT)
     shown = asyncio.run(doors.show("r", db=world.db))
-    assert [m.id for m in shown_messages(world) if hasattr(m, "id")] == ["a.1", "b.1"]
+    assert [each.id for each in shown_messages(world)] == ["a.1", "b.1"]
     assert shown.status == "success"
     assert world.begun()["b.1#1"] == 1
 
@@ -168,12 +142,12 @@ def steal(world: World, pid: int) -> None:
     asyncio.run(asking.ask(find(world.db), move))
 
 
-def shown_messages(world: World) -> list[object]:
+def shown_messages(world: World) -> list[Ended]:
     from corral.engine import asking, looking
     from corral.engine.database import find
 
     found = asyncio.run(asking.ask(find(world.db), lambda c: looking.replayed(c, "r")[1].messages))
-    return list(found)
+    return [each for each in found if isinstance(each, Ended)]
 
 
 def test_a_node_that_kills_its_workers_is_given_up(world: World) -> None:

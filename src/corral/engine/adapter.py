@@ -124,20 +124,14 @@ def close() -> None:
         _engines.pop().dispose()
 
 
-def is_quiet() -> bool:
-    """Whether no workflow of this process is being run."""
-    from dbos._dbos import _get_dbos_instance
-
-    return not _get_dbos_instance()._active_workflows_set.activeList()
-
-
 def recover(executor: str) -> int:
     """Put what a dead executor was running back on its queues, where the attempts are
     counted on. The caller holds the executor's lease. A private call of the library, the
     only one: its public substitute would set the count back, and poison would loop."""
     from dbos import DBOS
 
-    return len(DBOS._recover_pending_workflows([executor]))
+    recover_pending = DBOS._recover_pending_workflows  # pyright: ignore[reportPrivateUsage]
+    return len(recover_pending([executor]))
 
 
 # Inside a workflow. Each of these is journalled once, and replayed by its position.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def open_engine(url: str, connections: int) -> Engine:
     """So many at once, at most."""
     import sqlalchemy as sa
+    from sqlalchemy import event
 
     whole = sa.make_url(url)
     if whole.drivername != "sqlite":
@@ -21,8 +22,8 @@ def open_engine(url: str, connections: int) -> Engine:
         whole, pool_size=connections, max_overflow=0, pool_timeout=30, pool_pre_ping=True
     )
     if whole.drivername == "sqlite":
-        sa.event.listen(engine, "connect", _set_up)
-        sa.event.listen(engine, "before_cursor_execute", _begin)
+        event.listen(engine, "connect", _set_up)
+        event.listen(engine, "before_cursor_execute", _begin)
     return engine
 
 

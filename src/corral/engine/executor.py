@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from corral.engine import adapter, desks, lease, queues
 from corral.engine.database import Database, prepare
@@ -192,7 +192,7 @@ class Executor:
     # What the workflows ask it.
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def attempt(self) -> Generator[None]:
         """A node is being worked at: a draining executor waits for it."""
         self._attempts += 1
         self._idle.clear()

@@ -16,7 +16,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,7 +67,7 @@ class FileLeases:
         self._held = file, descriptors.lock_file(file)
 
     @contextlib.contextmanager
-    def claim(self, executor: str) -> Iterator[bool]:
+    def claim(self, executor: str) -> Generator[bool]:
         file = self._folder / executor
         try:
             fd = descriptors.lock_file(file)
@@ -112,7 +112,7 @@ class ServerLeases:
                 raise RuntimeError(f"somebody else holds the lease of {executor}")
 
     @contextlib.contextmanager
-    def claim(self, executor: str) -> Iterator[bool]:
+    def claim(self, executor: str) -> Generator[bool]:
         with self._one_at_a_time:
             if executor == self._executor:
                 # A session may take its own lock again: that says nothing.

@@ -9,7 +9,7 @@ would wait for a node that waits for the run's place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -106,7 +106,7 @@ def limited(client: DBOSClient, pool: str) -> list[str]:
 
 
 @contextmanager
-def door(database: Database) -> Iterator[DBOSClient]:
+def door(database: Database) -> Generator[DBOSClient]:
     """To the database, for the length of a block."""
     client = adapter.connect(database.url)
     try:

@@ -87,7 +87,7 @@ class _Course:
                 if isinstance(order, Finish):
                     return await self._finish(order)
                 await self._carry_out(order)
-            orders = []
+            orders = list[Order]()
             for message in await self._messages():
                 orders += self.plan.receive(message)
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
 
 
 @contextmanager
-def alone(gate: Path) -> Iterator[None]:
+def alone(gate: Path) -> Generator[None]:
     """One process at a time, and each sees what the one before it did, though it may have
     removed the folder. Blocking."""
     while True:

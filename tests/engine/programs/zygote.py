@@ -18,7 +18,7 @@ from typing import Any
 
 import dbos  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
-import sqlalchemy.dialects.postgresql.psycopg
+import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImport]
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from corral.engine import adapter, attempts, doors, executor, queues, runs, visits, worker
