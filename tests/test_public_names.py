@@ -14,6 +14,9 @@ import corral
 
 NAMES = [
     "AgentSession",
+    "Batch",
+    "BatchReport",
+    "BatchResult",
     "CorralError",
     "Cost",
     "Event",
@@ -42,6 +45,8 @@ NAMES = [
     "files_exist",
     "fold",
     "from_json",
+    "map",
+    "map_sync",
     "models",
     "pipelines",
     "pool",

@@ -19,6 +19,7 @@ COMMANDS = {
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "pipeline": ("corral.cli.pipeline", "Run pipelines: graphs of agents, commands and people."),
+    "batch": ("corral.cli.batch", "Put many tasks to an agent, and collect the results."),
     "worker": ("corral.cli.worker", "Work at the runs of a database, here or anywhere."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
     "record": ("corral.cli.record", "Run an agent's program and write down the conversation."),
