@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.engine import asking, doors, looking
+from corral.engine import asking, doors, looking, workspaces
 from corral.engine.database import find
 from corral.engine.replay import Replay
 from corral.errors import ConfigError
@@ -53,7 +53,8 @@ async def fork(
     run_id: str | None = None,
 ) -> str:
     """A new run that goes on from this node, as if all before it had just been done; with
-    another graph, where one is given. Returns its id."""
+    another graph, where one is given. A worktree of its own begins with all that the old run
+    has kept. Returns its id."""
     replay = await _replay(run, db)
     known = known_before(replay, node)
     return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool, run_id=run_id)
@@ -112,7 +113,7 @@ async def _begin(
     pool: str | None,
     run_id: str | None = None,
 ) -> str:
-    begun = replay.begun
+    begun, setting = replay.begun, replay.begun.setting
     return await doors.start(
         graph or begun.graph,
         folder=folder,
@@ -127,6 +128,9 @@ async def _begin(
         options=begun.setting.options,
         detached=begun.setting.detached,
         imports=begun.setting.imports,
+        repository=Path(setting.repository) if setting.repository else None,
+        commit=workspaces.kept_at(setting, begun.run_id),
+        artefacts=setting.artefacts,
         source=begun.setting.source,
         known=known,
         forked_from=begun.run_id,

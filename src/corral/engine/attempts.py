@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.engine import host
+from corral.engine import host, workspaces
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Setting, Verdict
 from corral.pipelines import attempts, handlers, work
@@ -40,7 +40,8 @@ async def make(begun: Begun, visit: Visit, attempt: int, here: Executor) -> Outc
 async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     """In this process, by its own loop."""
     folder = RunFolder(begun.setting.folder)
-    return await work.attempt(
+    await workspaces.ready(begun.setting, begun.run_id)
+    outcome = await work.attempt(
         handlers.Work(
             run_id=begun.run_id,
             graph=begun.graph,
@@ -53,6 +54,9 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
             desk=desk,
         )
     )
+    if outcome.ok and begun.setting.repository:
+        await workspaces.keep(begun.setting, begun.run_id, f"corral: {begun.run_id} {visit.id}")
+    return outcome
 
 
 def is_detached(setting: Setting, node: Node) -> bool:

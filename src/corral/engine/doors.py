@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from corral.engine import adapter, asking, executor, host, looking, queues, runs
+from corral.engine import adapter, asking, executor, host, looking, queues, runs, workspaces
+from corral.engine import artefacts as leaving
 from corral.engine.asking import ask
 from corral.engine.database import Database, find, prepare
 from corral.engine.executor import Executor
@@ -78,17 +79,31 @@ async def start(
     imports: Sequence[str] = (),
     source: str = "",
     limits: Sequence[queues.Limit] = (),
+    repository: Path | None = None,
+    commit: str | None = None,
+    artefacts: str = "",
     known: Mapping[str, Message] | None = None,
     forked_from: str = "",
 ) -> str:
     """Begin a run; returns its id. ``detached``: whether agents outlive this process; by
-    default on one machine (a file), not where others might take a run over (a server)."""
+    default on one machine (a file), not where others might take a run over (a server).
+    ``repository``: it works in a worktree of its own of it, at ``commit``, instead of in the
+    ``workspace``; ``artefacts``: the URL that its artefacts are put to."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     name = run_id or new_id(graph.name)
+    root, at = "", ""
+    place = str(Path.cwd() / workspace)
+    if repository is not None:
+        place, root, at = await asyncio.to_thread(workspaces.at_commit, name, repository, commit)
+    if artefacts:
+        await asyncio.to_thread(leaving.check, artefacts)
     setting = Setting(
         folder=str(Path.cwd() / folder),
-        workspace=str(Path.cwd() / workspace),
+        workspace=place,
+        repository=root,
+        commit=at,
+        artefacts=artefacts,
         simulate=simulate,
         agent=agent,
         model=model,

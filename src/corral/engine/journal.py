@@ -30,6 +30,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``corral.run``, for the agents of all nodes."""
     detached: bool = False
     """Whether agents run in a host of their own, which outlives the worker."""
+    repository: str = ""
+    """Where the workspace is a worktree of it, made for this run at ``commit``."""
+    commit: str = ""
+    artefacts: str = ""
+    """A URL that the run's artefacts are put to at its end."""
     imports: tuple[str, ...] = ()
     """Modules that register node types, for a host to import."""
     source: str = ""

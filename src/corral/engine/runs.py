@@ -16,7 +16,7 @@ from typing import cast
 
 import msgspec
 
-from corral.engine import adapter, executor, host, queues, visits
+from corral.engine import adapter, artefacts, executor, host, queues, visits, workspaces
 from corral.engine.journal import Begun, Closed, Retrying, Task, pack, unpack, unpack_message
 from corral.engine.projection import Projection
 from corral.events import Json
@@ -251,14 +251,25 @@ class _Course:
             "outcome": state.outcomes[last].status if last in state.outcomes else "",
         }
 
+    async def _left(self) -> dict[str, Json]:
+        """What the run leaves beside its outcome: a branch, artefacts."""
+        left: dict[str, Json] = {}
+        setting = self.begun.setting
+        if setting.repository and not self.begun.reply_to:
+            left["workspace"] = await adapter.step("workspace", partial(_workspace, self.begun))
+        if setting.artefacts and not self.begun.reply_to:
+            left["artefacts"] = await adapter.step("artefacts", partial(_artefacts, self.begun))
+        return left
+
     async def _finish(self, order: Finish) -> Json:
         state = self.plan.state
         for known in [*self.questions, *self.flying]:
             await self._stop(known)
+        left = await self._left()
         closed = Closed(
             status=order.status,
             reason=order.reason,
-            context=state.context,
+            context={**state.context, **left},
             completed=state.completed,
             outcomes=state.outcomes,
             cost_usd=state.cost_usd,
@@ -308,3 +319,19 @@ async def _load(begun: Begun, order: Child) -> Json:
     with contextlib.suppress(StorageFailed):
         RunFolder(begun.setting.folder).stage(order.id, order.node)
     return pack(nested.beside(graph, path.parent))
+
+
+async def _workspace(begun: Begun) -> Json:
+    return await workspaces.close(begun.setting, begun.run_id)
+
+
+async def _artefacts(begun: Begun) -> Json:
+    """Their names, or in words why they are not there: it must not cost the run."""
+    from corral.errors import CorralError
+
+    folder = RunFolder(begun.setting.folder).artifacts
+    url = begun.setting.artefacts
+    try:
+        return [*await asyncio.to_thread(artefacts.put, folder, url, begun.run_id)]
+    except CorralError as error:
+        return str(error)

@@ -58,6 +58,12 @@ def root_of(folder: Path) -> tuple[Path, str]:
         ) from error
 
 
+def commit_of(root: Path, name: str) -> str:
+    """The commit that a branch, a tag or part of an id stands for. Raises ``StorageFailed``.
+    Blocking."""
+    return _git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+
+
 def branch_of(*parts: str) -> str:
     """A branch's name of these parts, whatever they are made of; different for different ones."""
     return "/".join(("corral", *(_plain(part) for part in parts)))
