@@ -11,6 +11,7 @@ from pipelines.node_works import Bench
 from corral.events import Json
 from corral.pipelines.desk import Desk
 from corral.pipelines.fidelity import SIZES, preamble, with_preamble
+from corral.pipelines.folder import RunFolder
 
 pytest_plugins = ("pipelines.node_fixtures",)
 
@@ -52,16 +53,19 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: Be
     assert "current_node" not in said
 
 
-def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(bench: Bench) -> None:
-    (bench.run_folder / "plan").mkdir(parents=True)
-    (bench.run_folder / "plan" / "response.md").write_text("the whole answer " * 50)
+@pytest.mark.parametrize("plan", ["plan", "plan/review", "../plan"])
+def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
+    bench: Bench, plan: str
+) -> None:
+    place = RunFolder(bench.run_folder).stage(f"{plan}.1", plan)
+    (place / "response.md").write_text("the whole answer " * 50)
     checkpoint = {
-        "completed_nodes": ["start", "look", "plan"],
-        "node_outcomes": {"look": {"status": "partial_success"}, "plan": {"status": "success"}},
+        "completed_nodes": ["start", "look", plan],
+        "node_outcomes": {"look": {"status": "partial_success"}, plan: {"status": "success"}},
     }
     (bench.run_folder / "checkpoint.json").write_text(json.dumps(checkpoint))
-    said = told(bench, "summary:high", previous="plan")
-    assert "- look: partial_success\n- plan: success" in said
+    said = told(bench, "summary:high", previous=plan)
+    assert f"- look: partial_success\n- {plan}: success" in said
     assert "the whole answer " * 40 in said
 
 

@@ -11,6 +11,7 @@ from pipelines.node_works import MODEL, Bench, Scripted
 
 from corral.events import Json
 from corral.pipelines.desk import Desk
+from corral.pipelines.folder import RunFolder
 from corral.testing import Request, Turn, fail, hang, say
 
 pytest_plugins = ("pipelines.node_fixtures",)
@@ -106,6 +107,28 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
     assert outcome.notes == "it is shorter"
     assert "the answer of a" in scripted_model.asked[0]
     assert "the answer of c" not in scripted_model.asked[0]
+
+
+async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: Bench) -> None:
+    """Also of two branches that ended in the same node, and whatever that is called."""
+    branches: list[Json] = []
+    for number in (1, 2):
+        visit = f"write/it.{number}"
+        place = RunFolder(bench.run_folder).stage(visit, "write/it")
+        (place / "response.md").write_text(f"the whole answer {number}")
+        branches.append(
+            {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
+        )
+    async with Desk(simulate=True) as desk:
+        await bench.attempt(
+            "join",
+            desk=desk,
+            attrs={"type": "fan_in", "prompt": "Which?"},
+            context={"parallel.results": branches},
+        )
+    asked = bench.read("prompt.md", "join")
+    assert "the whole answer 1" in asked
+    assert "the whole answer 2" in asked
 
 
 async def test_a_judge_cannot_pick_what_is_not_there(

@@ -14,6 +14,7 @@ from pipelines.node_works import Bench, running_in
 from scripted import children
 
 from corral.events import Json
+from corral.io import folders
 from corral.pipelines.desk import Desk
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.shell import command_of
@@ -43,6 +44,14 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
     assert outcome.status == "success"
     assert outcome.context_updates == {"tool.output": said, "tool.exit_code": 0}
     assert bench.read("tool_output.txt") == said
+
+
+async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: Bench) -> None:
+    ledger = folders.ledger()
+    outcome = await tool(bench, f"cat '{ledger}'/*.json")
+    entry = json.loads(str(outcome.context_updates["tool.output"]))
+    assert (entry["owner"], entry["agent"]) == (os.getpid(), "command")
+    assert not list(ledger.iterdir())
 
 
 async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: Bench) -> None:

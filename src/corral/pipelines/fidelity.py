@@ -17,6 +17,7 @@ import msgspec
 
 from corral.events import Json
 from corral.pipelines.conditions import as_text
+from corral.pipelines.folder import file_name
 from corral.pipelines.handlers import Work
 
 TOKEN = 4
@@ -117,7 +118,7 @@ def _checkpoint(path: Path) -> dict[str, Json]:
 def _said(work: Work, previous: str, most: int) -> str:
     """The last answer: of its file where that is at hand, else what the context has of it."""
     try:
-        with open(work.run_folder / previous / "response.md", encoding="utf-8") as file:
+        with open(work.run_folder / file_name(previous) / "response.md", encoding="utf-8") as file:
             return _cut(file.read(most + 1).strip(), most)
     except (OSError, UnicodeDecodeError):
         return _cut(as_text(work.context.get("last_response")), most)

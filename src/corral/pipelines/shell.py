@@ -22,6 +22,8 @@ from corral.builtin.tools.running import run
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.io import folders
+from corral.io.ledger import Ledger
 from corral.io.platform import WINDOWS
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.handlers import Work
@@ -144,9 +146,10 @@ async def run_command(
     timeout: float,
     stdin: bytes | None = None,
 ) -> Ran:
-    """In the shell, to its end or its timeout; nothing that it started is left. It sees our
-    environment but for what is named like a secret, unless that is passed on by name. Raises
-    ``CorralError`` where it cannot be started."""
+    """In the shell, to its end or its timeout; nothing that it started is left, and where we are
+    killed, whoever goes on finds it in the ledger and ends it. It sees our environment but for
+    what is named like a secret, unless that is passed on by name. Raises ``CorralError`` where
+    it cannot be started."""
     kept = bytearray()
     cut = 0
 
@@ -159,7 +162,15 @@ async def run_command(
 
     workspace = Workspace(cwd, env=env, pass_env=pass_env)
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
-    ran = await run(workspace, [*shell, command], workspace.root, timeout, hear, stdin=stdin)
+    ran = await run(
+        workspace,
+        [*shell, command],
+        workspace.root,
+        timeout,
+        hear,
+        stdin=stdin,
+        ledger=Ledger(folders.ledger(), "command"),
+    )
     if len(kept) > KEPT:
         cut += len(kept) - KEPT
         del kept[: len(kept) - KEPT]

@@ -13,6 +13,7 @@ import msgspec
 from corral.events import Json
 from corral.pipelines import agent_turns, choices
 from corral.pipelines import desk as desks
+from corral.pipelines.folder import RunFolder
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.nodes.codergen import prompt_of, simulated
 from corral.pipelines.nodes.prompt import ask_model, spent
@@ -75,16 +76,17 @@ def _shown(work: Work, branches: list[dict[str, Json]]) -> str:
     """The branches for a judge: with the whole of their last answers, where these are at hand."""
     told = ["The branches to choose from; answer with the id of the best:"]
     for branch in branches:
-        said = _answer(work, str(branch.get("last_stage", ""))) or branch.get("last_response", "")
+        said = _answer(work, str(branch.get("last_visit", ""))) or branch.get("last_response", "")
         told.append(f"## {branch['id']}\n\nstatus: {branch.get('status')}\n\n{said}")
     return "\n\n".join(told)
 
 
-def _answer(work: Work, node: str) -> str:
-    if node not in work.graph.nodes:
+def _answer(work: Work, visit: str) -> str:
+    if not visit:
         return ""
+    place = RunFolder(work.run_folder).place(visit)
     try:
-        with open(work.run_folder / node / "response.md", encoding="utf-8") as file:
+        with open(place / "response.md", encoding="utf-8") as file:
             return file.read(ANSWER)
     except (OSError, UnicodeDecodeError):
         return ""
