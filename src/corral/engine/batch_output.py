@@ -37,6 +37,8 @@ class Output:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ConfigError(f"the results cannot be written to {path}: it is no file")
             self._lock(fd)
+            if not os.path.samestat(os.fstat(fd), os.stat(path)):
+                raise ConfigError(f"another process has just written {path}", hint="Try again.")
             self.known = self._read()
         except BaseException:
             self.close()
