@@ -39,7 +39,7 @@ def newest(cwd: Path) -> str:
 
 
 def appears(path: Path) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 100
     while not path.exists():
         assert time.monotonic() < ends, f"{path} never came"
         time.sleep(0.02)
@@ -126,6 +126,25 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     late = pipeline("answer", name, "Y", "--db", "mine.db", cwd=workspace)
     assert late.returncode == 2
     assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
+
+
+def test_what_a_pipeline_within_asks_is_answered_at_the_whole(workspace: Path) -> None:
+    put(workspace, GATE, "child.dot")
+    text = TINY.replace('prompt="go"', 'type=include, dotfile="child.dot"')
+    done = pipeline("run", put(workspace, text), cwd=workspace)
+    assert done.returncode == 10, done.stderr
+    assert "Ship it?" in done.stderr
+    name = newest(workspace)
+    assert "Ship it?" in pipeline("show", name, cwd=workspace).stdout
+    assert pipeline("answer", name, "perhaps", "--gate", "ask", cwd=workspace).returncode == 2
+    assert pipeline("answer", name, "yes", "--gate", "ask", cwd=workspace).returncode == 0
+    done = pipeline("resume", name, "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    result = lines_of(done)[-1]
+    assert result["completed"] == ["start", "a", "done"]
+    assert result["context"]["tool.output"] == "shipped\n"
+    put(workspace, text, "auto.dot")
+    assert pipeline("run", "auto.dot", "--auto-approve", cwd=workspace).returncode == 0
 
 
 def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:

@@ -17,6 +17,7 @@ from corral.engine.adapter import require
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
+    from corral.engine.family import Asked
     from corral.engine.looking import Overview, Shown
 
 GOES_ON = "corral pipeline resume {run}{db}"
@@ -49,11 +50,12 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 def show(name: str, db: str | None, as_json: bool) -> None:
     """What RUN did, how it stands, and what it waits for."""
     require()
-    from corral.engine import front
+    from corral.engine import family, front
 
     found = asyncio.run(front.show(name, db=db))
+    asked = [] if found.closed else asyncio.run(family.questions(name, db=db))
     if as_json:
-        click.echo(msgspec.json.encode(_plain(found)).decode())
+        click.echo(msgspec.json.encode(_plain(found, asked)).decode())
         return
     click.echo(f"run        {found.id}")
     reason = found.closed.reason if found.closed else ""
@@ -69,7 +71,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         if outcome is not None:
             said = outcome.failure_reason or outcome.notes
             click.echo(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
-    for question in found.questions:
+    for question in (each.question for each in asked):
         click.echo(f"? {question.node}: {question.text}")
         for choice in question.choices:
             click.echo(f"    [{choice.key}] {choice.label}")
@@ -119,7 +121,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     click.echo(f"{name} is cancelled")
 
 
-def _plain(found: Shown) -> dict[str, Any]:
+def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
     from corral.engine.results import outcomes
 
     setting = found.begun.setting
@@ -139,7 +141,7 @@ def _plain(found: Shown) -> dict[str, Any]:
         "completed": found.state.completed,
         "outcomes": outcomes(found.state.outcomes),
         "context": found.state.context,
-        "questions": found.questions,
+        "questions": [each.question for each in asked],
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }

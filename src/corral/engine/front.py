@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from corral.agents import DEFAULT_AGENT
-from corral.engine import adapter, again, doors, following, looking
+from corral.engine import adapter, again, doors, family, following, looking
 from corral.engine.readying import (
     Pipeline,
     as_json,
@@ -30,7 +30,7 @@ from corral.engine.results import PipelineResult, ended, waiting
 from corral.errors import ConfigError, ProcessFailed
 from corral.events import Json
 from corral.keywords import Options
-from corral.pipelines import gates, inline, preflight
+from corral.pipelines import inline, preflight
 from corral.pipelines.desk import Desk
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
@@ -121,7 +121,7 @@ async def run(
                     imports=imports,
                     source=source_of(pipeline, source),
                 )
-            watched = following.Following(name, graph, db=db, people=people, on_event=on_event)
+            watched = following.Following(name, db=db, people=people, on_event=on_event)
             result = await _seen_through(watched, folder, on_start)
     else:
         if on_start is not None:
@@ -172,7 +172,7 @@ async def resume(
     """
     shown = await looking.show(run, db=db)
     graph, folder, name = shown.graph, Path(shown.folder), run
-    told = len(shown.events)
+    told = max((event.seq for event in shown.events), default=0)
     now = None if shown.closed else graph_now(shown)
     async with engine():
         if now is None or again.same(now, graph):
@@ -193,9 +193,7 @@ async def resume(
                 name = await again.go_on_changed(
                     run, now, folder=folder, accept_changed_graph=True, db=db
                 )
-        watched = following.Following(
-            name, graph, db=db, people=people, on_event=on_event, told=told
-        )
+        watched = following.Following(name, db=db, people=people, on_event=on_event, told=told)
         return await _seen_through(watched, folder, on_start)
 
 
@@ -222,7 +220,7 @@ async def fork(
     async with engine():
         async with _turn():
             await again.fork(run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name)
-        watched = following.Following(name, now, db=db, people=people, on_event=on_event)
+        watched = following.Following(name, db=db, people=people, on_event=on_event)
         return await _seen_through(watched, folder, on_start)
 
 
@@ -234,19 +232,12 @@ async def answer(
     by: str = "",
     db: str | None = None,
 ) -> None:
-    """Answer what the run asks; ``gate`` says which, by its node or the question's id. Raises
+    """Answer what the run asks; ``gate`` says which, by its node or the question's id;
+    what a pipeline within it asks counts too. Raises
     ``ConfigError`` where nothing such is asked, or the answer is none of the choices."""
     await looking.show(run, db=db)  # that there is one
     words = said if isinstance(said, Answer) else Answer(value=said)
-    for question in await doors.questions(run, db=db):
-        choices = question.choices
-        if gate not in (None, question.id, question.node) or words.skipped or not choices:
-            continue
-        if gates.find(choices, words.value) is None:
-            listed = ", ".join(f"{choice.key} ({choice.label})" for choice in choices)
-            asked = f"{words.value!r} is no choice of {question.node}"
-            raise ConfigError(asked, hint=f"There is {listed}.")
-    await doors.answer(run, words, question=gate, by=by, db=db)
+    await family.answer(run, words, gate=gate, by=by, db=db)
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -279,7 +270,8 @@ async def _seen_through(
     closed = await watched.whole()
     if closed is not None:
         return ended(watched.run, closed, folder)
-    return waiting(await looking.show(watched.run, db=watched.db))
+    asked = await family.questions(watched.run, db=watched.db)
+    return waiting(await looking.show(watched.run, db=watched.db), asked)
 
 
 _in_use = 0

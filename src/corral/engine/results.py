@@ -13,6 +13,7 @@ from corral.pipelines.orders import Question
 from corral.pipelines.outcome import Outcome
 
 if TYPE_CHECKING:
+    from corral.engine.family import Asked
     from corral.engine.journal import Closed
     from corral.engine.looking import Shown
     from corral.pipelines.inline import RunResult
@@ -65,7 +66,7 @@ def ended(name: str, came: Closed | RunResult, folder: Path) -> PipelineResult:
     )
 
 
-def waiting(shown: Shown) -> PipelineResult:
+def waiting(shown: Shown, asked: list[Asked]) -> PipelineResult:
     """Of a run that waits for people."""
     state = shown.state
     return PipelineResult(
@@ -75,7 +76,7 @@ def waiting(shown: Shown) -> PipelineResult:
         context=state.context,
         completed=state.completed,
         outcomes=state.outcomes,
-        questions=shown.questions,
+        questions=[each.question for each in asked],
         cost_usd=state.cost_usd,
         tokens=state.tokens,
         folder=shown.folder,
