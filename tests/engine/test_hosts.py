@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from engine.engine_world import World, eventually, is_alive
@@ -87,7 +88,7 @@ def test_a_node_may_rather_fail_than_be_begun_twice(file_world: World) -> None:
     assert world.ended(run) == 0, world.said()
     slow = world.closed().outcomes["slow"]
     assert slow.status == "fail"
-    assert "killed while it ran" in slow.failure_reason
+    assert "cut short by a crash" in slow.failure_reason
     assert world.begun() == {"slow.1#1": 1}
 
 
@@ -148,3 +149,46 @@ def test_the_types_that_run_in_a_host_are_types_of_ours() -> None:
 
     for kind in IN_A_HOST:
         assert handlers.find(kind).__module__.startswith("corral.pipelines.nodes.")
+
+
+def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(file_world: World) -> None:
+    world = file_world
+    graph = pipeline(world, attrs=", on_crash=fail, detached=false")
+    run = world.run(graph)
+    began(world)
+    world.kill(run)
+    assert world.ended(world.run(graph)) == 0, world.said()
+    assert "cut short by a crash" in world.closed().outcomes["slow"].failure_reason
+    assert world.begun() == {"slow.1#1": 1}
+
+
+def test_a_policy_for_crashes_that_there_is_not_is_told(file_world: World) -> None:
+    world = file_world
+    assert world.ended(world.run(pipeline(world, attrs=", on_crash=cry"))) == 0, world.said()
+    assert "write rerun, fail, resume" in world.closed().outcomes["slow"].failure_reason
+    assert not world.begun()
+
+
+def test_an_agent_that_was_cut_short_goes_on_in_its_own_session(tmp_path: Path) -> None:
+    from corral import events
+    from corral.engine import crashes
+    from corral.pipelines.graph import Node
+    from corral.pipelines.orders import Visit
+
+    node = Node("fix", {"prompt": "Mend it.", "on_crash": "resume"})
+    visit = Visit(id="fix.1", node="fix", number=1, context={})
+    first = crashes.begin(tmp_path, node, visit, 1)
+    assert isinstance(first, tuple)
+    assert first[0].text("prompt") == "Mend it."
+    assert (first[1].fidelity, first[1].thread) == ("full", "fix.1")  # so its session is kept
+    said = events.to_json(events.Text(run_id="2026-s.1", agent="codex-cli", delta="I look"))
+    (tmp_path / "events.ndjson").write_bytes(said + b'\n{"type": "te')
+    second = crashes.begin(tmp_path, node, visit, 1)
+    assert isinstance(second, tuple)
+    assert second[0].text("prompt") == crashes.GO_ON + "Mend it."
+    held = second[1].context["internal.thread.fix.1"]
+    assert held == {"agent": "codex-cli", "resume_token": "2026-s"}
+    # Another attempt, after one that came to its end, begins anew.
+    third = crashes.begin(tmp_path, node, visit, 2)
+    assert isinstance(third, tuple)
+    assert third[0].text("prompt") == "Mend it."

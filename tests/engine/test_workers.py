@@ -8,7 +8,7 @@ import re
 import signal
 
 import pytest
-from engine.engine_world import World, eventually, submit, wide
+from engine.engine_world import World, eventually, is_alive, submit, wide
 
 from corral.engine import doors
 from corral.pipelines.orders import Ended
@@ -189,3 +189,56 @@ def test_a_worker_that_is_told_twice_ends_at_once(world: World) -> None:
     os.kill(worker, signal.SIGTERM)
     os.kill(worker, signal.SIGINT)
     assert world.ended(worker) == 0, world.said()
+
+
+def test_cancelling_a_run_reaches_a_node_that_its_worker_runs_itself(world: World) -> None:
+    worker = world.worker()
+    pids = world.folder / "pids"
+    submit(
+        world,
+        f"""digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]; start -> t -> exit
+        t [shape=parallelogram, tool_command="echo $$ > {pids}; sleep 1000"] }}""",
+        detached=False,
+    )
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command to begin")
+    asyncio.run(doors.cancel("r", db=world.db))
+    assert world.closed().status == "cancelled"
+    eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
+    world.kill(worker)
+
+
+def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: World) -> None:
+    from corral.engine import asking
+    from corral.engine.database import find
+
+    world.worker(constants={"runs.LOOK": 0.3})
+    submit(
+        world,
+        'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
+        ' a [type="t.wait", file="/never"]; start -> a -> b -> exit }',
+    )
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    asyncio.run(asking.ask(find(world.db), lambda client: client.cancel_workflow("r/a.1")))
+    closed = world.closed()
+    assert "cancelled from outside" in closed.outcomes["a"].failure_reason
+    assert closed.completed == ["start", "a", "b", "exit"]
+
+
+def test_a_manager_watches_over_its_child(world: World) -> None:
+    (world.workspace / "inner.dot").write_text(
+        "digraph inner { start [shape=Mdiamond]; exit [shape=Msquare]; start -> x -> y -> exit;"
+        f' x [type="t.wait", file="{world.folder}/go"]; y [type="t.step"] }}'
+    )
+    world.worker()
+    submit(
+        world,
+        "digraph outer { start [shape=Mdiamond]; exit [shape=Msquare];"
+        ' boss [shape=house, stack.child_dotfile="inner.dot", manager.poll_interval="200ms"];'
+        " start -> boss -> exit }",
+    )
+    eventually(lambda: world.begun()["x.1#1"], "the child's node to begin")
+    (world.folder / "go").touch()
+    closed = world.closed()
+    assert closed.completed == ["start", "boss", "exit"]
+    assert closed.context["stack.child.status"] == "completed"
+    assert world.begun() == {"x.1#1": 1, "y.1#1": 1}

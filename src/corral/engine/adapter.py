@@ -325,6 +325,7 @@ def listing(
     prefix: str | None = None,
     name: str | None = None,
     states: Sequence[State] | None = None,
+    queues: Sequence[str] | None = None,
     limit: int | None = None,
     top: bool = False,
 ) -> list[WorkflowStatus]:
@@ -335,6 +336,7 @@ def listing(
         workflow_id_prefix=prefix,
         name=name,
         status=list(states) if states is not None else None,
+        queue_name=list(queues) if queues is not None else None,
         limit=limit,
         sort_desc=True,
         has_parent=False if top else None,

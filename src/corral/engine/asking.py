@@ -44,9 +44,11 @@ def closed(client: DBOSClient, run: str) -> Closed | None:
 
 class Lives:
     """Which executors live. A lease that is held may be held by somebody who just takes a
-    dead one's work over, and lets it go at once: so it is looked at more than once."""
+    dead one's work over, and lets it go at once: so where something hangs on it (``surely``), it is
+    looked at more than once."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, surely: bool = False) -> None:
+        self._looks = (0.0, 0.1, 0.3, 0.6) if surely else (0.0,)
         self._leases = open_leases(database)
         self._known: dict[str, bool] = {}
         here = executor.running()
@@ -57,7 +59,7 @@ class Lives:
         if not name:
             return False
         if name not in self._known:
-            self._known[name] = all(self._is_held(name, pause) for pause in (0, 0.1, 0.3, 0.6))
+            self._known[name] = all(self._is_held(name, pause) for pause in self._looks)
         return self._known[name]
 
     def _is_held(self, name: str, pause: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.engine import host, workspaces
+from corral.engine import crashes, host, workspaces
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Setting, Verdict
 from corral.pipelines import attempts, handlers, work
@@ -41,14 +41,19 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     """In this process, by its own loop."""
     folder = RunFolder(begun.setting.folder)
     await workspaces.ready(begun.setting, begun.run_id)
+    place = folder.stage(visit.id, visit.node)
+    as_is = crashes.begin(place, begun.graph.nodes[visit.node], visit, attempt)
+    if isinstance(as_is, Outcome):
+        return as_is
+    node, visit = as_is
     outcome = await work.attempt(
         handlers.Work(
             run_id=begun.run_id,
             graph=begun.graph,
-            node=begun.graph.nodes[visit.node],
+            node=node,
             visit=visit,
             attempt=attempt,
-            folder=folder.stage(visit.id, visit.node),
+            folder=place,
             run_folder=folder.path,
             workspace=Path(begun.setting.workspace),
             desk=desk,

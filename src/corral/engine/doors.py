@@ -204,7 +204,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         status = found[0]
         if status.status in adapter.ENDED:
             return
-        with closing(asking.Lives(database)) as lives:
+        with closing(asking.Lives(database, surely=True)) as lives:
             if status.status == "PENDING" and lives(status.executor_id):
                 adapter.tell(client, run, message)
                 return
@@ -227,7 +227,7 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
             raise ConfigError(f"there is no run {run!r}")
         left = adapter.listing(client, ids=[run], states=adapter.OPEN)
         left += adapter.listing(client, prefix=f"{run}/", states=adapter.OPEN)
-        with closing(asking.Lives(database)) as lives:
+        with closing(asking.Lives(database, surely=True)) as lives:
             for each in left:
                 # Where it waits in the queue of an executor that lives, or of a pool, it is that
                 # one's to run.

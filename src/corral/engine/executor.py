@@ -66,6 +66,7 @@ class Executor:
         self.closing = False
         self.failed: CorralError | None = None
         self.desks = desks.Desks()
+        self._missed: set[str] = set()
         self._attempts = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -184,6 +185,9 @@ class Executor:
             await asyncio.wait(left, timeout=CLOSE)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.desks.close(), CLOSE)
+        if self.own is not None:
+            with contextlib.suppress(Exception):  # it is only tidied up
+                await asyncio.to_thread(queues.forget, self.database, self.own)
         with concurrent.futures.ThreadPoolExecutor(1) as apart:  # the loop's own one is closed too
             await asyncio.get_running_loop().run_in_executor(apart, adapter.close)
         # The library's executor is shut down, and the loop would wait for it again.
@@ -229,14 +233,20 @@ class Executor:
                 if self._stop.is_set():
                     return
                 time.sleep(SWEEP / 10)
+                if not self.leases.is_certain:
+                    self.leases.check()  # got back before others look twice
 
     def _take_over(self) -> None:
+        missed: set[str] = set()
         for executor in sorted(self.leases.busy() - {self.id}):
             with self.leases.claim(executor) as gone:
-                if gone:
+                if gone and not self.leases.is_certain and executor not in self._missed:
+                    missed.add(executor)  # it has until the next look to come back
+                elif gone:
                     # Agents that it left on this machine would work beside those begun again.
                     Ledger(folders.ledger()).reap()
                     adapter.recover(executor)
+        self._missed = missed
 
     def _give_up(self) -> None:
         self.failed = StorageFailed(

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import msgspec
@@ -73,7 +73,7 @@ class Place:
     def submit(self, begun: Begun, name: str, job: Job) -> None:
         """Ask for a job, and see that somebody is there to do it. Asking twice is as good
         as once. Blocking."""
-        with detached.alone(self.gate):
+        with self._alone():
             if self.result(name) is not None:
                 return
             if not self.run.exists():
@@ -90,9 +90,23 @@ class Place:
             detached.start("corral.engine.hosting", str(self.folder), lock=self.lock, log=self.log)
         detached.knock(self.fifo)
 
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None]:
+        """In a folder that is there."""
+        with contextlib.ExitStack() as stack:
+            while True:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # a host has just removed it
+                    stack.enter_context(detached.alone(self.gate))
+                    break
+            yield
+
     def is_alive(self) -> bool:
-        with detached.alone(self.gate):
-            return detached.is_held(self.lock)
+        try:
+            with detached.alone(self.gate):
+                return detached.is_held(self.lock)
+        except FileNotFoundError:
+            return False
 
     def cancel(self, name: str) -> None:
         """End this job. The host answers with a result that says so."""
@@ -156,15 +170,12 @@ def stop(run_id: str, visit: str) -> None:
 def close(run_id: str, *, cancel: bool = False) -> None:
     """The run is over: its host may go, and take its files along. Blocking."""
     place = Place.of(run_id)
-    if not place.folder.exists():
-        return
-    with detached.alone(place.gate):
+    with contextlib.suppress(FileNotFoundError), detached.alone(place.gate):
         if cancel and place.asked.exists():
             (place.asked / ALL).touch()
         place.end.touch()
         if not detached.is_held(place.lock):
             shutil.rmtree(place.folder, ignore_errors=True)
-            return
     detached.knock(place.fifo)
 
 

@@ -2,8 +2,7 @@
 
 It runs without any worker, without the database, and without the engine's libraries. What
 a host before it began and did not end, as it was killed, is treated as the node's
-``on_crash`` says: ``rerun`` (the default), ``fail``, or ``resume``: go on in the agent's own
-session, as far as it told of one.
+``on_crash`` says (``crashes``), and given up when it has killed three hosts.
 """
 
 from __future__ import annotations
@@ -109,11 +108,9 @@ class _Host:
         folder = self.place.job(name)
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
         begun = sorted(each.name for each in folder.glob("begun.*"))
-        if begun:
-            policy = self.begun.graph.nodes[job.visit.node].text("on_crash", "rerun")
-            if policy == "fail" or len(begun) >= CRASHES:
-                times = "" if len(begun) == 1 else f", {len(begun)} times"
-                return failed(f"its host was killed while it ran{times}", retryable=False)
+        if len(begun) >= CRASHES:
+            reason = f"its host was killed while it ran, {len(begun)} times"
+            return failed(reason, retryable=False)
         (folder / f"begun.{len(begun) + 1}").touch()
         return await attempts.tied(self.begun, job.visit, job.attempt, desk)
 

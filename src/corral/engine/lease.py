@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 
 class Leases(Protocol):
+    @property
+    def is_certain(self) -> bool:
+        """Whether a lease that can be taken means a death for sure: a lost connection may be
+        one that is made again in a moment."""
+        ...
+
     def hold(self, executor: str) -> None:
         """From now on this executor counts as alive. Raises where it cannot be."""
         ...
@@ -56,6 +62,8 @@ def open_leases(database: Database) -> Leases:
 
 class FileLeases:
     """A lock on a file for each executor: for one machine, like the database beside it."""
+
+    is_certain = True
 
     def __init__(self, database: Path, folder: Path) -> None:
         self._database, self._folder = database, folder
@@ -98,6 +106,8 @@ class FileLeases:
 
 class ServerLeases:
     """An advisory lock of a session for each executor: for many machines."""
+
+    is_certain = False
 
     def __init__(self, url: str) -> None:
         self._url = url

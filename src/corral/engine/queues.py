@@ -100,6 +100,15 @@ def register(
         return [name for pool in pools for name in [pool, *limited(client, pool)]]
 
 
+def forget(database: Database, pool: str) -> None:
+    """Remove the queues of an executor's own pool, unless something waits there. Blocking."""
+    with door(database) as client:
+        names = [pool, *limited(client, pool)]
+        if not adapter.listing(client, queues=names, states=adapter.OPEN, limit=1):
+            for name in names:
+                client.delete_queue(name)
+
+
 def limited(client: DBOSClient, pool: str) -> list[str]:
     """The pool's queues that have limits."""
     return sorted(q.name for q in client.list_queues() if q.name.startswith(pool + "/"))

@@ -66,10 +66,9 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
 
 @contextmanager
 def alone(gate: Path) -> Generator[None]:
-    """One process at a time, and each sees what the one before it did, though it may have
-    removed the folder. Blocking."""
+    """One process at a time, and each sees what the one before it did. That may have removed
+    the folder: ``FileNotFoundError``. Blocking."""
     while True:
-        gate.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
