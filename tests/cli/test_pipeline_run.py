@@ -203,6 +203,15 @@ def test_a_person_at_the_terminal_is_asked_there(way: str, workspace: Path) -> N
     assert there.end() == 0, there.screen
 
 
+def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
+    text = GATE.replace("Ship it?", "Ship \x1b]0;owned\x07it?")
+    there = AtTerminal(*RUN, put(workspace, text), cwd=workspace)
+    there.until("Ship ]0;ownedit?")
+    there.until("[N] No")
+    there.type("y\n")
+    assert there.end() == 0
+
+
 def test_the_graph_moves_at_a_terminal_and_only_there(workspace: Path) -> None:
     file = put(workspace, SHELL.format(command="sleep 1"))
     there = AtTerminal(*RUN, file, cwd=workspace)
@@ -222,6 +231,7 @@ def test_ctrl_c_ends_what_is_at_work_and_exits_with_130(workspace: Path) -> None
     _, said = process.communicate(timeout=40)
     assert process.returncode == 130, said
     assert "interrupted" in said
+    assert "resume" not in said  # what was in memory is gone
     assert "Traceback" not in said
     assert not Path(f"/proc/{pid}").exists()
 

@@ -89,7 +89,13 @@ def run(file: str, **given: Any) -> int:
         _needs_engine()
     if not durable and not given["auto_approve"]:
         _needs_nobody(graph)
-    show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    show = Shown(
+        graph,
+        as_json=given["as_json"],
+        quiet=given["quiet"],
+        db=given["db"],
+        durable=durable,
+    )
     source = str(Path(file).absolute())
     options: Options = {"policy": given["approve"]} if given["approve"] else {}
 

@@ -31,10 +31,19 @@ INTERRUPTED = 130
 class Shown:
     """A run on its way to stdout and stderr, and its exit code."""
 
-    def __init__(self, graph: Graph, *, as_json: bool, quiet: bool, db: str | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        as_json: bool,
+        quiet: bool,
+        db: str | None = None,
+        durable: bool = True,
+    ) -> None:
         self.progress = Progress(graph, enabled=not quiet and not as_json)
         self.as_json, self.quiet = as_json, quiet
         self.name = ""
+        self._durable = durable
         self._db = f" --db {db}" if db else ""
 
     def began(self, name: str, folder: Path) -> None:
@@ -97,7 +106,7 @@ class Shown:
         click.echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
-        if self.name:
+        if self.name and self._durable:
             line = f"corral pipeline resume {self.name}{self._db}"
             click.echo(f"corral: interrupted; go on with: {line}", err=True)
         else:
@@ -112,8 +121,10 @@ class _Here:
         self._console, self._progress = console, progress
 
     async def ask(self, question: Question) -> Answer:
+        # Words of a model, perhaps: the terminal must not obey them.
+        text = "".join(c for c in question.text if c in "\n\t" or c.isprintable())
         with self._progress.paused():
-            return await self._console.ask(question)
+            return await self._console.ask(msgspec.structs.replace(question, text=text))
 
 
 def _write(line: bytes) -> None:
