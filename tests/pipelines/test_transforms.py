@@ -174,3 +174,29 @@ def test_a_file_is_read_by_path_and_by_name(tmp_path: Path) -> None:
 def test_a_stylesheet_that_cannot_be_read_is_lints_affair() -> None:
     graph = parse('digraph G { model_stylesheet="* {"; a }')
     assert transforms.apply(graph).nodes["a"] == Node("a", {}, (), 1, 37)
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        ("start -> a -> exit", {"start": "start", "exit": "exit"}),
+        ("Start -> a -> End", {"Start": "start", "End": "exit"}),
+        ("start [shape=circle]; start -> a -> end", {"start": "start", "end": "exit"}),
+        ("s [shape=Mdiamond]; s -> start -> exit", {"s": "start", "start": "codergen"}),
+        ("e [type=exit]; start -> exit -> e", {"start": "start", "exit": "codergen", "e": "exit"}),
+        ("start [type=tool]; start -> exit", {"start": "tool", "exit": "exit"}),
+        ("start [prompt=x]; start -> exit", {"start": "codergen", "exit": "exit"}),
+        ("start -> a -> start; a -> exit -> a", {"start": "codergen", "exit": "codergen"}),
+        ("start -> exit; start -> end", {"exit": "codergen", "end": "codergen"}),
+    ],
+)
+def test_nodes_called_start_and_exit_are_it_where_nothing_else_is(
+    body: str, kinds: dict[str, str]
+) -> None:
+    graph = transforms.apply(parse(f"digraph g {{ {body} }}"))
+    assert {name: graph.nodes[name].kind for name in kinds} == kinds
+
+
+def test_a_pipeline_without_shapes_runs() -> None:
+    graph = loading.load('digraph g { start; a [prompt="x"]; start -> a -> end }')
+    assert [node.id for node in graph.of_kind("start", "exit")] == ["start", "end"]

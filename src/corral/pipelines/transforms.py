@@ -30,6 +30,8 @@ SETTINGS = frozenset(
 """What is read before a node runs."""
 MODELLED = frozenset(("codergen", "prompt"))
 """Kinds of nodes that a model answers by themselves."""
+ENDS = {"start": ("start",), "exit": ("exit", "end")}
+"""Kind → what such a node is called, where neither a shape nor a type says which it is."""
 
 
 def apply(
@@ -40,8 +42,9 @@ def apply(
     model: str | None = None,
     transforms: Iterable[Transform] = (),
 ) -> Graph:
-    """The values and the goal, the stylesheet, the model for nodes without one, then the
-    caller's own, in their order."""
+    """Where it begins and ends, the values and the goal, the stylesheet, the model for nodes
+    without one, then the caller's own, in their order."""
+    graph = with_ends(graph)
     graph = with_values(graph, values or {}, goal)
     graph = with_stylesheet(graph)
     if model is not None:
@@ -49,6 +52,27 @@ def apply(
     for transform in transforms:
         graph = transform(graph)
     return graph
+
+
+def with_ends(graph: Graph) -> Graph:
+    """In a graph without a start, a node called ``start`` that nothing leads to is it; without an
+    exit, one called ``exit`` or ``end`` that leads nowhere. One with work of its own is neither."""
+    kinds: dict[str, Value] = {}
+    for kind, names in ENDS.items():
+        edges = graph.edges_to if kind == "start" else graph.edges_from
+        called = [
+            node.id
+            for node in graph.nodes.values()
+            if node.id.lower() in names and node.kind == "codergen" and not node.attrs.get("type")
+            if not node.attrs.get("prompt") and not edges(node.id)
+        ]
+        if len(called) == 1 and not any(graph.of_kind(kind)):
+            kinds[called[0]] = kind
+
+    def changed(node: Node) -> dict[str, Value]:
+        return {"type": kinds[node.id]} if node.id in kinds else {}
+
+    return _remade(graph, graph.attrs, changed) if kinds else graph
 
 
 def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = None) -> Graph:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import get_args
 
 from corral.content import Effort
-from corral.pipelines import templates
+from corral.pipelines import gates, templates
 from corral.pipelines.graph import Edge, Graph, Node, Value, seconds
 from corral.pipelines.linting import Finding, error, warning
 from corral.pipelines.rules.near import Nearest
@@ -26,7 +26,10 @@ DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval"))
 BOOLEANS = frozenset(
     ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
 )
-CHOICES: dict[str, tuple[str, ...]] = {"join_policy": ("wait_all", "first_success")}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "join_policy": ("wait_all", "first_success"),
+    "on_crash": ("rerun", "fail", "resume"),
+}
 NUMBERS = frozenset(("weight",))
 CHECKED = frozenset((*COUNTS, *DURATIONS, *BOOLEANS, *CHOICES, *NUMBERS))
 
@@ -105,6 +108,15 @@ def required_attributes(graph: Graph) -> Iterator[Finding]:
                     fix=f'Write {node.id} [{names[0]}="…"].',
                 )
 
+    for node in graph.of_kind("set"):
+        if "key" not in node.attrs and not any(key.startswith("set.") for key in node.attrs):
+            yield error(
+                "required_attributes",
+                f"{node.id} is a set and needs key and value",
+                node=node,
+                fix=f'Write {node.id} [key="…", value="…"], or set.name="…".',
+            )
+
 
 def _given(name: str, attrs: Mapping[str, Value]) -> bool:
     return attrs.get(name, "") != ""
@@ -124,11 +136,23 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
             message = f"reasoning_effort of {node.id}: {effort!r} is not one of ours"
             fix = f"One of {', '.join(EFFORTS)}."
             yield warning("attribute_value", message, node=node, fix=fix)
+    yield from _default_choices(graph)
     for edge in graph.edges:
         for key in sorted(edge.attrs.keys() & CHECKED):
             if found := _unfit(key, edge.attrs[key]):
                 message = f"{key} of the edge {edge.source} -> {edge.target}: {found[0]}"
                 yield error("attribute_value", message, edge=edge, fix=found[1])
+
+
+def _default_choices(graph: Graph) -> Iterator[Finding]:
+    """One that is none would be found out when nobody has answered in time."""
+    for node in graph.of_kind("wait.human"):
+        wanted = node.text("human.default_choice")
+        offered = gates.choices(graph.edges_from(node.id))
+        if wanted and offered and gates.find(offered, wanted) is None:
+            message = f"human.default_choice of {node.id}: {wanted!r} is no choice of it"
+            fix = f"One of {', '.join(choice.label for choice in offered)}."
+            yield error("attribute_value", message, node=node, fix=fix)
 
 
 def _unfit(key: str, value: Value) -> tuple[str, str] | None:
