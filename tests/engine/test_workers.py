@@ -242,3 +242,34 @@ def test_a_manager_watches_over_its_child(world: World) -> None:
     assert closed.completed == ["start", "boss", "exit"]
     assert closed.context["stack.child.status"] == "completed"
     assert world.begun() == {"x.1#1": 1, "y.1#1": 1}
+
+
+def test_a_lease_that_is_lost_for_a_moment_costs_nothing(
+    file_world: World, new_postgres: str
+) -> None:
+    import psycopg
+
+    world = file_world
+    world.db = new_postgres
+    first = world.worker()
+    submit(
+        world,
+        "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> a -> exit"
+        f' a [type="t.wait", file="{world.folder}/go"] }}',
+    )
+    eventually(lambda: world.begun()["a.1#1"], "the node to begin")
+    world.worker()
+    with psycopg.connect(new_postgres, autocommit=True) as server:
+        ours = "application_name = 'corral lease' AND datname = current_database()"
+        ended = server.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}".encode()
+        ).fetchall()
+        assert len(ended) >= 2
+        again = f"SELECT count(*) FROM pg_stat_activity WHERE {ours}".encode()
+        eventually(lambda: server.execute(again).fetchone() == (2,), "the leases to be back")
+    # They are leases again: it is taken over when it dies, and not before.
+    assert world.begun() == {"a.1#1": 1}
+    world.kill(first)
+    eventually(lambda: world.begun()["a.1#1"] == 2, "the node to be taken over")
+    (world.folder / "go").touch()
+    assert world.closed().status == "success"
