@@ -82,8 +82,9 @@ class Place:
                 with contextlib.suppress(FileExistsError):
                     os.mkfifo(self.fifo, 0o600)
                 detached.put(self.run, msgspec.json.encode(begun))
-            if not self.job(name).exists():
-                self.job(name).mkdir()
+            if not (self.job(name) / "job.json").exists():
+                # Whoever made the folder may have been killed before it wrote the file.
+                self.job(name).mkdir(exist_ok=True)
                 detached.put(self.job(name) / "job.json", msgspec.json.encode(job))
             (self.asked / name).touch()
             self.end.unlink(missing_ok=True)
