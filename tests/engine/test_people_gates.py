@@ -9,6 +9,7 @@ import pytest
 from engine.engine_world import World, eventually, submit
 
 from corral.engine import doors
+from corral.pipelines import loading
 from corral.pipelines.orders import Question
 
 GATE = """digraph gate {
@@ -70,3 +71,39 @@ def test_a_run_at_a_gate_is_cancelled(world: World) -> None:
     closed = world.closed()
     assert (closed.status, closed.reason) == ("cancelled", "enough")
     assert open_questions(world) == []
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_many_runs_wait_at_their_gates_and_all_go_on(world: World, count: int) -> None:
+    names = [f"r{number}" for number in range(count)]
+    graph = loading.load(GATE % "")
+
+    async def begin() -> None:
+        for name in names:
+            await doors.start(
+                graph,
+                folder=world.folder / name,
+                workspace=world.workspace,
+                db=world.db,
+                pool="default",
+                run_id=name,
+                values={"log": str(world.log)},
+            )
+
+    async def answer() -> None:
+        for name in names:
+            await doors.answer(name, "yes", db=world.db)
+
+    def waiting() -> bool:
+        found = asyncio.run(doors.list_runs(db=world.db, limit=None))
+        return sum(each.asks for each in found) == count
+
+    worker = world.worker()
+    asyncio.run(begin())
+    eventually(waiting, "all to ask", timeout=600)
+    world.kill(worker)
+    asyncio.run(answer())
+    world.worker()
+    for name in names:
+        assert world.closed(name, timeout=600).completed == ["start", "ask", "yes", "exit"]
