@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -13,7 +12,11 @@ from corral.cli.modules import imported
 from corral.errors import ConfigError
 from corral.events import Json
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from corral.engine.results import PipelineResult
     from corral.keywords import Options
     from corral.pipelines.graph import Graph
@@ -148,7 +151,7 @@ def resume(name: str, **given: Any) -> int:
     from corral.cli.pipeline_shown import Shown
     from corral.engine import front
 
-    shown = asyncio.run(front.show(name, db=given["db"]))
+    shown = _look(front.show(name, db=given["db"]))
     show = Shown(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
     show.name = name
 
@@ -182,7 +185,7 @@ def fork(name: str, node: str, **given: Any) -> int:
     from corral.cli.pipeline_shown import Shown
     from corral.engine import front, readying
 
-    shown = asyncio.run(front.show(name, db=given["db"]))
+    shown = _look(front.show(name, db=given["db"]))
     graph = readying.graph_now(shown) or shown.graph
     show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
 
@@ -199,6 +202,12 @@ def fork(name: str, node: str, **given: Any) -> int:
         )
 
     return show.through(whole, auto=given["auto_approve"])
+
+
+def _look(showing: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # not for --help: it brings all of ssl along
+
+    return asyncio.run(showing)
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:
