@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +139,52 @@ def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
         )
     with pytest.raises(ConfigError, match="in memory"):
         pipelines.run_sync(GATE, simulate=True, workspace=workspace, ask=lambda _: "deny")
+
+
+DEEP: list[Any] = []
+for _ in range(100):
+    DEEP = [DEEP]
+NO_JSON: list[tuple[Any, str]] = [
+    (object(), "holds a object"),
+    (float("nan"), "is nan"),
+    (2**70, "beyond 64 bits"),
+    ("a\udcffb", "half a character"),
+    ({"deep": {1: 2}}, "no text"),
+    (DEEP, "over 100 deep"),
+]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("number", range(len(NO_JSON)))
+def test_values_that_are_no_json_are_refused_before_anything_runs(
+    durable: bool, number: int, workspace: Path
+) -> None:
+    value, wrong = NO_JSON[number]
+    with pytest.raises(ConfigError, match=f"'k'.*{wrong}"):
+        pipelines.run_sync(
+            GATE, durable=durable, simulate=True, workspace=workspace, values={"k": value}
+        )
+
+
+def test_a_goal_that_is_no_text_is_refused(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="half a character"):
+        pipelines.run_sync(GATE, simulate=True, workspace=workspace, goal="\udcff")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_run_folder_that_cannot_be_written_is_refused_before_anything_runs(
+    durable: bool, workspace: Path
+) -> None:
+    begun: list[str] = []
+    (workspace / "file").touch()
+    for place in ("/proc/nobody/makes/this", workspace / "file", workspace / "file" / "run"):
+        with pytest.raises(ConfigError, match="the run folder"):
+            pipelines.run_sync(
+                GATE,
+                durable=durable,
+                simulate=True,
+                workspace=workspace,
+                run_dir=place,
+                on_start=lambda name, _: begun.append(name),
+            )
+    assert not begun

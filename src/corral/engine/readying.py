@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from corral.io import folders
 from corral.keywords import Options
 from corral.pipelines import loading, nested
 from corral.pipelines.graph import Graph
+from corral.pipelines.json_values import not_json
 from corral.pipelines.linting import Rule
 from corral.pipelines.transforms import Transform
 
@@ -45,6 +47,9 @@ def prepare(
 ) -> Graph:
     """The graph that would run: read, transformed, linted, its children found and linted.
     Raises ``ConfigError``."""
+    for key, value in {**(values or {}), "goal": goal}.items():
+        if wrong := not_json(key) or not_json(value):
+            raise ConfigError(f"the value {key!r} is no JSON: it {wrong}")
     if isinstance(pipeline, Graph):
         graph = pipeline  # as it is: its maker has seen to it
     else:
@@ -79,18 +84,22 @@ def source_of(pipeline: Pipeline, source: str) -> str:
 
 
 def folder_of(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
-    """Where the run's files go. A folder of another run is not written over. Raises
-    ``ConfigError``."""
-    folder = folders.home() / "runs" / run if run_dir is None else Path(run_dir).absolute()
+    """Where the run's files go: it can be written. A folder of another run is not written over.
+    Raises ``ConfigError``."""
+    place = folders.home() / "runs" if run_dir is None else Path(run_dir).absolute()
     try:
-        used = next(folder.iterdir(), None) is not None
-    except FileNotFoundError:
-        return folder
+        place.mkdir(parents=True, mode=0o700, exist_ok=True)
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "it can only be read")
+        used = run_dir is not None and next(place.iterdir(), None) is not None
     except OSError as error:
-        raise ConfigError(f"the run folder {folder}: {error.strerror}") from error
+        raise ConfigError(
+            f"the run folder {place}: {error.strerror}",
+            hint="Name one that can be written, with --run-dir (run_dir=).",
+        ) from error
     if used:
-        raise ConfigError(f"the run folder {folder} is not empty", hint="Name another, or none.")
-    return folder
+        raise ConfigError(f"the run folder {place} is not empty", hint="Name another, or none.")
+    return place / run if run_dir is None else place
 
 
 def as_json(options: Options) -> dict[str, Json]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import os
 import traceback
 from collections.abc import Awaitable
@@ -26,6 +25,7 @@ from corral.pipelines import handlers, stage
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.json_values import not_json
 from corral.pipelines.outcome import Outcome, failed
 
 ENDING = 10.0
@@ -33,8 +33,6 @@ ENDING = 10.0
 itself: nobody waits for it."""
 LARGEST = 1024 * 1024
 """Bytes of an outcome: it is journalled, and goes along with every later node."""
-DEEPEST = 100
-"""Levels of a value: more cannot be read back by every reader of JSON."""
 AUTO_STATUS = "auto-status: handler completed without writing status"
 
 _NO_SECRETS = Eraser({})
@@ -149,7 +147,7 @@ def _checked(told: object, kind: str) -> Outcome:
     for key, value in cast("dict[object, object]", updates).items():
         if not isinstance(key, str):
             return failed(f"the handler of {kind!r}: a context key is no text: {key!r}")
-        if wrong := _not_json(value):
+        if wrong := not_json(value):
             return failed(
                 f"the handler of {kind!r} put into the context what is no JSON: {key!r} {wrong}",
                 retryable=False,
@@ -158,37 +156,6 @@ def _checked(told: object, kind: str) -> Outcome:
         return msgspec.convert(msgspec.to_builtins(told), Outcome)
     except (msgspec.ValidationError, TypeError) as error:
         return failed(f"the handler of {kind!r} returned no outcome: {error}", retryable=False)
-
-
-def _not_json(value: object, depth: int = 0) -> str | None:
-    """What is wrong with it; None where it is JSON."""
-    match value:
-        case None | bool():
-            return None
-        case str():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return "holds half a character"
-            return None
-        case int():
-            return None if -(2**63) <= value < 2**64 else "is a number beyond 64 bits"
-        case float():
-            return None if math.isfinite(value) else f"is {value}"
-        case _ if depth >= DEEPEST:
-            return f"is nested over {DEEPEST} deep"
-        case list() | tuple():
-            inner = cast("list[object]", value)
-            return next((w for each in inner if (w := _not_json(each, depth + 1))), None)
-        case dict():
-            for key, held in cast("dict[object, object]", value).items():
-                if not isinstance(key, str):
-                    return f"has a key that is no text: {key!r}"
-                if wrong := _not_json(key) or _not_json(held, depth + 1):
-                    return wrong
-            return None
-        case _:
-            return f"is or holds a {type(value).__name__}"
 
 
 def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
@@ -202,7 +169,7 @@ def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
             return msgspec.structs.replace(outcome, notes=AUTO_STATUS)
         return outcome
     for key, value in told.context_updates.items():
-        if wrong := _not_json(value):
+        if wrong := not_json(value):
             return failed(f"status.json: {key!r} {wrong}")
     reason = told.failure_reason
     if not told.ok and not reason:
