@@ -239,6 +239,9 @@ def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert lines_of(done)[-1]["run"] != name
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three", "two", "three"]
+    late = pipeline("cancel", name, cwd=workspace)
+    assert late.returncode == 2
+    assert "ended already: success" in late.stderr
     nowhere = pipeline("fork", name, "--from", "nowhere", cwd=workspace)
     assert nowhere.returncode == 2
     assert "nowhere" in nowhere.stderr
@@ -251,6 +254,8 @@ def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> 
     name = newest(workspace)
     put(workspace, f"// moved\n{text}")
     assert pipeline("resume", name, cwd=workspace).returncode == 10  # the same all the same
+    put(workspace, text.replace("{", '{ goal = "Another"', 1))
+    assert pipeline("resume", name, cwd=workspace).returncode == 2
     put(workspace, text.replace("Ship it?", "Ship it now?"))
     done = pipeline("resume", name, cwd=workspace)
     assert done.returncode == 2
@@ -309,7 +314,12 @@ def test_workers_take_a_run_up_and_end_in_order(
 
 
 def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
-    for words in (("--limit", "codex"), ("--concurrency", "0"), ("--db", "mysql://x/y")):
+    for words in (
+        ("--queue", ""),
+        ("--limit", "codex"),
+        ("--concurrency", "0"),
+        ("--db", "mysql://x/y"),
+    ):
         done = corral("worker", *words, cwd=workspace)
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr

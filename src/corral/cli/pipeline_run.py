@@ -77,6 +77,8 @@ def run(file: str, **given: Any) -> int:
     durable = not given["no_durable"]
     if not durable and (given["db"] or given["queue"]):
         raise ConfigError("--no-durable and --db or --queue both given")
+    if given["queue"] is not None and not given["queue"].strip():
+        raise ConfigError("a queue needs a name")
     if given["as_json"] and given["quiet"]:
         raise ConfigError("--json and --quiet both given")
     imported(given["modules"])
@@ -105,6 +107,7 @@ def run(file: str, **given: Any) -> int:
     async def whole(people: Interviewer | None) -> PipelineResult:
         return await front.run(
             graph,
+            goal=given["goal"],
             values=values,
             agent=given["agent"],
             model=given["model"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from corral.cli.databases import option
 from corral.cli.pipeline_run import DB
 from corral.cli.tables import table
 from corral.engine.adapter import require
@@ -75,9 +76,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         click.echo(f"? {question.node}: {question.text}")
         for choice in question.choices:
             click.echo(f"    [{choice.key}] {choice.label}")
-        click.echo(f"  corral pipeline answer {found.id}{_db(db)} CHOICE --gate {question.node}")
+        click.echo(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
     if found.status == "interrupted":
-        click.echo(f"go on with: {GOES_ON.format(run=found.id, db=_db(db))}")
+        click.echo(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
 
 
 @click.command("answer")
@@ -104,7 +105,7 @@ def answer(
     asyncio.run(front.answer(name, said, gate=gate, by=_me(), db=db))
     click.echo(f"{name} has its answer")
     if asyncio.run(front.show(name, db=db)).status == "interrupted":
-        line = GOES_ON.format(run=name, db=_db(db))
+        line = GOES_ON.format(run=name, db=option(db))
         click.echo(f"nobody is at it now; go on with: {line}", err=True)
 
 
@@ -113,10 +114,13 @@ def answer(
 @click.option("--reason", default="", help="For those who ask later.")
 @DB
 def cancel(name: str, reason: str, db: str | None) -> None:
-    """End RUN and whatever it has at work."""
+    """End RUN and whatever it has at work. One that has ended is left as it is."""
     require()
     from corral.engine import front
 
+    found = asyncio.run(front.show(name, db=db))
+    if found.closed is not None:
+        raise ConfigError(f"{name} has ended already: {found.closed.status}")
     asyncio.run(front.cancel(name, reason=reason, db=db))
     click.echo(f"{name} is cancelled")
 
@@ -149,10 +153,6 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
 
 def _status(run: Overview) -> str:
     return f"{run.status}, asks" if run.asks else run.status
-
-
-def _db(db: str | None) -> str:
-    return f" --db {db}" if db else ""
 
 
 def _when(moment: float | None) -> str:

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from corral.cli.answers import signals
+from corral.cli.databases import option
 from corral.cli.pipeline_progress import Progress
 from corral.cli.questions import somebody_is_there
 from corral.engine.results import PipelineResult, plain
@@ -44,7 +45,7 @@ class Shown:
         self.as_json, self.quiet = as_json, quiet
         self.name = ""
         self._durable = durable
-        self._db = f" --db {db}" if db else ""
+        self._db = option(db)
 
     def began(self, name: str, folder: Path) -> None:
         self.name = name

@@ -56,6 +56,8 @@ def command(
     from corral.engine import adapter, database, queues, worker
 
     adapter.require()
+    if not all(name.strip() for name in pools):
+        raise ConfigError("a queue needs a name")
     imported(modules)
     gc.enable()  # it may serve for long
     shown = database.find(db).shown

@@ -132,6 +132,7 @@ async def _begin(
         commit=workspaces.kept_at(setting, begun.run_id),
         artefacts=setting.artefacts,
         source=begun.setting.source,
+        goal=begun.setting.goal,
         known=known,
         forked_from=begun.run_id,
     )

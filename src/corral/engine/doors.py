@@ -78,6 +78,7 @@ async def start(
     detached: bool | None = None,
     imports: Sequence[str] = (),
     source: str = "",
+    goal: str = "",
     limits: Sequence[queues.Limit] = (),
     repository: Path | None = None,
     commit: str | None = None,
@@ -111,6 +112,7 @@ async def start(
         detached=database.path is not None if detached is None else detached,
         imports=tuple(imports),
         source=source,
+        goal=goal,
     )
     where = pool
     if where is None:

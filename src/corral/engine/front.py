@@ -120,6 +120,7 @@ async def run(
                     options=as_json(options or {}),
                     imports=imports,
                     source=source_of(pipeline, source),
+                    goal=goal or "",
                 )
             watched = following.Following(name, db=db, people=people, on_event=on_event)
             result = await _seen_through(watched, folder, on_start)

@@ -39,6 +39,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Modules that register node types, for a host to import."""
     source: str = ""
     """The pipeline's file, where it was one."""
+    goal: str = ""
+    """What was given in place of the file's."""
     at_once: int = 0
     """Nodes at work at once, where that is known: how many agents are kept warm."""
 
