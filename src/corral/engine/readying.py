@@ -67,11 +67,10 @@ def graph_now(shown: Shown) -> Graph | None:
     setting = shown.begun.setting
     if not setting.source or not Path(setting.source).is_file():
         return None
-    began = shown.graph
     return prepare(
         Path(setting.source),
         values=shown.begun.values,
-        goal=began.goal or None,
+        goal=setting.goal or None,
         model=setting.model or None,
         workspace=Path(setting.workspace),
     )
