@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -216,3 +218,52 @@ def test_thousands_of_tasks_killed_on_the_way(workspace: Path, count: int) -> No
     assert (report["succeeded"], report["failed"]) == (count, 0)
     assert report["earlier"] >= count // 3
     assert len(results_of(workspace / "r.jsonl")) == count
+
+
+def test_the_example_of_the_docs_runs(workspace: Path, model: Model) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=workspace,
+        env={**os.environ, **model.env},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "README.md success" in done.stdout
+    assert set(results_of(workspace / "results.jsonl")) == {"README.md", "LICENSE"}
+
+
+def test_every_option_of_the_command_is_in_the_docs() -> None:
+    from corral.cli.batch import command
+
+    page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
+    known = {"agent", "model", "timeout", "max_turns", "system_prompt", "program", "env", "quiet"}
+    known |= {"yolo", "allow_tool", "deny_tool"}  # as of corral run
+    names = [each for each in command.params if each.name not in known and each.name != "tasks"]
+    missing = [each.opts for each in names if not any(opt in page for opt in each.opts)]
+    assert missing == []
+
+
+def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
+    from corral.cli.batch_progress import Progress
+    from corral.engine.batch_results import BatchError, BatchResult, Tally
+
+    tally = Tally("b", 10)
+    progress = Progress(enabled=True, live=False)
+    assert progress.line() == "starting"
+    tally.add(BatchResult(id="0", status="success", cost_usd=0.5), earlier=True)
+    for number in range(1, 4):
+        error = BatchError(code="x", message="no") if number == 3 else None
+        status = "failed" if error else "success"
+        result = BatchResult(id=str(number), status=status, error=error, cost_usd=0.25)
+        tally.add(result)
+        progress.show(result, tally.report(seconds=1))
+    parts = progress.line().split(" · ")
+    assert parts[:2] == ["4/10", "1 failed"]
+    assert parts[2].endswith(("/s", "/min"))
+    assert parts[3].endswith(" left")
+    assert parts[4] == "$1.2500"
+    assert progress.share == 0.4
