@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -141,16 +142,13 @@ def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
         pipelines.run_sync(GATE, simulate=True, workspace=workspace, ask=lambda _: "deny")
 
 
-DEEP: list[Any] = []
-for _ in range(100):
-    DEEP = [DEEP]
 NO_JSON: list[tuple[Any, str]] = [
     (object(), "holds a object"),
     (float("nan"), "is nan"),
     (2**70, "beyond 64 bits"),
     ("a\udcffb", "half a character"),
     ({"deep": {1: 2}}, "no text"),
-    (DEEP, "over 100 deep"),
+    (json.loads("[" * 101 + "]" * 101), "over 100 deep"),
 ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -85,17 +86,35 @@ async def test_an_error_of_ours_fails_the_node_in_its_own_words(
     assert outcome.retryable is retryable
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("one by none"), SystemExit(3)])
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
+@pytest.mark.parametrize("error", [ZeroDivisionError("one by none"), SystemExit(3), Odd("odd")])
 async def test_a_handler_that_raises_fails_the_node_as_a_bug(
-    bench: Bench, error: BaseException
+    bench: Bench, error: BaseException, limit: dict[str, str]
 ) -> None:
     async def step(_: Work) -> Outcome:
         raise error
 
-    outcome = await attempt(bench, step)
+    async with asyncio.timeout(20):
+        outcome = await attempt(bench, step, **limit)
     assert outcome.status == "fail"
     assert f"raised {type(error).__name__}" in outcome.failure_reason
     assert "in step" in bench.read("error.txt")
+
+
+@pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
+def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
+    bench: Bench, limit: dict[str, str]
+) -> None:
+    async def step(_: Work) -> Outcome:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as worker:
+        outcome = worker.submit(asyncio.run, attempt(bench, step, **limit)).result(20)
+    assert "raised KeyboardInterrupt" in outcome.failure_reason
 
 
 async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> None:
@@ -114,26 +133,21 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> Non
     assert ended
 
 
-async def test_a_handler_that_will_not_end_does_not_hold_the_run(
+def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(works, "ENDING", 0.05)
-    let_go = asyncio.Event()
 
     async def step(_: Work) -> Outcome:
-        while not let_go.is_set():
+        while True:
             try:
-                await let_go.wait()
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
                 continue
-        raise RuntimeError("too late")
 
-    async with asyncio.timeout(20):
-        outcome = await attempt(bench, step, timeout="50ms")
-    assert "left to itself" in outcome.failure_reason
-    let_go.set()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    with ThreadPoolExecutor(1) as worker:
+        outcome = worker.submit(asyncio.run, attempt(bench, step, timeout="50ms")).result(20)
+    assert "broken off" in outcome.failure_reason
 
 
 @pytest.mark.parametrize("timeout", [None, "1h"])

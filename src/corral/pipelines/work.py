@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import threading
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, cast
 
@@ -29,8 +30,8 @@ from corral.pipelines.json_values import not_json
 from corral.pipelines.outcome import Outcome, failed
 
 ENDING = 10.0
-"""Seconds that a handler has to end once it is cancelled. What is still at work then is left to
-itself: nobody waits for it."""
+"""Seconds that a handler has to end once it is cancelled. What is still at work then is broken
+off: nobody waits for it."""
 LARGEST = 1024 * 1024
 """Bytes of an outcome: it is journalled, and goes along with every later node."""
 AUTO_STATUS = "auto-status: handler completed without writing status"
@@ -70,35 +71,47 @@ async def _told(handler: Handler, work: Work, limit: float | None) -> object:
     """What the handler returns, and what it raises as an outcome."""
     try:
         if limit is None:
-            return await handler(work)
-        return await _in_time(handler(work), limit, work)
+            return await _called(handler, work)
+        return await _in_time(_called(handler, work), limit, work)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         return failed(f"the handler of {work.node.kind!r} cancelled itself")
+
+
+async def _called(handler: Handler, work: Work) -> object:
+    """Whatever it raises: an exit in a task would end the loop, and with it all other runs. Only
+    a person's Ctrl-C, which comes to the main thread, is not the handler's."""
+    try:
+        return await handler(work)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
     except CorralError as error:
         return outcome_of(error)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        in_main = threading.current_thread() is threading.main_thread()
+        if isinstance(error, KeyboardInterrupt) and in_main:
+            raise
         with suppress(OSError):  # the reason is in the outcome all the same
             desks.keep(work, "error.txt", traceback.format_exc())
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         return failed(f"the handler of {work.node.kind!r} raised {said}")
 
 
-async def _in_time(running: Awaitable[Outcome | None], limit: float, work: Work) -> object:
+async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Work) -> object:
     """A task of its own: a handler that will not be cancelled must not hold the run."""
     spare = OWN_CLOCK.get(work.node.kind, 0.0)
     task = asyncio.ensure_future(running)
     try:
         done, _ = await asyncio.wait({task}, timeout=limit + spare)
     except asyncio.CancelledError:
-        await _ended(task)
+        await _ended(task, running)
         raise
     if done:
         return task.result()
-    ended = await _ended(task)
-    left = "" if ended else "; it would not end, and was left to itself"
+    ended = await _ended(task, running)
+    left = "" if ended else "; it would not end, and was broken off"
     return failed(f"{work.node.id} did not end within its timeout of {limit:g}s{left}")
 
 
@@ -113,15 +126,19 @@ OWN_CLOCK = {
 seconds beyond it after which they are cancelled all the same."""
 
 
-async def _ended(task: asyncio.Future[Any]) -> bool:
-    """Whether it has ended, cancelled, within a bounded time."""
+async def _ended(task: asyncio.Future[Any], running: Coroutine[Any, Any, object]) -> bool:
+    """Whether it has ended, cancelled, within a bounded time. One that has not is broken off
+    where it waits: a loop that is to end would wait for it for ever."""
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=ENDING)
-    if not done:
-        task.add_done_callback(_seen)
-        return False
-    _seen(task)
-    return True
+    if done:
+        _seen(task)
+        return True
+    task.add_done_callback(_seen)
+    with suppress(RuntimeError):  # it will not hear of that either
+        running.close()
+    task.cancel()
+    return False
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
