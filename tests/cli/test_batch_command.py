@@ -167,7 +167,8 @@ def test_interrupted_it_says_how_to_go_on(workspace: Path, model: Model) -> None
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert "of 8 done; give the same command again" in said
+    assert "of 8 done; what is under way ends in the background" in said
+    assert "give the same command again" in said
     assert said.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
     assert batch(*words, cwd=workspace, model=model).returncode == 0
     assert len(results_of(workspace / "r.jsonl")) == 8

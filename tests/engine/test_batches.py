@@ -121,6 +121,34 @@ async def test_those_that_failed_are_done_again_and_no_others(
     assert third.earlier == 6
 
 
+async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
+    model: Model, workspace: Path
+) -> None:
+    bad = {"t1", "t2", "t4"}
+    model.special = lambda task, _request: fail(400, "no") if task in bad else None
+    file = workspace / "r.jsonl"
+    options: dict[str, Any] = {"results": file, "retries": 1, "concurrency": 1}
+    assert (await begin(workspace, **options)).failed == 3
+    bad = {"t1"}
+    first: list[str] = []
+
+    def told(result: corral.BatchResult, report: corral.BatchReport) -> None:
+        if report.succeeded + report.failed > 3:
+            first.append(result.id)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await begin(workspace, retry_failed=True, on_result=told, **options)
+    assert first == ["t1"]
+    second = await begin(workspace, retry_failed=True, **options)
+    assert (second.succeeded, second.failed) == (5, 1)
+    # It was tried in this round: the next one is for another command.
+    assert (model.asked["t1"], model.asked["t2"], model.asked["t4"]) == (2, 2, 2)
+    bad.clear()
+    assert (await begin(workspace, retry_failed=True, **options)).ok
+    assert len(results_of(file)) == 6
+
+
 @BOTH
 async def test_a_failure_that_passes_is_tried_again(
     model: Model, workspace: Path, durable: bool

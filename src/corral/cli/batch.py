@@ -173,6 +173,8 @@ def _interrupted(batch: Batch) -> int:
         return INTERRUPTED
     done = report.succeeded + report.failed
     kept = "give the same command again to go on"
+    if batch.lingers and report.left:
+        kept = f"what is under way ends in the background; {kept}"
     if not batch.durable and not batch.keeps:
         kept = "nothing of it is kept: there was no --output"
     click.echo(f"corral: interrupted with {done:,} of {report.total:,} done; {kept}:", err=True)

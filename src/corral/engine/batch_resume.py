@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -50,6 +52,8 @@ class Standing(msgspec.Struct, kw_only=True):
     flying: dict[str, str] = {}
     """Under way: task → workflow."""
     round: int = 1
+    lingers: bool = False
+    """Whether what is under way goes on when this process ends."""
     hands: Working | None = None
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -117,6 +121,7 @@ async def durable_standing(
             is_limited=limited,
             counts=not round.begun.setting.detached and wish.queue is None,
         )
+        await asyncio.to_thread(_make_private, Path(round.begun.setting.folder))
         await door.ask(lambda ledger: ledger.take_up([r.id for r in rounds], pool, counts=False))
         await hands.take_up()
         yield Standing(
@@ -129,11 +134,18 @@ async def durable_standing(
             ],
             flying=history.flying,
             round=round.number,
+            lingers=round.begun.setting.detached,
             hands=hands,
             close=hands.close,
         )
     finally:
         await door.close()
+
+
+def _make_private(folder: Path) -> None:
+    """Prompts and answers are nobody else's."""
+    with contextlib.suppress(OSError):  # where it matters, the tasks will say so
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 async def _pool(wish: Wish, terms: Terms, where: Database) -> tuple[str, bool]:

@@ -140,6 +140,8 @@ class Batch:
         self._on_result = on_result
         self.name = ""
         """Once it is begun."""
+        self.lingers = False
+        """Whether what is under way goes on when this process ends."""
         self.collects = True
         """Whether the report is to hold the results."""
         self._began = time.monotonic()
@@ -267,6 +269,7 @@ class Batch:
 
     async def _run(self, terms: Terms, standing: Standing, out: Output | None) -> None:
         line = _Line(terms, out, standing, in_order=self._in_order)
+        self.lingers = standing.lingers
         self._begun.set()
         for result in standing.known.values():
             self._tell(result, earlier=True)
