@@ -136,6 +136,7 @@ def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
 
     os.environ["PREFECT_HOME"] = str(folder)
     os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
+    os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
     import importlib
 
     library: Any = importlib.import_module("prefect")

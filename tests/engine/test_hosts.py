@@ -162,11 +162,16 @@ def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(file_world: Worl
     assert world.begun() == {"slow.1#1": 1}
 
 
-def test_a_policy_for_crashes_that_there_is_not_is_told(file_world: World) -> None:
-    world = file_world
-    assert world.ended(world.run(pipeline(world, attrs=", on_crash=cry"))) == 0, world.said()
-    assert "write rerun, fail, resume" in world.closed().outcomes["slow"].failure_reason
-    assert not world.begun()
+def test_a_policy_for_crashes_that_there_is_not_fails_the_node(tmp_path: Path) -> None:
+    from corral.engine import crashes
+    from corral.pipelines.graph import Node
+    from corral.pipelines.orders import Visit
+    from corral.pipelines.outcome import Outcome
+
+    visit = Visit(id="a.1", node="a", number=1, context={})
+    told = crashes.begin(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
+    assert isinstance(told, Outcome)
+    assert "write rerun, fail, resume" in told.failure_reason
 
 
 def test_an_agent_that_was_cut_short_goes_on_in_its_own_session(tmp_path: Path) -> None:
