@@ -131,6 +131,7 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
     assert (await begin(workspace, **options)).failed == 3
     bad = {"t1"}
     first: list[str] = []
+    before = file.read_bytes()
 
     def told(result: corral.BatchResult, report: corral.BatchReport) -> None:
         if report.succeeded + report.failed > 3:
@@ -140,6 +141,7 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
     with pytest.raises(ZeroDivisionError):
         await begin(workspace, retry_failed=True, on_result=told, **options)
     assert first == ["t1"]
+    file.write_bytes(before)  # as if it had been killed before it dropped the old lines
     second = await begin(workspace, retry_failed=True, **options)
     assert (second.succeeded, second.failed) == (5, 1)
     # It was tried in this round: the next one is for another command.

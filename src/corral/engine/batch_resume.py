@@ -90,7 +90,9 @@ async def durable_standing(
         before = rounds[-1].digests if rounds else {}
         changed = _accepted(wish, terms, before, lines)
         pool, limited = await _pool(wish, terms, where)
-        history = await door.ask(partial(_history, rounds=rounds, terms=terms, lines=lines))
+        history = await door.ask(
+            partial(_history, rounds=rounds, terms=terms, lines=None if out is None else lines)
+        )
         failed = [name for name, each in history.known.items() if not each.ok]
         again = failed if wish.retry_failed and history.is_whole else []
         if not rounds or changed or again:
@@ -170,7 +172,7 @@ class _History(msgspec.Struct, kw_only=True):
 
 
 def _history(
-    ledger: Ledger, *, rounds: list[Round], terms: Terms, lines: dict[str, BatchResult]
+    ledger: Ledger, *, rounds: list[Round], terms: Terms, lines: dict[str, BatchResult] | None
 ) -> _History:
     known: dict[str, BatchResult] = {}
     flying: dict[str, str] = {}
@@ -179,7 +181,6 @@ def _history(
     for round in rounds:
         for name in round.again:
             # What came of it before does not count any more.
-            known.pop(name, None)
             ended.pop(name, None)
         given = ledger.tasks(round)
         for name, row in given.items():
@@ -192,10 +193,13 @@ def _history(
             else:
                 stale.append(row.workflow_id)
     since = {name: round.number for round in rounds for name in round.again}
-    for name, line in lines.items():
+    for name, line in (lines or {}).items():
         if _answers(terms, line) and line.round >= since.get(name, 1) and name not in flying:
             known[name] = line
             ended.pop(name, None)
+    # A round is over when that was told: a command that was killed before is given again to
+    # see it through, not to try once more.
+    told = {*known} if lines is not None else {*known, *ended}
     outcomes = ledger.ended([workflow for workflow, _ in ended.values()])
     for name, (workflow, number) in ended.items():
         if workflow in outcomes:
@@ -205,7 +209,7 @@ def _history(
         known=known,
         flying=flying,
         stale=stale,
-        is_whole=all(name in known for name in wanted if name in terms.tasks),
+        is_whole=all(name in told for name in wanted if name in terms.tasks),
     )
 
 

@@ -77,7 +77,7 @@ async def work(work: Work) -> Outcome:
 async def main() -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
-    vars(batches)["Output"] = Output
+    setattr(batches, "Output", Output)  # noqa: B010
     batch_queue.Ledger = Ledger  # type: ignore[misc]
     report = await corral.map(
         [{"id": f"t{n}"} for n in range(count)],
