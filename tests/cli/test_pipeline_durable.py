@@ -323,3 +323,11 @@ def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
         done = corral("worker", *words, cwd=workspace)
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])
+def test_a_number_of_runs_that_is_none_is_refused(limit: str, workspace: Path) -> None:
+    done = pipeline("runs", "-n", limit, cwd=workspace)
+    assert done.returncode == 2
+    assert "--limit" in done.stderr
+    assert "Traceback" not in done.stderr

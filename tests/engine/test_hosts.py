@@ -69,11 +69,12 @@ def test_a_command_that_ended_while_nobody_looked_is_not_run_again(file_world: W
 
 def test_a_host_that_was_killed_begins_the_command_again(file_world: World) -> None:
     world = file_world
-    graph = pipeline(world)
-    run = world.run(graph)
-    began(world)
+    pids = world.folder / "pids"
+    run = world.run(pipeline(world, then=f"echo $$ >> {pids}; {waiting(world)}"))
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     os.kill(host_pid(), signal.SIGKILL)
     began(world, 2)
+    assert not is_alive(int(pids.read_text().split()[0])), "the first works beside the second"
     go(world)
     assert world.ended(run) == 0, world.said()
     assert world.closed().status == "success"
@@ -115,14 +116,16 @@ def test_cancelling_a_run_ends_its_command(file_world: World) -> None:
     eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
 
 
-def test_cancelling_a_run_that_nobody_runs_reaches_its_host(file_world: World) -> None:
+@pytest.mark.parametrize("attrs", ["", ", detached=false"])
+def test_cancelling_a_run_that_nobody_runs_ends_its_command(file_world: World, attrs: str) -> None:
     world = file_world
     pids = world.folder / "pids"
-    run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000"))
+    run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000", attrs=attrs))
     eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     world.kill(run)
-    asyncio.run(doors.cancel("r", db=world.db))
-    assert world.closed().status == "cancelled"
+    asyncio.run(doors.cancel("r", reason="no more", db=world.db))
+    closed = world.closed()
+    assert (closed.status, closed.reason) == ("cancelled", "no more")
     eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
     eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
 

@@ -36,7 +36,8 @@ def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: World) -> No
     assert asyncio.run(doors.list_runs(db=world.db))[0].asks == 1
     world.kill(worker)
     reply(world, "n")
-    reply(world, "y")  # too late: the first counts
+    with pytest.raises(doors.NotAsked, match="answered already"):
+        reply(world, "y")  # the first counts, though nobody has taken it up
     assert asyncio.run(doors.list_runs(db=world.db))[0].status == "interrupted"
     world.worker()
     assert world.closed().completed == ["start", "ask", "no", "exit"]

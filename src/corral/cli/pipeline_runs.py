@@ -25,7 +25,14 @@ GOES_ON = "corral pipeline resume {run}{db}"
 
 
 @click.command("runs")
-@click.option("-n", "--limit", default=20, show_default=True, help="The newest so many.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="The newest so many.",
+)
 @DB
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def runs(limit: int, db: str | None, as_json: bool) -> None:
@@ -33,7 +40,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
     require()
     from corral.engine import front
 
-    found = asyncio.run(front.runs(db=db, limit=max(0, limit)))
+    found = asyncio.run(front.runs(db=db, limit=limit))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return

@@ -15,6 +15,7 @@ Rules, each learnt from an experiment:
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -80,6 +81,12 @@ def require() -> None:
 # A worker: the process that runs workflows.
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """A workflow that is cancelled was to end: nobody needs the trace of it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return "Cancelled" not in type(error).__name__
+
+
 def launch(
     url: str,
     *,
@@ -108,6 +115,7 @@ def launch(
         engine = config["system_database_engine"] = connections.open_engine(url, _POOL)
         _engines.append(engine)
     DBOS(config=config)
+    logging.getLogger("dbos").addFilter(_is_news)
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
     DBOS.listen_queues(queues)
@@ -256,8 +264,6 @@ async def published(workflow_id: str, key: str) -> Json:
 def migrate(url: str) -> None:
     """Make or renew the tables. Blocking."""
     require()
-    import logging
-
     from dbos import DBOS
 
     logging.getLogger("dbos").setLevel("ERROR")
@@ -267,8 +273,6 @@ def migrate(url: str) -> None:
 def connect(url: str) -> DBOSClient:
     """A door to the database that runs nothing. Its calls block; ``disconnect`` it."""
     require()
-    import logging
-
     from dbos import DBOSClient
     from dbos._serialization import DBOSPortableJSON
 
@@ -314,8 +318,12 @@ def submit(
     )
 
 
-def tell(client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None) -> None:
-    client.send(workflow_id, message, INBOX, key)
+def tell(client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None) -> bool:
+    """Whether it counts: of several with one key, only the first does."""
+    late = key is not None and connections.is_told(_clients[client], workflow_id, key)
+    if not late:
+        client.send(workflow_id, message, INBOX, key)
+    return not late
 
 
 def listing(

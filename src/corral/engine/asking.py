@@ -35,7 +35,8 @@ def closed(client: DBOSClient, run: str) -> Closed | None:
     if states[0].status not in adapter.ENDED:
         return None
     if states[0].status == "CANCELLED":
-        return Closed(status="cancelled", reason="cancelled")
+        said = (states[0].attributes or {}).get("reason")
+        return Closed(status="cancelled", reason=str(said or "cancelled"))
     whole = adapter.whole(client, run)
     if whole is None or whole.output is None:
         return Closed(status="fail", reason=f"the engine failed: {whole and whole.error}")

@@ -61,3 +61,13 @@ def check(engine: Engine, workflow_id: str) -> None:
             ).first()
             if found is not None:
                 raise ConfigError(f"what is kept of {workflow_id!r} was not written by corral")
+
+
+def is_told(engine: Engine, workflow_id: str, key: str) -> bool:
+    """Whether a message with this key was sent to it, taken up or not."""
+    import sqlalchemy as sa
+
+    schema = "" if engine.dialect.name == "sqlite" else "dbos."
+    statement = sa.text(f"SELECT 1 FROM {schema}notifications WHERE message_uuid = :id")
+    with engine.connect() as opened:
+        return opened.execute(statement, {"id": f"{key}::{workflow_id}"}).first() is not None

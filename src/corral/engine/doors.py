@@ -23,6 +23,8 @@ from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Closed, Setting, pack, unpack
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.io import folders
+from corral.io.ledger import Ledger
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Answered, Cancelled, Message, Question
 
@@ -94,13 +96,13 @@ async def start(
     await asyncio.to_thread(prepare, database)
     name = run_id or new_id(graph.name)
     root, at = "", ""
-    place = str(Path.cwd() / workspace)
+    place = _whole(workspace)
     if repository is not None:
         place, root, at = await asyncio.to_thread(workspaces.at_commit, name, repository, commit)
     if artefacts:
         await asyncio.to_thread(leaving.check, artefacts)
     setting = Setting(
-        folder=str(Path.cwd() / folder),
+        folder=_whole(folder),
         workspace=place,
         repository=root,
         commit=at,
@@ -131,6 +133,11 @@ async def start(
     if taken:
         raise ConfigError(f"there is a run {name!r} already", hint="Name another, or resume it.")
     return name
+
+
+def _whole(path: Path) -> str:
+    """Where we are is asked only where it matters: that folder may be gone."""
+    return str(path.absolute())
 
 
 def _begin(client: DBOSClient, begun: Begun) -> bool:
@@ -184,7 +191,8 @@ async def answer(
     by: str = "",
     db: str | None = None,
 ) -> None:
-    """Answer an open question; it need not run. Only the first answer counts."""
+    """Answer an open question; it need not run. Only the first answer counts: another one is
+    ``NotAsked``, also where the first waits for somebody to go on with the run."""
     database = find(db)
     asked = await questions(run, db=db)
     chosen = [each for each in asked if question in (None, each.id, each.node)]
@@ -194,7 +202,11 @@ async def answer(
     words = said if isinstance(said, Answer) else Answer(value=said)
     message = pack(Answered(id=chosen[0].id, answer=words, by=by))
     key = f"answered {chosen[0].id}"
-    await ask(database, lambda client: adapter.tell(client, run, message, key=key))
+    if not await ask(database, lambda client: adapter.tell(client, run, message, key=key)):
+        raise NotAsked(
+            f"{chosen[0].node} of {run} has been answered already",
+            hint="The first answer counts, once somebody is at the run: corral pipeline resume.",
+        )
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -213,8 +225,10 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
             if status.status == "PENDING" and lives(status.executor_id):
                 adapter.tell(client, run, message)
                 return
+        client.update_workflow_attributes(run, {"reason": reason}, merge=True)
         client.cancel_workflow(run, cancel_children=True)
         host.close(run, cancel=True)
+        Ledger(folders.ledger()).reap()  # what its engine left, when it was killed
 
     await ask(database, end)
 

@@ -21,7 +21,8 @@ import msgspec
 from corral.engine import attempts, desks
 from corral.engine.host import ALL, Job, Kept, Place
 from corral.engine.journal import Begun
-from corral.io import detached
+from corral.io import detached, folders
+from corral.io.ledger import Ledger
 from corral.pipelines.desk import Desk
 from corral.pipelines.outcome import Outcome, failed
 
@@ -53,6 +54,8 @@ class _Host:
         loop = asyncio.get_running_loop()
         loop.add_reader(fifo, self._knocked, fifo)
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
+        # What a host before us left would work beside what is begun again.
+        await asyncio.to_thread(Ledger(folders.ledger()).reap)
         async with desks.open_desk(self.begun.setting) as desk:
             idle_since = time.monotonic()
             while True:
