@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from corral.engine import adapter, database
 from corral.errors import ConfigError, CorralError, StorageFailed
@@ -124,3 +125,20 @@ def test_without_the_engine_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         adapter.require()
     assert "pip install 'corral[engine]'" in (told.value.hint or "")
     assert "--no-durable" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), "Free some disk space"),
+        (OSError("the server went away\nand more"), "x.db: the server went away$"),
+    ],
+)
+def test_what_a_database_will_not_do_is_told_in_our_words(
+    cause: Exception, said: str, tmp_path: Path
+) -> None:
+    there = database.find(str(tmp_path / "x.db"))
+    with pytest.raises(StorageFailed, match=said), database.spoken_of(there):
+        raise OperationalError("INSERT", {}, cause)
+    with pytest.raises(KeyError), database.spoken_of(there):
+        raise KeyError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from corral.engine import adapter, executor, queues
-from corral.engine.database import Database
+from corral.engine.database import Database, spoken_of
 from corral.engine.journal import Closed, unpack
 from corral.engine.lease import open_leases
 from corral.errors import ConfigError
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 async def ask(database: Database, question: Callable[[DBOSClient], T]) -> T:
     def whole() -> T:
-        with queues.door(database) as client:
+        with spoken_of(database), queues.door(database) as client:
             return question(client)
 
     return await asyncio.to_thread(whole)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,23 @@ def _prepare_file(database: Database, path: Path) -> None:
     _check_protocol(database, versions, left)
     if not ours or not versions:
         adapter.migrate(database.url)
+
+
+@contextmanager
+def spoken_of(database: Database) -> Generator[None]:
+    """What the database will not do (it is full, away, read-only) in our words. Raises
+    ``StorageFailed`` or ``ConfigError``."""
+    try:
+        yield
+    except Exception as error:
+        cause = getattr(error, "orig", None)  # as SQLAlchemy has it
+        if isinstance(cause, sqlite3.Error):
+            raise _explain(database, cause) from error
+        if cause is not None:
+            raise StorageFailed(
+                f"the database {database.shown}: {_first_line(cause)}", retryable=True
+            ) from error
+        raise
 
 
 def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | ConfigError:

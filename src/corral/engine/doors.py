@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from corral.engine import adapter, asking, executor, host, looking, queues, runs, workspaces
 from corral.engine import artefacts as leaving
 from corral.engine.asking import ask
-from corral.engine.database import Database, find, prepare
+from corral.engine.database import Database, find, prepare, spoken_of
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Closed, Setting, pack, unpack
 from corral.errors import ConfigError
@@ -46,7 +46,8 @@ def local(
     here = executor.running()
     if here is None:
         here = Executor(database, limits=limits, poll=poll)
-        here.start()
+        with spoken_of(database):
+            here.start()
     elif here.database != database:
         raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
     return here
