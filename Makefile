@@ -22,7 +22,7 @@ demo: .venv/ready
 		PATH="$$(dirname "$$gemini"):$$PATH" $(BIN)/python examples/demo.py
 
 test: .venv/ready agents
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
 check: .venv/ready tools/pyright/node_modules/.ready
 	$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import acp, many, models, runs, startup, stream
+    from benchmarks import acp, dot, durable, many, models, nodes, runs, startup, stream
     from benchmarks.measure import Row, table, tell
     from benchmarks.world import World
 
@@ -25,6 +25,9 @@ def main() -> None:
         "trees": many.trees,
         "acp": acp.acp,
         "models": models.models,
+        "nodes": nodes.nodes,
+        "dot": dot.dot,
+        "durable": durable.durable,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")

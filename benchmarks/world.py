@@ -29,6 +29,10 @@ LAUNCHER = "import sys\nfrom corral.cli.main import main\nif __name__ == '__main
 ACP_SDK = "agent-client-protocol"
 ACPX = "acpx"
 CLAUDE_SDK = "claude-agent-sdk"
+LANGGRAPH = "langgraph"
+ENGINE = "engine"
+"""What corral depends on with its engine: DBOS alone is measured there too."""
+PREFECT = "prefect"
 LITELLM = "litellm"
 ANTHROPIC, GENAI, OPENAI = "anthropic", "google-genai", "openai"
 
@@ -128,6 +132,11 @@ class World:
         body = "a line of text\\n" * (size // 16)
         return _made(f"long-{size}.ndjson", lambda: f'{_INIT}\n{head}{body}"}}\n{_RESULT}\n')
 
+    def pipeline(self, nodes: int) -> Path:
+        """A pipeline of so many nodes, a fifth more edges, with attributes as people write them;
+        without names with dots, which Graphviz's language has not."""
+        return _made(f"pipeline-{nodes}.dot", lambda: _pipeline(nodes))
+
 
 def _made(name: str, make: Callable[[], str]) -> Path:
     file = CACHE / "streams" / name
@@ -168,6 +177,44 @@ def _lines(count: int, *, tools: bool) -> str:
                 )
             )
     return "\n".join([*lines, _RESULT, ""])
+
+
+def _pipeline(nodes: int) -> str:
+    lines = [
+        "digraph pipeline {",
+        '  goal="Build the whole thing"; rankdir=LR; retry_target=step_0',
+        '  node [shape=box, timeout="900s"]',
+        '  start [shape=Mdiamond, label="Start"]',
+        '  exit [shape=Msquare, label="Exit"]',
+    ]
+    for number in range(nodes - 2):
+        match number % 10:
+            case 3 | 6:
+                lines.append(f'  step_{number} [shape=diamond, label="Is step {number} done?"]')
+            case 7:
+                lines.append(
+                    f'  step_{number} [shape=parallelogram, label="Run tests {number}",'
+                    f' tool_command="pytest -q tests/part_{number}", timeout="300s"]'
+                )
+            case kind:
+                lines.append(
+                    f'  step_{number} [label="Step {number}", prompt="Implement part {number} of'
+                    ' the plan.\\nRun the \\"unit\\" tests; say what failed. $goal",'
+                    f' class="code,part{number % 7}", max_retries={kind % 4},'
+                    f" goal_gate={str(kind == 0).lower()}]"
+                )
+    lines.append("  start -> step_0")
+    for number in range(nodes - 2):
+        after = f"step_{number + 1}" if number < nodes - 3 else "exit"
+        if number % 10 in (3, 6):
+            yes, no = 'label="Yes", condition="outcome=success"', 'label="No", weight=2'
+            lines.append(f"  step_{number} -> {after} [{yes}]")
+            lines.append(
+                f'  step_{number} -> step_{number - 1} [{no}, condition="outcome!=success"]'
+            )
+        else:
+            lines.append(f"  step_{number} -> {after}")
+    return "\n".join([*lines, "}", ""])
 
 
 def _padded(head: str, tail: str, size: int = 224) -> str:

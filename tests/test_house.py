@@ -22,9 +22,11 @@ FLOORS = {
     "sessions": 4,
     "inference": 4,
     "builtin": 5,
-    "testing": 6,
-    "providers": 7,
-    "cli": 7,
+    "pipelines": 6,
+    "engine": 7,
+    "testing": 8,
+    "providers": 9,
+    "cli": 9,
 }
 WORDS = {
     "events",
@@ -56,7 +58,7 @@ def name_of(path: Path) -> str:
 
 def floor_of(module: str) -> int:
     parts = module.split(".")
-    if module in ("corral", "corral.models"):
+    if module in ("corral", "corral.models", "corral.pipelines"):
         return 99  # a front door, which points at every floor
     if parts[1] in WORDS:
         return 0

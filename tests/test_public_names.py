@@ -14,6 +14,9 @@ import corral
 
 NAMES = [
     "AgentSession",
+    "Batch",
+    "BatchReport",
+    "BatchResult",
     "CorralError",
     "Cost",
     "Event",
@@ -42,7 +45,10 @@ NAMES = [
     "files_exist",
     "fold",
     "from_json",
+    "map",
+    "map_sync",
     "models",
+    "pipelines",
     "pool",
     "providers",
     "read_before_write",

@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral import errors, events, models, providers
+    from corral import errors, events, models, pipelines, providers
     from corral.content import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
+    from corral.engine.batches import Batch, BatchReport, BatchResult, map, map_sync
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
     from corral.keywords import Options
@@ -41,6 +42,7 @@ _HOME = {
     "errors": "corral",
     "events": "corral",
     "models": "corral",
+    "pipelines": "corral",
     "providers": "corral",
     "AgentSession": "corral.content",
     "Cost": "corral.content",
@@ -48,6 +50,11 @@ _HOME = {
     "McpServer": "corral.content",
     "Refusal": "corral.content",
     "Usage": "corral.content",
+    "Batch": "corral.engine.batches",
+    "BatchReport": "corral.engine.batches",
+    "BatchResult": "corral.engine.batches",
+    "map": "corral.engine.batches",
+    "map_sync": "corral.engine.batches",
     "CorralError": "corral.errors",
     "Event": "corral.events",
     "from_json": "corral.events",
@@ -80,6 +87,9 @@ _HOME = {
 
 __all__ = [
     "AgentSession",
+    "Batch",
+    "BatchReport",
+    "BatchResult",
     "CorralError",
     "Cost",
     "Event",
@@ -108,7 +118,10 @@ __all__ = [
     "files_exist",
     "fold",
     "from_json",
+    "map",
+    "map_sync",
     "models",
+    "pipelines",
     "pool",
     "providers",
     "read_before_write",

@@ -9,11 +9,11 @@
     │   │   ├── UnknownAgent        no agent of that name
     │   │   ├── UnknownProvider     no vendor of models of that name
     │   │   ├── MissingKey          a vendor's key that the environment does not hold
-    │   │   └── MediaInvalid        an image, audio or document that cannot be sent
+    │   │   ├── MediaInvalid        an image, audio or document that cannot be sent
+    │   │   └── PipelineInvalid     a pipeline that cannot run: its text, or what lint finds
     │   ├── PolicyError
     │   │   └── PolicyNotEnforceable
-    │   ├── SchemaInvalid           the schema asked for is not one
-    │   └── PipelineInvalid
+    │   └── SchemaInvalid           the schema asked for is not one
     └── RemoteError                 the other side's: the agent, the model, the machine
         ├── NotInstalled
         │   └── BrokenInstall
@@ -116,7 +116,7 @@ class SchemaInvalid(CallerError):
     code = "schema_invalid"
 
 
-class PipelineInvalid(CallerError):
+class PipelineInvalid(ConfigError):
     code = "pipeline_invalid"
     phase: Phase = "pipeline"
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from builtin.agent_runs import MODELS, Ours, inline_media, of, outcomes, told
+from scripted import scripted
 
 import corral
+from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.result import Result, fold
-from corral.sessions.tool_guards import Answer, Change, Deny, Hook
+from corral.sessions.tool_guards import Answer, Change, Deny, Hook, Verdict
 from corral.sessions.tool_guards import Call as Called
 from corral.sessions.tools import Tools
 from corral.testing import Call, Turn, call, say
@@ -262,3 +264,65 @@ async def test_a_function_may_run_an_agent_itself(ours: Ours) -> None:
             result = await session.run("go")
     assert result.text == "outer"
     assert told(ours.requests[-1], "delegate") == "inner"
+
+
+async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: Ours) -> None:
+    seen: list[str] = []
+
+    def before(call: Called) -> Verdict:
+        seen.append(f"before {call.name}")
+        if call.name == "write_file":
+            return Change({**call.arguments, "content": "changed"})
+        return Deny("not today") if call.name == "shell" else None
+
+    def after(call: Called, answer: Answer) -> Answer | None:
+        seen.append(f"after {call.name}: {answer.status}")
+        return Answer("other words") if call.name == "mine" else None
+
+    def mine() -> str:
+        return "my words"
+
+    tools = Tools([mine], agent_hooks=[Hook(before, after)])
+    options = ours.options(
+        [
+            call("write_file", file_path="a.txt", content="first"),
+            call("shell", command="touch evil"),
+            call("mine"),
+            say("done"),
+        ],
+        policy=Policy.full(),
+    )
+    events: list[Event] = []
+    result = await corral.run("corral", "do it", tools=tools, on_event=events.append, **options)
+    assert result.ok, result.error
+    assert (ours.workspace / "a.txt").read_text() == "changed"
+    assert not (ours.workspace / "evil").exists()
+    assert seen == [
+        "before write_file",
+        "after write_file: success",
+        "before shell",
+        "after shell: denied",
+        "before mine",
+        "after mine: success",
+    ]
+    results = [event for event in events if isinstance(event, ToolResult)]
+    assert [(each.status, each.output or each.error) for each in results][1:] == [
+        ("denied", "denied: not today"),
+        ("success", "other words"),
+    ]
+
+
+async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: Ours) -> None:
+    def before(_: Called) -> Verdict:
+        raise RuntimeError("the guard is ill")
+
+    options = ours.options([call("shell", command="touch evil"), say("done")], policy=Policy.full())
+    tools = Tools([], agent_hooks=[Hook(before)])
+    await corral.run("corral", "do it", tools=tools, **options)
+    assert not (ours.workspace / "evil").exists()
+
+
+async def test_an_agent_that_does_not_ask_is_refused_such_hooks(workspace: Path) -> None:
+    tools = Tools([], agent_hooks=[Hook()])
+    with pytest.raises(ConfigError, match="agent_hooks cannot be had"):
+        await corral.run("gemini-cli", "do it", tools=tools, **scripted(workspace))

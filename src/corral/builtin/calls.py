@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.corral import TOOLS
 from corral.builtin.striking import Striker
@@ -33,7 +34,8 @@ from corral.events import ToolResult as ToolResultEvent
 from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.sessions.broker import Broker
-from corral.sessions.tools import Tools
+from corral.sessions.tool_guards import Answer, Call, Change, Deny
+from corral.sessions.tools import Tools, maybe
 from corral.wire.stream import Item
 
 Emit = Callable[[Item], None]
@@ -170,6 +172,37 @@ class Hands:
         refusal = await self._refusal(call, emit)
         if refusal is not None:
             return Done("denied", refusal, refusal)
+        if not self.own.agent_hooks:
+            return await self._run(call, emit)
+        return await self._watched(call, emit)
+
+    async def _watched(self, call: ToolCall, emit: Emit) -> Done:
+        """The call between the hooks of every call. One that raises stops it."""
+        seen = Call(call.id, call.name, call.arguments)
+        done: Done | None = None
+        for hook in self.own.agent_hooks:
+            verdict = await maybe(hook.before(seen)) if hook.before else None
+            if isinstance(verdict, Deny):
+                reason = f"denied: {verdict.reason}"
+                done = Done("denied", reason, reason)
+                break
+            if isinstance(verdict, Change):
+                seen = Call(call.id, call.name, verdict.arguments)
+                call = replace(call, arguments=verdict.arguments)
+                if (wrong := self._wrong(call)) is not None:
+                    return Done("error", wrong, wrong)
+                if (refusal := await self._refusal(call, emit)) is not None:
+                    return Done("denied", refusal, refusal)
+        if done is None:
+            done = await self._run(call, emit)
+        for hook in self.own.agent_hooks:
+            answer = Answer(done.shown, done.status)
+            other = await maybe(hook.after(seen, answer)) if hook.after else None
+            if other is not None:
+                done = Done(other.status, other.text, other.text)
+        return done
+
+    async def _run(self, call: ToolCall, emit: Emit) -> Done:
         tool = self.tools.get(call.name)
         if tool is None:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)

@@ -7,11 +7,10 @@ import io
 import os
 import sys
 import warnings
-from importlib import import_module
-from typing import cast
 
 import click
 
+from corral.cli.lazy import Lazy
 from corral.version import __version__
 
 COMMANDS = {
@@ -19,6 +18,9 @@ COMMANDS = {
     "chat": ("corral.cli.chat", "Talk with an agent or a model, turn by turn."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
+    "pipeline": ("corral.cli.pipeline", "Run pipelines: graphs of agents, commands and people."),
+    "batch": ("corral.cli.batch", "Put many tasks to an agent, and collect the results."),
+    "worker": ("corral.cli.worker", "Work at the runs of a database, here or anywhere."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
     "record": ("corral.cli.record", "Run an agent's program and write down the conversation."),
     "replay": ("corral.cli.replay", "Be the program that a recording is of."),
@@ -26,21 +28,7 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return cast("click.Command", import_module(COMMANDS[cmd_name][0]).command)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="corral %(version)s")
 @click.option(
     "--config",

@@ -85,6 +85,12 @@ class Http:
         target = self._target(url)
         return await self._ask(target, head_of("GET", target, headers), b"")
 
+    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Any method but ``HEAD``, whose answer has no body where its head promises one."""
+        target = self._target(url)
+        length = len(body) if body or method != "GET" else None
+        return await self._ask(target, head_of(method, target, headers, length), body)
+
     async def _ask(self, target: Target, head: bytes, body: bytes) -> Answer:
         origin = target.origin
         connection = await self._connection(origin)

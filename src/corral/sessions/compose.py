@@ -53,7 +53,10 @@ def with_submission(
     submission = Submission(wanted(goal.output))
     given = tools if isinstance(tools, Tools) else Tools(tools)
     more = Tools(
-        [*given.by_name.values(), submission.tool], hooks=given.hooks, on_event=given.on_event
+        [*given.by_name.values(), submission.tool],
+        hooks=given.hooks,
+        agent_hooks=given.agent_hooks,
+        on_event=given.on_event,
     )
     return msgspec.structs.replace(goal, submission=submission), more
 

@@ -109,6 +109,12 @@ class Session:
             options["policy"] = replace(policy, own_mcp="allow")
         if prepared.agent.driver is not None:
             return prepare(self._agent, options)
+        if getattr(self._tools, "agent_hooks", ()):
+            raise ConfigError(
+                f"{prepared.agent.name} does not ask before each of its calls:"
+                " agent_hooks cannot be had with it",
+                hint="Give hooks for your own functions, or take an agent of this process.",
+            )
         if prepared.run.replay is not None:
             raise ConfigError(
                 "a recording calls no tools: replay and tools both given",

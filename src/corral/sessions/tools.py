@@ -100,7 +100,9 @@ class Tools:
     """Tools by name, with what watches over them.
 
     ``on_event`` gets a ``ToolUse`` and a ``ToolResult`` for every call that is not
-    ``quiet``; a call that an agent reports itself is made quietly.
+    ``quiet``; a call that an agent reports itself is made quietly. ``agent_hooks`` watch over
+    every call of an agent that runs in this process, those of its own tools too; for any other
+    they cannot be had.
     """
 
     def __init__(
@@ -108,10 +110,12 @@ class Tools:
         tools: Iterable[Tool | Callable[..., Any]],
         *,
         hooks: Iterable[Hook] = (),
+        agent_hooks: Iterable[Hook] = (),
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self.by_name: dict[str, Tool] = {}
         self.hooks = tuple(hooks)
+        self.agent_hooks = tuple(agent_hooks)
         self.on_event = on_event
         for each in tools:
             tool = each if isinstance(each, Tool) else Tool.of(each)
@@ -152,7 +156,7 @@ class Tools:
             return _wrong_arguments(name, complaints)
         for hook in self.hooks:
             try:
-                verdict = await _maybe(hook.before(call)) if hook.before else None
+                verdict = await maybe(hook.before(call)) if hook.before else None
             except Exception as error:
                 return Answer(f"{name} was not run: a check of it failed: {_said(error)}", "error")
             if isinstance(verdict, Deny):
@@ -167,7 +171,7 @@ class Tools:
     async def _seen(self, call: Call, answer: Answer) -> Answer:
         for hook in self.hooks:
             try:
-                other = await _maybe(hook.after(call, answer)) if hook.after else None
+                other = await maybe(hook.after(call, answer)) if hook.after else None
             except Exception as error:
                 said = f"{call.name} has run, but a check of its answer failed: {_said(error)}"
                 return Answer(said, "error")
@@ -253,7 +257,8 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await future
 
 
-async def _maybe(value: T | Awaitable[T]) -> T:
+async def maybe(value: T | Awaitable[T]) -> T:
+    """The value, waited for where it must be."""
     return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
 
 

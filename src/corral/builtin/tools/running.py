@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from corral.builtin.tools.workspace import Workspace
+from corral.io.ledger import Ledger
 from corral.io.process import Exit, Process
 
 GRACE = 2.0
@@ -30,15 +31,21 @@ async def run(
     hear: Callable[[bytes], bool | None],
     *,
     stdin: bytes | None = None,
+    ledger: Ledger | None = None,
 ) -> Ran:
     """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
     has heard enough. When this returns or raises, nothing that it started is left.
 
     What it left running is heard for a moment after its own end. Raises ``CorralError`` where
-    it cannot be started.
+    it cannot be started. With a ``ledger`` somebody else can end it where we are killed.
     """
     process = await Process.start(
-        argv, cwd=cwd, env=workspace.child_env(), stdin=stdin, scratch=workspace.scratch
+        argv,
+        cwd=cwd,
+        env=workspace.child_env(),
+        stdin=stdin,
+        scratch=workspace.scratch,
+        ledger=ledger,
     )
 
     async def listen() -> None:

@@ -1,0 +1,180 @@
+"""What it costs to keep a node, how workers share them, and how soon the dead are replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measure import Bar, Contender, Row, compete, program_says, tell
+from benchmarks.world import ENGINE, HERE, PREFECT, PROGRAMS, World
+
+ROUNDS = 4
+NODES = 1_000
+IN_A_ROW = 100
+"""Each waits for two looks, at a queue and at an inbox: fewer say as much."""
+PEER_NODES = 100
+MOST = 1.5
+SOONEST = 5.0
+
+
+def durable(world: World) -> list[Row]:
+    folder = world.peer(ENGINE)
+    if folder is None:
+        return []
+    python, env = str(folder / "python"), {**world.env, "PYTHONPATH": str(HERE.parent / "src")}
+    rows: list[Row] = []
+    for form, count in (("wide", NODES), ("chain", IN_A_ROW)):
+
+        def contender(way: str, form: str = form, count: int = count) -> Contender:
+            argv = [python, str(PROGRAMS / "durable.py"), way, str(count), form]
+            return Contender(partial(_each, argv, count, env, world, "cpu"), world.rounds(ROUNDS))
+
+        ways = {"corral": contender("corral"), "bare": contender("bare")}
+        costs = compete(ways)
+        how = "side by side" if form == "wide" else "in a row"
+        ratio = costs.ratio("corral", "bare")
+        rows.append(
+            Row(
+                f"a durable node that does nothing, {count:,} {how}, CPU",
+                _ms(costs.of("corral")),
+                f"the same with bare DBOS {_ms(costs.of('bare'))}",
+                ratio,
+                Bar(f"≤ {MOST:g} ×", ratio <= MOST),
+            )
+        )
+    rows += _prefect(world, python, env)
+    return [*rows, *_workers(world, python, env), _takeover(world, python, env)]
+
+
+def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
+    """By the clock: a server of its own does its work, whose CPU cannot be told apart."""
+    peer = world.peer(PREFECT)
+    if peer is None:
+        return []
+
+    def contender(way: str, python: str) -> Contender:
+        argv = [python, str(PROGRAMS / "durable.py"), way, str(PEER_NODES), "wide"]
+        each = partial(_each, argv, PEER_NODES, env, world, "wall")
+        return Contender(each, world.rounds(ROUNDS))
+
+    try:
+        costs = compete(
+            {
+                "corral": contender("corral", python),
+                PREFECT: contender("prefect", str(peer / "python")),
+            }
+        )
+    except RuntimeError as error:
+        tell(f"{PREFECT} did not run, and is left out: {str(error)[-300:]}\n")
+        return []
+    return [
+        Row(
+            f"the same, {PEER_NODES} side by side, by the clock",
+            _ms(costs.of("corral")),
+            f"{PREFECT} {_ms(costs.of(PREFECT))}",
+            costs.ratio("corral", PREFECT),
+        )
+    ]
+
+
+def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
+    """Nodes that take half a second, four at once in each worker."""
+    took: dict[int, float] = {}
+    for count in (1, 2, 4):
+        with _workshop(python, env, count, concurrency=4) as (db, _workers):
+            argv = [python, str(PROGRAMS / "durable_submit.py"), db, "48", "0.5", f"{db}.log"]
+            took[count] = program_says(argv, env, world.project)["seconds"]
+    return [
+        Row(
+            f"48 nodes of 0.5 s, 4 at once in each of {count} workers",
+            f"{took[count]:.1f} s",
+            f"1 worker {took[1]:.1f} s",
+            took[count] / took[1],
+        )
+        for count in (2, 4)
+    ]
+
+
+def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
+    """From the kill of a worker to the new beginning of what it ran."""
+    waits: list[float] = []
+    for _ in range(world.rounds(8)):
+        with _workshop(python, env, 2, concurrency=1) as (db, workers):
+            log = Path(f"{db}.log")
+            argv = [python, str(PROGRAMS / "durable_submit.py"), db, "2", "6", str(log)]
+            run = subprocess.Popen(argv, env=env, cwd=world.project, stdout=subprocess.DEVNULL)
+            while not log.exists() or len(log.read_text().splitlines()) < 2:
+                time.sleep(0.01)
+            killed = time.time()
+            workers[0].send_signal(signal.SIGKILL)
+            # The other has one at work for six seconds: so a third takes over.
+            with _worker(python, env, db, 2):
+                while len(log.read_text().splitlines()) < 3:
+                    time.sleep(0.01)
+                waits.append(float(log.read_text().splitlines()[2]) - killed)
+                run.wait(60)
+    slowest = max(waits)
+    return Row(
+        "the work of a killed worker begun again, by the clock",
+        f"{median(waits):.1f} s, at most {slowest:.1f} s",
+        "",
+        None,
+        Bar(f"≤ {SOONEST:g} s", slowest <= SOONEST),
+    )
+
+
+@contextmanager
+def _workshop(
+    python: str, env: dict[str, str], count: int, *, concurrency: int
+) -> Generator[tuple[str, list[subprocess.Popen[str]]]]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        db = os.path.join(folder, "x.db")
+        workers: list[subprocess.Popen[str]] = []
+        try:
+            for _ in range(count):
+                workers.append(_started(python, env, db, concurrency))
+            yield db, workers
+        finally:
+            for each in workers:
+                _ended(each)
+
+
+@contextmanager
+def _worker(python: str, env: dict[str, str], db: str, concurrency: int) -> Generator[None]:
+    process = _started(python, env, db, concurrency)
+    try:
+        yield
+    finally:
+        _ended(process)
+
+
+def _started(python: str, env: dict[str, str], db: str, concurrency: int) -> subprocess.Popen[str]:
+    argv = [python, str(PROGRAMS / "durable_worker.py"), db, str(concurrency)]
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def _ended(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+def _each(argv: list[str], count: int, env: dict[str, str], world: World, what: str) -> float:
+    seconds: float = program_says(argv, env, world.project)[what]
+    return seconds / count
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,80 @@
+"""What it costs to schedule a node: chains of nodes that do nothing, in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.measure import Bar, Contender, Row, at_least, compete, program_says
+from benchmarks.world import LANGGRAPH, PROGRAMS, World
+
+ROUNDS = 5
+NODES = 10_000
+PEER_NODES = 1_000
+"""A node of the peer costs more, the more nodes its graph has: fewer are in its favour."""
+MOST = 100e-6
+"""CPU seconds a node may cost."""
+
+
+def nodes(world: World) -> list[Row]:
+    def contender(way: str, count: int, python: str) -> Contender:
+        argv = [python, str(PROGRAMS / "nodes.py"), way, str(count)]
+        return Contender(partial(_each, argv, count, world), world.rounds(ROUNDS))
+
+    python = str(world.python)
+    ways = {way: contender(way, NODES, python) for way in ("corral", "plan", "tasks")}
+    ways["folder"] = contender("folder", PEER_NODES, python)
+    ways["small"] = contender("corral", PEER_NODES, python)
+    if folder := world.peer(LANGGRAPH):
+        ways[LANGGRAPH] = contender("langgraph", PEER_NODES, str(folder / "python"))
+    costs = compete(ways)
+    ours = costs.of("corral")
+    within = Bar(f"≤ {MOST * 1e6:g} µs", ours <= MOST)
+    what = f"a node that does nothing, of {NODES:,} in a row, CPU"
+    rows = [
+        Row(what, _us(ours), "", None, within),
+        Row(
+            what,
+            _us(ours),
+            f"a bare asyncio task {_us(costs.of('tasks'))}",
+            costs.ratio("corral", "tasks"),
+        ),
+        Row(
+            f"the same of {PEER_NODES:,}, with a run folder",
+            _us(costs.of("folder")),
+            f"without {_us(costs.of('small'))}",
+            costs.ratio("folder", "small"),
+        ),
+        Row(
+            "the plan alone",
+            _us(costs.of("plan")),
+            f"whole {_us(ours)}",
+            costs.ratio("plan", "corral"),
+        ),
+        Row(
+            f"a node of {NODES:,}",
+            _us(ours),
+            f"a node of {PEER_NODES:,} {_us(costs.of('small'))}",
+            costs.ratio("corral", "small"),
+        ),
+    ]
+    if LANGGRAPH in costs:
+        speed = 1 / costs.ratio("small", LANGGRAPH)
+        rows.append(
+            Row(
+                f"nodes a CPU s, {PEER_NODES:,} in a row",
+                f"{1 / costs.of('small'):,.0f}",
+                f"{LANGGRAPH} {1 / costs.of(LANGGRAPH):,.0f}",
+                speed,
+                at_least(10, speed),
+            )
+        )
+    return rows
+
+
+def _each(argv: list[str], count: int, world: World) -> float:
+    seconds: float = program_says(argv, world.env, world.project)["seconds"]
+    return seconds / count
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs"

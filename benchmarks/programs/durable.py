@@ -1,0 +1,174 @@
+"""Nodes that do nothing, each kept: by our engine, by the library below it alone, by a peer.
+
+    durable.py WAY COUNT wide|chain
+
+Says the CPU seconds of this process and the seconds by the clock, without imports, start
+and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+POLL = 0.1
+"""Seconds between two looks at a queue and at an inbox, of both."""
+
+
+def main() -> None:
+    way, count, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    with tempfile.TemporaryDirectory() as folder:
+        cpu, wall = {"corral": corral, "bare": bare, "prefect": prefect}[way](
+            Path(folder), count, form
+        )
+    print(json.dumps({"cpu": cpu, "wall": wall}))
+
+
+def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
+    from corral.engine import doors
+    from corral.engine.database import find, prepare
+    from corral.pipelines import handlers
+    from corral.pipelines.graph import Edge, Graph, Node
+    from corral.pipelines.outcome import Outcome
+
+    async def nothing(_work: Any) -> Outcome:
+        return Outcome()
+
+    handlers.register("nothing", nothing)
+    names = [f"n{number}" for number in range(count)]
+    nodes = {name: Node(name, {"type": "nothing"}) for name in names}
+    nodes |= {"start": Node("start", {"type": "start"}), "exit": Node("exit", {"type": "exit"})}
+    if form == "chain":
+        row = ["start", *names, "exit"]
+        edges = [Edge(a, b) for a, b in pairwise(row)]
+    else:
+        nodes["fork"] = Node("fork", {"type": "parallel", "max_parallel": count})
+        nodes["join"] = Node("join", {"type": "fan_in"})
+        edges = [Edge("start", "fork"), Edge("join", "exit")]
+        for name in names:
+            edges += [Edge("fork", name), Edge(name, "join")]
+    graph = Graph("nothing", {}, nodes, edges)
+    db = str(folder / "x.db")
+
+    async def whole() -> tuple[float, float]:
+        await asyncio.to_thread(prepare, find(db))
+        await asyncio.to_thread(doors.local, find(db), poll=POLL)
+        begin = clocks()
+        run = await doors.start(graph, folder=folder / "run", workspace=folder, db=db)
+        closed = await doors.wait(run, db=db)
+        end = clocks()
+        assert closed.status == "success", closed.reason
+        await asyncio.to_thread(doors.close)
+        return end[0] - begin[0], end[1] - begin[1]
+
+    return asyncio.run(whole())
+
+
+def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
+    """The least that does the same with the library: a queued child for each node, with one
+    step, that answers to its parent's inbox."""
+    from dbos import DBOS, DBOSConfig, SetWorkflowID
+    from dbos._serialization import DBOSPortableJSON
+
+    file = folder / "x.db"
+    opened = sqlite3.connect(file)
+    opened.execute("PRAGMA journal_mode=WAL")
+    opened.close()
+    config: DBOSConfig = {
+        "name": "bare",
+        "system_database_url": f"sqlite:///{file}",
+        "serializer": DBOSPortableJSON,
+        "log_level": "ERROR",
+        "notification_listener_polling_interval_sec": POLL,
+    }
+
+    @DBOS.step(name="nothing")
+    async def nothing() -> dict[str, str]:
+        return {"status": "success"}
+
+    @DBOS.workflow(name="child")
+    async def child(parent: str, number: int) -> None:
+        outcome = await nothing()
+        await DBOS.send_async(parent, {"id": number, **outcome}, "inbox")
+
+    @DBOS.workflow(name="parent")
+    async def parent(count: int, form: str) -> int:
+        me = DBOS.workflow_id
+        assert me is not None
+
+        async def begin(number: int) -> None:
+            with SetWorkflowID(f"{me}/{number}"):
+                await DBOS.enqueue_workflow_async("q", child, me, number)
+
+        if form == "wide":
+            for number in range(count):
+                await begin(number)
+        for number in range(count):
+            if form == "chain":
+                await begin(number)
+            assert await DBOS.recv_async("inbox", 3600) is not None
+        return count
+
+    async def whole() -> tuple[float, float]:
+        DBOS(config=config)
+        DBOS.launch()
+        await DBOS.register_queue_async("q", polling_interval_sec=POLL)
+        await asyncio.sleep(1.5)  # the library looks for new queues once a second
+        start = clocks()
+        handle = await DBOS.enqueue_workflow_async("q", parent, count, form)
+        assert await handle.get_result(polling_interval_sec=POLL) == count
+        end = clocks()
+        await asyncio.to_thread(DBOS.destroy)
+        return end[0] - start[0], end[1] - start[1]
+
+    return asyncio.run(whole())
+
+
+def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
+    import os
+
+    os.environ["PREFECT_HOME"] = str(folder)
+    os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
+    os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
+    import importlib
+
+    library: Any = importlib.import_module("prefect")
+
+    def say(number: int) -> int:
+        return number
+
+    nothing = library.task(say, persist_result=True)
+
+    @library.flow(persist_result=True)  # type: ignore[untyped-decorator]
+    def whole(count: int) -> int:
+        if form == "chain":
+            for number in range(count):
+                nothing(number)
+        else:
+            for future in [nothing.submit(number) for number in range(count)]:
+                future.result()
+        return count
+
+    whole(1)
+    begin = clocks()
+    assert whole(count) == count
+    end = clocks()
+    return end[0] - begin[0], end[1] - begin[1]
+
+
+def clocks() -> tuple[float, float]:
+    import resource
+
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime, time.monotonic()
+
+
+if __name__ == "__main__":
+    main()

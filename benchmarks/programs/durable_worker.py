@@ -1,0 +1,29 @@
+"""A worker whose nodes say when they begin, and wait: ``durable_worker.py DB CONCURRENCY``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from corral.engine import worker
+from corral.pipelines import handlers
+from corral.pipelines.outcome import Outcome
+
+
+@handlers.handler("wait")
+async def wait(work: Any) -> Outcome:
+    with Path(work.node.text("log")).open("a") as file:
+        file.write(f"{time.time()}\n")
+    await asyncio.sleep(float(work.node.attrs["seconds"]))
+    return Outcome()
+
+
+def ready(_here: Any) -> None:
+    print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    worker.serve(sys.argv[1], concurrency=int(sys.argv[2]), on_ready=ready, drain=0.0)

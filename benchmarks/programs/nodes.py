@@ -1,0 +1,130 @@
+"""CPU seconds of a chain of nodes that do nothing, by the way that is named, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object]]:
+    from corral.pipelines import dot, handlers, inline
+
+    async def nothing(_work: handlers.Work) -> None:
+        return None
+
+    class Desk:
+        simulate = False
+
+    handlers.register("nothing", nothing)
+    chain = " -> ".join(f"n{number}" for number in range(count))
+    graph = dot.parse(
+        "digraph chain { node [type=nothing] s [type=start] e [type=exit]"
+        + f" s -> {chain} -> e }}"
+    )
+
+    async def run() -> object:
+        if not folder:
+            return await inline.run(graph, desk=Desk())
+        with tempfile.TemporaryDirectory() as place:
+            return await inline.run(graph, desk=Desk(), folder=Path(place) / "run")
+
+    return run
+
+
+def plan(count: int) -> Callable[[], Awaitable[object]]:
+    """Our own scheduling alone, without a loop and tasks."""
+    from corral.pipelines import dot
+    from corral.pipelines.orders import Ended, Visit
+    from corral.pipelines.outcome import Outcome
+    from corral.pipelines.plan import Plan
+
+    chain = " -> ".join(f"n{number}" for number in range(count))
+    graph = dot.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")
+
+    async def run() -> object:
+        walked = Plan(graph)
+        orders = walked.begin()
+        while walked.state.finish is None:
+            visit = next(order for order in orders if isinstance(order, Visit))
+            orders = walked.receive(Ended(id=visit.id, outcome=Outcome()))
+        return walked
+
+    return run
+
+
+def tasks(count: int) -> Callable[[], Awaitable[object]]:
+    """The least: a task for each, told over a queue."""
+
+    async def nothing() -> None:
+        return None
+
+    async def run() -> object:
+        inbox: asyncio.Queue[int] = asyncio.Queue()
+
+        async def step(number: int) -> None:
+            await nothing()
+            inbox.put_nowait(number)
+
+        for number in range(count):
+            task = asyncio.create_task(step(number))
+            await inbox.get()
+            await task
+        return None
+
+    return run
+
+
+def langgraph(count: int) -> Callable[[], Awaitable[object]]:
+    import importlib
+    from typing import TypedDict
+
+    graphs: Any = importlib.import_module("langgraph.graph")
+
+    class State(TypedDict, total=False):
+        x: int
+
+    async def nothing(_state: State) -> None:
+        return None
+
+    builder = graphs.StateGraph(State)
+    for number in range(count):
+        builder.add_node(f"n{number}", nothing)
+    builder.add_edge(graphs.START, "n0")
+    for number in range(count - 1):
+        builder.add_edge(f"n{number}", f"n{number + 1}")
+    builder.add_edge(f"n{count - 1}", graphs.END)
+    compiled = builder.compile()
+
+    async def run() -> object:
+        return await compiled.ainvoke({"x": 1}, {"recursion_limit": count + 10})
+
+    return run
+
+
+def main(way: str, count: int) -> None:
+    ways: dict[str, Callable[[int], Callable[[], Awaitable[object]]]] = {
+        "corral": corral,
+        "folder": partial(corral, folder=True),
+        "plan": plan,
+        "tasks": tasks,
+        "langgraph": langgraph,
+    }
+    run = ways[way](count)
+
+    async def measured() -> float:
+        begun = time.process_time()
+        await run()
+        return time.process_time() - begun
+
+    print(json.dumps({"seconds": asyncio.run(measured())}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

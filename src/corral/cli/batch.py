@@ -1,0 +1,223 @@
+"""``corral batch``: a file of tasks, each put to an agent, a line of results each."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import msgspec
+
+from corral.agents import DEFAULT_AGENT
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corral.cli.batch_progress import Progress
+    from corral.engine.batches import Batch, BatchReport
+
+INTERRUPTED = 130
+BUDGET = 8
+
+
+@click.command("batch")
+@click.argument("tasks", type=click.Path())
+@click.option(
+    "-p",
+    "--prompt",
+    default="{{task}}",
+    show_default=True,
+    metavar="TEMPLATE",
+    help="With {{field}} for the fields of a task; @FILE reads it from there.",
+)
+@click.option(
+    "-a",
+    "--agent",
+    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
+)
+@click.option("-m", "--model", help="The model; vendor:model runs our own agent on it.")
+@click.option("-o", "--output", metavar="FILE", help="Where results go, a JSON line each, and what"
+              " the same command goes on from.  [default: stdout]")  # fmt: skip
+@click.option("--name", help="The batch's name, which it is resumed by.  [default: of the files]")
+@click.option(
+    "-n",
+    "--concurrency",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Tasks at once.",
+)
+@click.option("--schema", metavar="FILE", help="A JSON Schema: a task without a value that fits"
+              " it has failed.")  # fmt: skip
+@click.option("--in-order", is_flag=True, help="Results in the order of the tasks.")
+@click.option("--retry-failed", is_flag=True, help="Do those again that failed.")
+@click.option("--accept-changed", is_flag=True, help="Where tasks or prompt have changed since it"
+              " was begun: do what is changed or new, keep the rest.")  # fmt: skip
+@click.option(
+    "--attempts",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="At a task whose failure may pass: network, rate limits.",
+)
+@click.option("--worktree", is_flag=True, help="Each task in a git worktree of its own at HEAD;"
+              " what it did is the branch corral/NAME/TASK.")  # fmt: skip
+@click.option("--patch", is_flag=True, help="With --worktree: the patch in the result too.")
+@click.option("-C", "--cwd", help="Where the agents work.  [default: here]")
+@click.option(
+    "--approve",
+    type=click.Choice(["reads", "edits", "all"]),
+    help="What they may do; nobody is asked, so all else is denied.",
+)
+@click.option("--yolo", is_flag=True, help="The same as --approve all.")
+@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
+@click.option("--allow-tool", multiple=True, metavar="NAME", help="Only these tools; repeat.")
+@click.option("--deny-tool", multiple=True, metavar="NAME", help="Never this tool; repeat.")
+@click.option("--timeout", type=float, help="Seconds for each task.  [default: 3600]")
+@click.option("--max-turns", type=int, help="Model calls in a task at the most.")
+@click.option("--max-budget-usd", type=float, metavar="USD", help="For the whole batch: beyond it"
+              " no task is begun.")  # fmt: skip
+@click.option("--system-prompt", help="Put before each prompt.")
+@click.option("--program", help="The agent's program.  [default: looked for]")
+@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
+@click.option("--simulate", is_flag=True, help="Tasks are answered for: nothing is spent.")
+@click.option("--db", metavar="URL", help="Where the batch is kept: a file, or postgresql://user@"
+              "host/name.  [default: CORRAL_DB, else a file in corral's home]")  # fmt: skip
+@click.option("--queue", metavar="NAME", help="Leave the work to the workers of this queue.")
+@click.option("--no-durable", is_flag=True, help="In memory: needs no engine; only --output is"
+              " kept.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON, the last line on"
+              " stdout.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no report.")
+def command(tasks: str, **given: Any) -> int:
+    """Put each task of the file TASKS to an agent.
+
+    TASKS has a JSON value a line (an object with fields, or a text), or is a .csv with a
+    header. A task's id is its field `id`, else its number. The same command goes on after a
+    crash or Ctrl-C: what is done is not done again.
+
+    \b
+    Exit codes: 0 all is done, and well · 1 some failed · 2 bad input, nothing was begun ·
+    8 the budget is spent · 130 interrupted
+    """
+    from corral.cli.batch_progress import Progress
+    from corral.engine import batches
+
+    if given["no_durable"] and (given["db"] or given["queue"]):
+        raise ConfigError("--no-durable and --db or --queue both given")
+    output = given["output"]
+    progress = Progress(enabled=not given["quiet"])
+
+    def show(result: batches.BatchResult, report: BatchReport) -> None:
+        if output is None:
+            sys.stdout.buffer.write(batches.line_of(result))
+            sys.stdout.buffer.flush()
+        progress.show(result, report)
+
+    batch = batches.map(
+        Path(tasks),
+        _prompt(given["prompt"]),
+        agent=given["agent"],
+        output=_schema(given["schema"]),
+        results=output,
+        name=given["name"],
+        concurrency=given["concurrency"],
+        in_order=given["in_order"],
+        retry_failed=given["retry_failed"],
+        accept_changed=given["accept_changed"],
+        attempts=given["attempts"],
+        worktree=given["worktree"],
+        patch=given["patch"],
+        simulate=given["simulate"],
+        durable=not given["no_durable"],
+        db=given["db"],
+        queue=given["queue"],
+        on_result=show,
+        **_options(given),
+    )
+    batch.collects = False
+    gc.enable()  # all is loaded, and from here on it may take long
+    try:
+        report = asyncio.run(_through(batch, progress))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _interrupted(batch)
+    if given["as_json"]:
+        whole = {"type": "report", **batches.as_json(report)}
+        sys.stdout.buffer.write(msgspec.json.encode(whole) + b"\n")
+    progress.report(report)
+    if report.stopped:
+        return BUDGET
+    return 0 if report.ok else 1
+
+
+async def _through(batch: Batch, progress: Progress) -> BatchReport:
+    from corral.cli.answers import signals
+
+    task = asyncio.ensure_future(batch.whole())
+
+    def end() -> None:
+        task.cancel()
+
+    with signals(end), progress:
+        return await task
+
+
+def _interrupted(batch: Batch) -> int:
+    report = batch.report
+    if not report.total:
+        click.echo("corral: interrupted", err=True)
+        return INTERRUPTED
+    done = report.succeeded + report.failed
+    kept = "give the same command again to go on"
+    if batch.lingers and report.left:
+        kept = f"what is under way ends in the background; {kept}"
+    if not batch.durable and not batch.keeps:
+        kept = "nothing of it is kept: there was no --output"
+    click.echo(f"corral: interrupted with {done:,} of {report.total:,} done; {kept}:", err=True)
+    from shlex import join
+
+    click.echo(f"  corral {join(sys.argv[1:])}", err=True)
+    return INTERRUPTED
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    from corral.cli.choices import chosen_policy
+
+    chosen: dict[str, Any] = {
+        "cwd": given["cwd"],
+        "model": given["model"],
+        "timeout": given["timeout"],
+        "max_turns": given["max_turns"],
+        "max_budget_usd": given["max_budget_usd"],
+        "system_prompt": given["system_prompt"],
+        "program": given["program"],
+        "pass_env": list(given["env"]) or None,
+        "policy": chosen_policy(given),
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _prompt(given: str) -> str:
+    from corral.cli.prompts import read_prompt
+
+    if not given.startswith("@"):
+        return given
+    return read_prompt(None, given[1:]) or ""
+
+
+def _schema(path: str | None) -> object:
+    if path is None:
+        return None
+    try:
+        schema: object = msgspec.json.decode(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is no JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"{path} is no JSON Schema: it must be an object")
+    return cast("object", schema)

@@ -1,0 +1,250 @@
+"""``corral pipeline run``, ``resume`` and ``fork``: a run is seen through in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from corral.cli.modules import imported
+from corral.errors import ConfigError
+from corral.events import Json
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from corral.engine.results import PipelineResult
+    from corral.keywords import Options
+    from corral.pipelines.graph import Graph
+    from corral.pipelines.people import Interviewer
+
+DB = click.option(
+    "--db",
+    metavar="URL",
+    help="Where runs are kept: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
+    " else a file in corral's home]",
+)
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Events on stdout, a line each; the result is the last."
+)
+AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with its first choice.")
+
+
+@click.command("run")
+@click.argument("file")
+@click.option("--goal", metavar="TEXT", help="In place of the file's goal.")
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A value of the context: a text, or JSON with KEY:=VALUE; repeat.",
+)
+@click.option("-a", "--agent", help="Of nodes that name none, nor a model.")
+@click.option("-m", "--model", help="Of nodes that name none; vendor:model runs our own agent.")
+@click.option(
+    "--approve",
+    type=click.Choice(["reads", "edits", "all"]),
+    help="What agents may do, where their node has no policy.",
+)
+@click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
+@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
+@click.option("--simulate", is_flag=True, help="Agents and models are answered for: nothing is"
+              " spent. Commands run.")  # fmt: skip
+@AUTO
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@DB
+@click.option("--queue", metavar="NAME", help="Leave the work to the workers of this queue.")
+@click.option("--no-durable", is_flag=True, help="In memory: needs no engine, cannot be resumed.")
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def run(file: str, **given: Any) -> int:
+    """Run the pipeline FILE and see it through.
+
+    Gates are asked here at a terminal; elsewhere the command ends with 10 and says how to
+    answer. Progress goes to stderr, the last answer to stdout. Ctrl-C leaves a durable run
+    where it is.
+
+    \b
+    Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was begun ·
+    10 waits for a person · 130 interrupted
+    """
+    durable = not given["no_durable"]
+    if not durable and (given["db"] or given["queue"]):
+        raise ConfigError("--no-durable and --db or --queue both given")
+    if given["queue"] is not None and not given["queue"].strip():
+        raise ConfigError("a queue needs a name")
+    if given["as_json"] and given["quiet"]:
+        raise ConfigError("--json and --quiet both given")
+    imported(given["modules"])
+    from corral.cli.pipeline_shown import Shown
+    from corral.engine import front, readying
+
+    values = _values(given["given"])
+    place = Path(given["workspace"] or ".")
+    graph = readying.prepare(
+        Path(file), values=values, goal=given["goal"], model=given["model"], workspace=place
+    )
+    if durable:
+        _needs_engine()
+    if not durable and not given["auto_approve"]:
+        _needs_nobody(graph)
+    show = Shown(
+        graph,
+        as_json=given["as_json"],
+        quiet=given["quiet"],
+        db=given["db"],
+        durable=durable,
+    )
+    source = str(Path(file).absolute())
+    options: Options = {"policy": given["approve"]} if given["approve"] else {}
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await front.run(
+            graph,
+            goal=given["goal"],
+            values=values,
+            agent=given["agent"],
+            model=given["model"],
+            workspace=place,
+            run_dir=given["run_dir"],
+            simulate=given["simulate"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+            durable=durable,
+            db=given["db"],
+            queue=given["queue"],
+            imports=given["modules"],
+            source=source,
+            options=options,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+@click.command("resume")
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--accept-changed-graph",
+    "accept",
+    is_flag=True,
+    help="Where the pipeline's file has changed: a new run goes on with it as it is now, from all"
+    " that is finished.",
+)
+@AUTO
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@DB
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def resume(name: str, **given: Any) -> int:
+    """Go on with RUN where it was left: killed, interrupted, or waiting for an answer.
+
+    What is done is not done again. A run that some worker is at is only followed.
+    Exits as run does.
+    """
+    imported(given["modules"])
+    _needs_engine()
+    from corral.cli.pipeline_shown import Shown
+    from corral.engine import front
+
+    shown = _look(front.show(name, db=given["db"]))
+    show = Shown(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    show.name = name
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await front.resume(
+            name,
+            accept_changed_graph=given["accept"],
+            db=given["db"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+@click.command("fork")
+@click.argument("name", metavar="RUN")
+@click.option("--from", "node", required=True, metavar="NODE", help="The first that runs again.")
+@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
+@AUTO
+@DB
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def fork(name: str, node: str, **given: Any) -> int:
+    """Run again from NODE on, as a run of its own: what RUN did before it counts as done.
+
+    Takes the pipeline's file as it is now. Exits as run does.
+    """
+    _needs_engine()
+    from corral.cli.pipeline_shown import Shown
+    from corral.engine import front, readying
+
+    shown = _look(front.show(name, db=given["db"]))
+    graph = readying.graph_now(shown) or shown.graph
+    show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await front.fork(
+            name,
+            node,
+            graph=graph,
+            run_dir=given["run_dir"],
+            db=given["db"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+def _look(showing: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # not for --help: it brings all of ssl along
+
+    return asyncio.run(showing)
+
+
+def _values(given: tuple[str, ...]) -> dict[str, Json]:
+    values: dict[str, Json] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        as_json = key.endswith(":")
+        key = key.removesuffix(":").strip()
+        if not equals or not key:
+            raise ConfigError(f"--set {text}: write KEY=VALUE")
+        if key.startswith(("graph.", "internal.")):
+            raise ConfigError(f"--set {text}: {key} is the engine's own")
+        try:
+            values[key] = msgspec.json.decode(value) if as_json else value
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"--set {text}: this is no JSON: {error}") from error
+    return values
+
+
+def _needs_engine() -> None:
+    from corral.engine.adapter import require
+
+    require()
+
+
+def _needs_nobody(graph: Graph) -> None:
+    """A run in memory cannot wait for an answer from elsewhere."""
+    from corral.cli.questions import somebody_is_there
+
+    asks = [
+        node.id for node in graph.of_kind("wait.human") if node.seconds("human.timeout") is None
+    ]
+    if asks and not somebody_is_there():
+        raise ConfigError(
+            f"{', '.join(asks)} would ask a person, and nobody is here",
+            hint="Leave out --no-durable, and it waits for an answer; or give --auto-approve.",
+        )

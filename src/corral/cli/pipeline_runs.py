@@ -1,0 +1,173 @@
+"""``corral pipeline runs``, ``show``, ``answer`` and ``cancel``: runs, from outside. No engine is
+started here; whoever runs the run hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from corral.cli.databases import option
+from corral.cli.pipeline_run import DB
+from corral.cli.tables import table
+from corral.engine.adapter import require
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corral.engine.family import Asked
+    from corral.engine.looking import Overview, Shown
+
+GOES_ON = "corral pipeline resume {run}{db}"
+
+
+@click.command("runs")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="The newest so many.",
+)
+@DB
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def runs(limit: int, db: str | None, as_json: bool) -> None:
+    """List the runs of a database, the newest first."""
+    require()
+    from corral.engine import front
+
+    found = asyncio.run(front.runs(db=db, limit=limit))
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    rows = [
+        (one.id, _status(one), _when(one.created), _when(one.ended), one.goal or one.pipeline)
+        for one in found
+    ]
+    click.echo(table(("run", "status", "begun", "ended", "goal"), rows))
+
+
+@click.command("show")
+@click.argument("name", metavar="RUN")
+@DB
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(name: str, db: str | None, as_json: bool) -> None:
+    """What RUN did, how it stands, and what it waits for."""
+    require()
+    from corral.engine import family, front
+
+    found = asyncio.run(front.show(name, db=db))
+    asked = [] if found.closed else asyncio.run(family.questions(name, db=db))
+    if as_json:
+        click.echo(msgspec.json.encode(_plain(found, asked)).decode())
+        return
+    click.echo(f"run        {found.id}")
+    reason = found.closed.reason if found.closed else ""
+    click.echo(f"status     {found.status}{': ' + reason if reason else ''}")
+    setting = found.begun.setting
+    click.echo(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
+    if found.graph.goal:
+        click.echo(f"goal       {found.graph.goal}")
+    click.echo(f"folder     {found.folder}")
+    click.echo(f"workspace  {setting.workspace}")
+    for node in dict.fromkeys(found.state.completed):
+        outcome = found.state.outcomes.get(node)
+        if outcome is not None:
+            said = outcome.failure_reason or outcome.notes
+            click.echo(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
+    for question in (each.question for each in asked):
+        click.echo(f"? {question.node}: {question.text}")
+        for choice in question.choices:
+            click.echo(f"    [{choice.key}] {choice.label}")
+        click.echo(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
+    if found.status == "interrupted":
+        click.echo(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
+
+
+@click.command("answer")
+@click.argument("name", metavar="RUN")
+@click.argument("choice", required=False)
+@click.option("--gate", metavar="ID", help="Which, where several are open.")
+@click.option("--text", default="", help="Words that go along; or the answer, where any will do.")
+@click.option("--skip", is_flag=True, help="Refuse to answer: the gate fails.")
+@DB
+def answer(
+    name: str, choice: str | None, *, gate: str | None, text: str, skip: bool, db: str | None
+) -> None:
+    """Answer what RUN asks a person: CHOICE is a key, a label or a target.
+
+    It need not be running. Only the first answer to a question counts.
+    """
+    require()
+    if skip and (choice or text):
+        raise ConfigError("--skip and an answer both given")
+    from corral.engine import front
+    from corral.pipelines.orders import Answer
+
+    said = Answer(value=choice or "", text=text, skipped=skip)
+    asyncio.run(front.answer(name, said, gate=gate, by=_me(), db=db))
+    click.echo(f"{name} has its answer")
+    if asyncio.run(front.show(name, db=db)).status == "interrupted":
+        line = GOES_ON.format(run=name, db=option(db))
+        click.echo(f"nobody is at it now; go on with: {line}", err=True)
+
+
+@click.command("cancel")
+@click.argument("name", metavar="RUN")
+@click.option("--reason", default="", help="For those who ask later.")
+@DB
+def cancel(name: str, reason: str, db: str | None) -> None:
+    """End RUN and whatever it has at work. One that has ended is left as it is."""
+    require()
+    from corral.engine import front
+
+    found = asyncio.run(front.show(name, db=db))
+    if found.closed is not None:
+        raise ConfigError(f"{name} has ended already: {found.closed.status}")
+    asyncio.run(front.cancel(name, reason=reason, db=db))
+    click.echo(f"{name} is cancelled")
+
+
+def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
+    from corral.engine.results import outcomes
+
+    setting = found.begun.setting
+    return {
+        "id": found.id,
+        "status": found.status,
+        "reason": found.closed.reason if found.closed else "",
+        "pipeline": found.graph.name,
+        "goal": found.graph.goal,
+        "source": setting.source,
+        "folder": setting.folder,
+        "workspace": setting.workspace,
+        "forked_from": found.begun.forked_from,
+        "created": found.created,
+        "ended": found.ended,
+        "current_node": found.state.current_node,
+        "completed": found.state.completed,
+        "outcomes": outcomes(found.state.outcomes),
+        "context": found.state.context,
+        "questions": [each.question for each in asked],
+        "cost_usd": found.state.cost_usd,
+        "tokens": found.state.tokens,
+    }
+
+
+def _status(run: Overview) -> str:
+    return f"{run.status}, asks" if run.asks else run.status
+
+
+def _when(moment: float | None) -> str:
+    return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # nobody knows who this is
+        return ""

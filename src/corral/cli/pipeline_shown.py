@@ -1,0 +1,137 @@
+"""A run of a pipeline on its way to stdout and stderr, the people asked, and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import click
+import msgspec
+
+from corral.cli.answers import signals
+from corral.cli.databases import option
+from corral.cli.pipeline_progress import Progress
+from corral.cli.questions import somebody_is_there
+from corral.engine.results import PipelineResult, plain
+from corral.pipelines.events import RunEvent, to_json
+from corral.pipelines.graph import Graph
+from corral.pipelines.orders import Answer, Question
+from corral.pipelines.people import AutoApprove, Console, Interviewer
+
+Whole: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
+"""The run, given whom to ask."""
+
+WAITING = 10
+INTERRUPTED = 130
+
+
+class Shown:
+    """A run on its way to stdout and stderr, and its exit code."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        as_json: bool,
+        quiet: bool,
+        db: str | None = None,
+        durable: bool = True,
+    ) -> None:
+        self.progress = Progress(graph, enabled=not quiet and not as_json)
+        self.as_json, self.quiet = as_json, quiet
+        self.name = ""
+        self._durable = durable
+        self._db = option(db)
+
+    def began(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.progress.say(f"run {name} · {folder}")
+
+    def event(self, event: RunEvent) -> None:
+        if self.as_json:
+            _write(to_json(event) + b"\n")
+        self.progress.show(event)
+
+    def through(self, whole: Whole, *, auto: bool) -> int:
+        gc.enable()  # all is loaded, and from here on it may take long
+        try:
+            result = asyncio.run(self._through(whole, auto=auto))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return self._interrupted()
+        return self._told(result)
+
+    async def _through(self, whole: Whole, *, auto: bool) -> PipelineResult:
+        task = asyncio.ensure_future(whole(self._people(auto=auto)))
+        with signals(lambda: _void(task.cancel())), self.progress:
+            return await task
+
+    def _people(self, *, auto: bool) -> Interviewer | None:
+        if auto:
+            return AutoApprove()
+        if not somebody_is_there() or self.as_json:
+            return None
+        return _Here(Console(), self.progress)
+
+    def _told(self, result: PipelineResult) -> int:
+        if self.as_json:
+            _write(msgspec.json.encode({"type": "result", **plain(result)}) + b"\n")
+        elif result.status == "success" and (text := result.text):
+            click.echo(text.removesuffix("\n"))
+        if result.status == "waiting":
+            self._asks(result)
+            return WAITING
+        parts = [result.status, f"{len(result.completed)} nodes"]
+        if result.tokens:
+            parts.append(f"{result.tokens:,} tokens")
+        if result.cost_usd:
+            parts.append(f"${result.cost_usd:.4f}")
+        self.progress.say(" · ".join([*parts, f"run {result.run}"]))
+        if result.status != "success" and not self.as_json:
+            click.echo(f"corral: {result.reason or result.status}", err=True)
+        return 0 if result.status == "success" else 1
+
+    def _asks(self, result: PipelineResult) -> None:
+        for question in result.questions:
+            gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
+            text = " ".join(question.text.split())
+            click.echo(f"corral: {question.node} waits for a person: {text}", err=True)
+            line = f"corral pipeline answer {result.run}{gate}{self._db}"
+            for choice in question.choices:
+                click.echo(f"  {line} {choice.key}    # {choice.label}", err=True)
+            if not question.choices:
+                click.echo(f"  {line} --text '…'", err=True)
+        click.echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
+
+    def _interrupted(self) -> int:
+        if self.name and self._durable:
+            line = f"corral pipeline resume {self.name}{self._db}"
+            click.echo(f"corral: interrupted; go on with: {line}", err=True)
+        else:
+            click.echo("corral: interrupted", err=True)
+        return INTERRUPTED
+
+
+class _Here:
+    """Somebody at this terminal. Nothing moves while they are asked."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self._console, self._progress = console, progress
+
+    async def ask(self, question: Question) -> Answer:
+        # Words of a model, perhaps: the terminal must not obey them.
+        text = "".join(c for c in question.text if c in "\n\t" or c.isprintable())
+        with self._progress.paused():
+            return await self._console.ask(msgspec.structs.replace(question, text=text))
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def _void(_told: bool) -> None:
+    """A signal's handler says nothing."""

@@ -1,0 +1,86 @@
+"""``corral worker``: a process that works at the runs of a database."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli.modules import imported
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corral.engine.queues import Limit
+
+
+@click.command("worker")
+@click.option("--db", metavar="URL", help="A file, or postgresql://user@host/name.  [default:"
+              " CORRAL_DB, else a file in corral's home]")  # fmt: skip
+@click.option(
+    "--queue",
+    "pools",
+    multiple=True,
+    metavar="NAME",
+    help="Take up the runs of this queue; repeat.  [default: default]",
+)
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes at work at once"
+              " here.  [default: no limit]")  # fmt: skip
+@click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Nodes of this agent at"
+              " once, in all workers of the queue together; repeat.")  # fmt: skip
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="At the first signal, let nodes finish so long.",
+)
+def command(
+    *,
+    db: str | None,
+    pools: tuple[str, ...],
+    concurrency: int | None,
+    limits: tuple[str, ...],
+    modules: tuple[str, ...],
+    drain: float,
+) -> int:
+    """Work at the runs of a database, with others or alone, until Ctrl-C or TERM.
+
+    The first signal lets the nodes under way finish and takes no others; a second ends at
+    once. Nothing is lost either way: another worker goes on, or this one when it is started
+    again.
+    """
+    from corral.engine import adapter, database, queues, worker
+
+    adapter.require()
+    if not all(name.strip() for name in pools):
+        raise ConfigError("a queue needs a name")
+    imported(modules)
+    gc.enable()  # it may serve for long
+    shown = database.find(db).shown
+    names = pools or (queues.DEFAULT,)
+
+    def ready(_executor: Any) -> None:
+        click.echo(f"at work on {', '.join(names)} of {shown}", err=True)
+
+    worker.serve(
+        db,
+        pools=names,
+        limits=[_limit(text) for text in limits],
+        concurrency=concurrency,
+        drain=drain,
+        on_ready=ready,
+    )
+    return 0
+
+
+def _limit(text: str) -> Limit:
+    from corral.engine.queues import Limit
+
+    name, equals, number = text.rpartition("=")
+    if not equals or not number.isdecimal():
+        raise ConfigError(f"--limit {text}: write AGENT=N, as in --limit codex-cli=2")
+    return Limit(resource=name, everywhere=int(number))

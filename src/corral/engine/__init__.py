@@ -1,0 +1,1 @@
+"""Durable and distributed runs of pipelines and batches."""

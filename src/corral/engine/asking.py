@@ -1,0 +1,72 @@
+"""Asking the database, beside the loop; and which executors live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from corral.engine import adapter, executor, queues
+from corral.engine.database import Database, spoken_of
+from corral.engine.journal import Closed, unpack
+from corral.engine.lease import open_leases
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dbos import DBOSClient
+
+T = TypeVar("T")
+
+
+async def ask(database: Database, question: Callable[[DBOSClient], T]) -> T:
+    def whole() -> T:
+        with spoken_of(database), queues.door(database) as client:
+            return question(client)
+
+    return await asyncio.to_thread(whole)
+
+
+def closed(client: DBOSClient, run: str) -> Closed | None:
+    """What the run came to; None while it has not ended. Raises ``ConfigError``. Blocking."""
+    states = adapter.listing(client, ids=[run])
+    if not states:
+        raise ConfigError(f"there is no run {run!r}")
+    if states[0].status not in adapter.ENDED:
+        return None
+    if states[0].status == "CANCELLED":
+        said = (states[0].attributes or {}).get("reason")
+        return Closed(status="cancelled", reason=str(said or "cancelled"))
+    whole = adapter.whole(client, run)
+    if whole is None or whole.output is None:
+        return Closed(status="fail", reason=f"the engine failed: {whole and whole.error}")
+    return unpack(whole.output, Closed)
+
+
+class Lives:
+    """Which executors live. A lease that is held may be held by somebody who just takes a
+    dead one's work over, and lets it go at once: so where something hangs on it (``surely``), it is
+    looked at more than once."""
+
+    def __init__(self, database: Database, *, surely: bool = False) -> None:
+        self._looks = (0.0, 0.1, 0.3, 0.6) if surely else (0.0,)
+        self._leases = open_leases(database)
+        self._known: dict[str, bool] = {}
+        here = executor.running()
+        if here is not None:
+            self._known[here.id] = True
+
+    def __call__(self, name: str | None) -> bool:
+        if not name:
+            return False
+        if name not in self._known:
+            self._known[name] = all(self._is_held(name, pause) for pause in self._looks)
+        return self._known[name]
+
+    def _is_held(self, name: str, pause: float) -> bool:
+        time.sleep(pause)
+        with self._leases.claim(name) as gone:
+            return not gone
+
+    def close(self) -> None:
+        self._leases.release()

@@ -1,0 +1,79 @@
+"""An attempt at a node, where it belongs: in this process, or in a host that outlives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.engine import crashes, host, workspaces
+from corral.engine.executor import Executor
+from corral.engine.journal import Begun, Setting, Verdict
+from corral.pipelines import attempts, handlers, work
+from corral.pipelines.desk import Desk
+from corral.pipelines.folder import RunFolder
+from corral.pipelines.graph import Node
+from corral.pipelines.orders import Visit
+from corral.pipelines.outcome import Outcome
+
+IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in", "batch.item"}
+"""Types that spend money or change the world: worth keeping alive when the worker dies. The
+rest costs less than the way to a host."""
+
+
+def judge(begun: Begun, visit: Visit, outcome: Outcome, attempt: int) -> Verdict:
+    """What follows from this attempt, by the rule for retries."""
+    node = begun.graph.nodes[visit.node]
+    match attempts.after(begun.graph, node, outcome, attempt, f"{begun.run_id}/{visit.id}"):
+        case attempts.Pause(seconds=seconds):
+            return Verdict(outcome=outcome, pause=seconds)
+        case final:
+            return Verdict(outcome=final)
+
+
+async def make(begun: Begun, visit: Visit, attempt: int, here: Executor) -> Outcome:
+    """The attempt's own outcome. Only a cancellation passes."""
+    node = begun.graph.nodes[visit.node]
+    if is_detached(begun.setting, node):
+        return await host.attempt(begun, visit, attempt, lambda: here.closing)
+    return await tied(begun, visit, attempt, await here.desks.find(begun.setting))
+
+
+async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
+    """In this process, by its own loop."""
+    folder = RunFolder(begun.setting.folder)
+    await workspaces.ready(begun.setting, begun.run_id)
+    place = folder.stage(visit.id, visit.node)
+    as_is = crashes.begin(place, begun.graph.nodes[visit.node], visit, attempt)
+    if isinstance(as_is, Outcome):
+        return as_is
+    node, visit = as_is
+    outcome = await work.attempt(
+        handlers.Work(
+            run_id=begun.run_id,
+            graph=begun.graph,
+            node=node,
+            visit=visit,
+            attempt=attempt,
+            folder=place,
+            run_folder=folder.path,
+            workspace=Path(begun.setting.workspace),
+            desk=desk,
+        )
+    )
+    if outcome.ok and begun.setting.repository:
+        await workspaces.keep(begun.setting, begun.run_id, f"corral: {begun.run_id} {visit.id}")
+    return outcome
+
+
+def is_detached(setting: Setting, node: Node) -> bool:
+    """Whether the node's attempts run in a host. ``detached`` of the node wins."""
+    said = node.attrs.get("detached")
+    if said is not None and said != "":
+        return said in (True, "true")
+    if setting.simulate or not setting.detached or node.kind not in IN_A_HOST:
+        return False
+    return _is_ours(node.kind)
+
+
+def _is_ours(kind: str) -> bool:
+    """Whether a host would find the same handler: not one that was registered by hand here."""
+    return handlers.find(kind).__module__.startswith("corral.pipelines.nodes.")

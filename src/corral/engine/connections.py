@@ -1,0 +1,73 @@
+"""Connections to the database of an engine, with what the library's own would lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+def open_engine(url: str, connections: int) -> Engine:
+    """So many at once, at most."""
+    import sqlalchemy as sa
+    from sqlalchemy import event
+
+    whole = sa.make_url(url)
+    if whole.drivername != "sqlite":
+        whole = whole.set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(
+        whole, pool_size=connections, max_overflow=0, pool_timeout=30, pool_pre_ping=True
+    )
+    if whole.drivername == "sqlite":
+        event.listen(engine, "connect", _set_up)
+        event.listen(engine, "before_cursor_execute", _begin)
+    return engine
+
+
+def _set_up(connection: Any, _record: Any) -> None:
+    """As the library would."""
+    connection.isolation_level = "IMMEDIATE"
+    connection.execute("PRAGMA busy_timeout=30000")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin(
+    connection: Any, cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool
+) -> None:
+    """What runs is counted in the same transaction in which the next is claimed. SQLite begins
+    one only with the first write, so two processes that counted at the same time would both
+    take the last place of a limited queue."""
+    if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
+        cursor.execute("BEGIN IMMEDIATE")
+
+
+def check(engine: Engine, workflow_id: str) -> None:
+    """That all there is to decode is ours: the library would run what is in a row that says
+    it is a pickle. Raises ``ConfigError``."""
+    import sqlalchemy as sa
+
+    schema = "" if engine.dialect.name == "sqlite" else "dbos."
+    with engine.connect() as opened:
+        for table in ("workflow_status", "operation_outputs", "workflow_events"):
+            found = opened.execute(
+                sa.text(
+                    f"SELECT 1 FROM {schema}{table} WHERE workflow_uuid = :id"
+                    " AND serialization <> 'portable_json' LIMIT 1"
+                ),
+                {"id": workflow_id},
+            ).first()
+            if found is not None:
+                raise ConfigError(f"what is kept of {workflow_id!r} was not written by corral")
+
+
+def is_told(engine: Engine, workflow_id: str, key: str) -> bool:
+    """Whether a message with this key was sent to it, taken up or not."""
+    import sqlalchemy as sa
+
+    schema = "" if engine.dialect.name == "sqlite" else "dbos."
+    statement = sa.text(f"SELECT 1 FROM {schema}notifications WHERE message_uuid = :id")
+    with engine.connect() as opened:
+        return opened.execute(statement, {"id": f"{key}::{workflow_id}"}).first() is not None

@@ -1,0 +1,277 @@
+"""Conditions of edges: text → what can be asked whether it holds.
+
+``clause (&& clause)*``; a clause is ``key = literal``, ``key != literal``, ``==`` likewise, or a
+bare key, which holds where its value is neither empty, zero nor false. An extension:
+``||``, ``!`` and parentheses. Values are compared as text, exactly and by case:
+``true``, ``3`` and ``"3"`` are what people write. A literal is a word, several words, or
+quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from corral.errors import PipelineInvalid
+from corral.events import Json
+from corral.pipelines.graph import Edge, Graph
+
+Look: TypeAlias = Callable[[str], Json]
+"""The value of a key; ``""`` where there is none."""
+
+DEEPEST = 64
+"""Parentheses inside each other."""
+REMEMBERED = 4096
+"""Texts whose condition is kept."""
+
+_SPACE = re.compile(r"\s*+")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
+_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
+_WORDS = re.compile(r"[^\s&|()!=\"'<>]++(?:[ \t]++[^\s&|()!=\"'<>]++)*+")
+_DECIDES = frozenset(("switch", "conditional"))
+
+
+class ConditionError(PipelineInvalid):
+    """A text that is no condition."""
+
+    code = "condition"
+
+    def __init__(self, text: str, position: int, wanted: str, hint: str | None = None) -> None:
+        self.position = position
+        """From 0, in the condition's own text."""
+        self.wanted = wanted
+        shown = f"{text[:200]}\n    {' ' * position}^" if position <= 200 else text[:200]
+        super().__init__(f"in a condition, {wanted}\n    {shown}", hint=hint)
+
+
+class Clause(NamedTuple):
+    key: str
+    literal: str | None = None
+    """None: whether the key's value is true at all."""
+    negated: bool = False
+
+
+class All(NamedTuple):
+    parts: tuple[Tree, ...]
+
+
+class Any(NamedTuple):
+    parts: tuple[Tree, ...]
+
+
+Tree: TypeAlias = Clause | All | Any
+
+
+class Condition(msgspec.Struct, frozen=True):
+    text: str
+    tree: Clause | All | Any
+
+    def holds(self, look: Look) -> bool:
+        return _holds(self.tree, look)
+
+    @property
+    def has_operator(self) -> bool:
+        """Whether it is more than a bare word, which may be meant as a mere label."""
+        match self.tree:
+            case Clause(_, None, False):
+                return False
+            case _:
+                return True
+
+
+@lru_cache(REMEMBERED)
+def compile(text: str) -> Condition:
+    """Raises ``ConditionError``. An empty text always holds."""
+    return Condition(text, _Reader(text).whole())
+
+
+def of_edge(graph: Graph, edge: Edge) -> Condition | None:
+    """What the edge asks for; None: nothing. The label counts where it reads as a condition
+    with an operator and the edge leaves a node that decides (``switch``, ``conditional``).
+    Raises ``ConditionError``."""
+    text = edge.condition
+    if text.strip():
+        return compile(text)
+    label = edge.label
+    if "=" not in label and "&&" not in label and "||" not in label and "!" not in label:
+        return None
+    source = graph.nodes.get(edge.source)
+    if source is None or source.kind not in _DECIDES:
+        return None
+    try:
+        condition = compile(label)
+    except ConditionError:
+        return None
+    return condition if condition.has_operator else None
+
+
+def look_in(context: Mapping[str, Json]) -> Look:
+    """Looks a key up as conditions and templates do: as it is, without ``context.``, then step
+    by step into objects and lists."""
+
+    def look(key: str) -> Json:
+        found = find(context, key)
+        return "" if found is None else found
+
+    return look
+
+
+def find(context: Mapping[str, Json], key: str) -> Json:
+    """The value, or None."""
+    if key in context:
+        return context[key]
+    if key.startswith("context."):
+        return find(context, key[8:])
+    head, dot, rest = key.rpartition(".")
+    tail: list[str] = []
+    while dot:
+        tail.append(rest)
+        if head in context:
+            return _inside(context[head], tail)
+        head, dot, rest = head.rpartition(".")
+    return None
+
+
+def _inside(value: Json, steps: list[str]) -> Json:
+    for step in reversed(steps):
+        match value:
+            case dict():
+                value = value.get(step)
+            case list() if step.isdecimal() and len(step) < 10 and int(step) < len(value):
+                value = value[int(step)]
+            case _:
+                return None
+    return value
+
+
+def as_text(value: Json) -> str:
+    """How a value is compared, and written into a prompt."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return ""
+        case int() | float():
+            return str(value)
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def is_true(value: Json) -> bool:
+    return bool(value) and value not in ("false", "0")
+
+
+def _holds(tree: Tree, look: Look) -> bool:
+    match tree:
+        case Clause(key, None, negated):
+            return is_true(look(key)) is not negated
+        case Clause(key, literal, negated):
+            return (as_text(look(key)) == literal) is not negated
+        case All(parts):
+            return all(_holds(part, look) for part in parts)
+        case Any(parts):
+            return any(_holds(part, look) for part in parts)
+
+
+def negated(tree: Tree) -> Tree:
+    match tree:
+        case Clause():
+            return tree._replace(negated=not tree.negated)
+        case All(parts):
+            return Any(tuple(map(negated, parts)))
+        case Any(parts):
+            return All(tuple(map(negated, parts)))
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+
+    def whole(self) -> Tree:
+        self.skip()
+        if self.at == len(self.text):
+            return All(())
+        tree = self.either()
+        if self.at < len(self.text):
+            hint = None
+            if self.text[self.at] in "<>":
+                hint = "Only = and != compare; let the node set a key to compare with."
+            raise self.error("expected &&, || or the end", hint)
+        return tree
+
+    def either(self) -> Tree:
+        parts = [self.both()]
+        while self.takes("||"):
+            parts.append(self.both())
+        return parts[0] if len(parts) == 1 else Any(tuple(parts))
+
+    def both(self) -> Tree:
+        parts = [self.clause()]
+        while self.takes("&&"):
+            parts.append(self.clause())
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def clause(self) -> Tree:
+        turned = False
+        while self.takes("!"):
+            turned = not turned
+        tree = self.inner() if self.takes("(") else self.comparison()
+        return negated(tree) if turned else tree
+
+    def inner(self) -> Tree:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.error(f"more than {DEEPEST} parentheses inside each other")
+        tree = self.either()
+        self.depth -= 1
+        if not self.takes(")"):
+            raise self.error("expected )")
+        return tree
+
+    def comparison(self) -> Clause:
+        found = _KEY.match(self.text, self.at)
+        if found is None:
+            raise self.error("expected a key", "Such as outcome, preferred_label or context.name.")
+        self.at = found.end()
+        self.skip()
+        if self.takes("!="):
+            return Clause(found[0], self.literal(), negated=True)
+        if self.takes("==") or self.takes("="):
+            return Clause(found[0], self.literal())
+        return Clause(found[0])
+
+    def literal(self) -> str:
+        quoted = _QUOTED.match(self.text, self.at)
+        if quoted is not None:
+            self.at = quoted.end()
+            self.skip()
+            return re.sub(r"\\(.)", r"\1", quoted[1] if quoted[1] is not None else quoted[2])
+        found = _WORDS.match(self.text, self.at)
+        if found is None:
+            raise self.error("expected a value", 'An empty one is written "".')
+        self.at = found.end()
+        self.skip()
+        return found[0]
+
+    def takes(self, symbol: str) -> bool:
+        if not self.text.startswith(symbol, self.at):
+            return False
+        self.at += len(symbol)
+        self.skip()
+        return True
+
+    def skip(self) -> None:
+        found = _SPACE.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+
+    def error(self, wanted: str, hint: str | None = None) -> ConditionError:
+        return ConditionError(self.text, self.at, wanted, hint)

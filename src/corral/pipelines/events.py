@@ -1,0 +1,136 @@
+"""What happens in a run of a pipeline, as events: one stream, each with the id of its node.
+
+The events of a node's own agent (``corral.events``) go on the same stream, with ``node``
+set. ``seq`` and ``ts`` are put in by whoever drives the run: a plan has no clock.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from corral import events
+from corral.events import Envelope
+from corral.pipelines.outcome import Status
+
+
+class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
+    name: str
+    goal: str = ""
+
+
+class PipelineCompleted(Envelope, frozen=True, tag="pipeline_completed"):
+    reason: str = ""
+
+
+class PipelineFailed(Envelope, frozen=True, tag="pipeline_failed"):
+    reason: str = ""
+    cancelled: bool = False
+
+
+class StepStarted(Envelope, frozen=True, tag="step_started"):
+    visit: str
+    kind: str
+
+
+class StepCompleted(Envelope, frozen=True, tag="step_completed"):
+    visit: str
+    status: Status = "success"
+    preferred_label: str = ""
+    notes: str = ""
+    attempts: int = 1
+
+
+class StepFailed(Envelope, frozen=True, tag="step_failed"):
+    visit: str
+    reason: str = ""
+    attempts: int = 1
+
+
+class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
+    visit: str
+    attempt: int
+    """The one that did not do."""
+    delay: float
+    """Seconds until the next."""
+    reason: str = ""
+
+
+class ParallelStarted(Envelope, frozen=True, tag="parallel_started"):
+    visit: str
+    branches: tuple[str, ...]
+
+
+class BranchStarted(Envelope, frozen=True, tag="parallel_branch_started"):
+    visit: str
+    branch: str
+
+
+class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
+    visit: str
+    branch: str
+    status: str
+    """Of an outcome, or ``cancelled``."""
+
+
+class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
+    visit: str
+    status: Status
+
+
+class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
+    visit: str
+    question: str
+    choices: tuple[str, ...] = ()
+
+
+class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
+    visit: str
+    answer: str
+    by: str = ""
+
+
+class InterviewTimeout(Envelope, frozen=True, tag="interview_timeout"):
+    visit: str
+
+
+class CheckpointSaved(Envelope, frozen=True, tag="checkpoint_saved"):
+    pass
+
+
+PipelineEvent = (
+    PipelineStarted
+    | PipelineCompleted
+    | PipelineFailed
+    | StepStarted
+    | StepCompleted
+    | StepFailed
+    | StepRetrying
+    | ParallelStarted
+    | BranchStarted
+    | BranchCompleted
+    | ParallelCompleted
+    | InterviewStarted
+    | InterviewCompleted
+    | InterviewTimeout
+    | CheckpointSaved
+)
+RunEvent = PipelineEvent | events.Event
+
+_encoder = msgspec.json.Encoder()
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[RunEvent]:
+    return msgspec.json.Decoder(RunEvent)
+
+
+def to_json(event: RunEvent) -> bytes:
+    """The event as one line of JSON, without the newline."""
+    return _encoder.encode(event)
+
+
+def from_json(line: bytes | str) -> RunEvent:
+    """Of a pipeline, or of an agent in it."""
+    return _decoder().decode(line)

@@ -1,0 +1,156 @@
+"""The graph of a pipeline: what was written, typed. Data; it does nothing.
+
+An attribute keeps the type it was written with; a duration stays text (``15m``) and is
+turned into seconds where it is asked for. Unknown attributes are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TypeAlias
+
+import msgspec
+
+Value: TypeAlias = str | int | float | bool
+
+SHAPES = {
+    "Mdiamond": "start",
+    "Msquare": "exit",
+    "box": "codergen",
+    "hexagon": "wait.human",
+    "diamond": "conditional",
+    "component": "parallel",
+    "tripleoctagon": "parallel.fan_in",
+    "parallelogram": "tool",
+    "house": "stack.manager_loop",
+}
+"""What a node of this shape does, where it has no ``type``."""
+ALIASES = {"fan_out": "parallel", "fan_in": "parallel.fan_in", "human": "wait.human"}
+"""Other names of a type."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: Value) -> float:
+    """Of a duration; a bare number is seconds. Raises ``ValueError``."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no duration")
+    if isinstance(value, int | float):
+        return float(value)
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is no duration: write 500ms, 30s, 15m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Node(msgspec.Struct, omit_defaults=True, gc=False):
+    id: str
+    attrs: dict[str, Value] = {}
+    classes: tuple[str, ...] = ()
+    """Of ``class`` and of the subgraphs around it."""
+    line: int = 0
+    column: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What it does: its ``type``, else what its shape stands for."""
+        kind = self.attrs.get("type")
+        if kind:
+            return ALIASES.get(str(kind), str(kind))
+        return SHAPES.get(str(self.attrs.get("shape", "box")), "codergen")
+
+    @property
+    def label(self) -> str:
+        return str(self.attrs.get("label", self.id))
+
+    def text(self, key: str, default: str = "") -> str:
+        return str(self.attrs.get(key, default))
+
+    def is_true(self, key: str) -> bool:
+        return self.attrs.get(key) in (True, "true")
+
+    def number(self, key: str, default: int) -> int:
+        return int(self.attrs.get(key, default))
+
+    def seconds(self, key: str, default: float | None = None) -> float | None:
+        value = self.attrs.get(key)
+        return default if value is None or value == "" else seconds(value)
+
+
+class Edge(msgspec.Struct, omit_defaults=True, gc=False):
+    source: str
+    target: str
+    attrs: dict[str, Value] = {}
+    line: int = 0
+    column: int = 0
+
+    @property
+    def label(self) -> str:
+        return str(self.attrs.get("label", ""))
+
+    @property
+    def condition(self) -> str:
+        return str(self.attrs.get("condition", ""))
+
+    @property
+    def weight(self) -> float:
+        return float(self.attrs.get("weight", 0))
+
+    @property
+    def restarts(self) -> bool:
+        return self.attrs.get("loop_restart") in (True, "true")
+
+
+class Graph(msgspec.Struct, omit_defaults=True, dict=True):
+    """Never changed once it is made: a transform makes another."""
+
+    name: str
+    attrs: dict[str, Value] = {}
+    nodes: dict[str, Node] = {}
+    edges: list[Edge] = []
+
+    @property
+    def goal(self) -> str:
+        return str(self.attrs.get("goal", ""))
+
+    @cached_property
+    def _out(self) -> dict[str, list[Edge]]:
+        out: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            out.setdefault(edge.source, []).append(edge)
+        return out
+
+    @cached_property
+    def _into(self) -> dict[str, list[Edge]]:
+        into: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            into.setdefault(edge.target, []).append(edge)
+        return into
+
+    def edges_from(self, node: str) -> list[Edge]:
+        return self._out.get(node, [])
+
+    def edges_to(self, node: str) -> list[Edge]:
+        return self._into.get(node, [])
+
+    @cached_property
+    def _kinds(self) -> dict[str, list[Node]]:
+        kinds: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            kinds.setdefault(node.kind, []).append(node)
+        return kinds
+
+    def of_kind(self, *kinds: str) -> Iterable[Node]:
+        """Of each kind in turn, as they are written."""
+        return (node for kind in kinds for node in self._kinds.get(kind, ()))
+
+
+def to_json(graph: Graph) -> bytes:
+    return msgspec.json.encode(graph)
+
+
+def from_json(data: bytes | str) -> Graph:
+    return msgspec.json.decode(data, type=Graph)

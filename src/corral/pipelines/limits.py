@@ -1,0 +1,41 @@
+"""What a run may not go beyond: visits of a node, money, tokens."""
+
+from __future__ import annotations
+
+from corral.errors import PipelineInvalid
+from corral.pipelines.graph import Graph
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.state import State
+
+MAX_VISITS = 50
+
+
+class Limits:
+    """Of a graph. Raises ``PipelineInvalid`` where one is no number."""
+
+    def __init__(self, graph: Graph) -> None:
+        visits = _number(graph, "max_visits")
+        self.visits = MAX_VISITS if visits is None else int(visits)
+        self._money = _number(graph, "max_budget_usd")
+        self._tokens = _number(graph, "max_tokens")
+
+    def spend(self, state: State, outcome: Outcome) -> str:
+        """Add up what a node cost; why the run cannot go on, or nothing."""
+        state.cost_usd += outcome.cost_usd or 0.0
+        state.tokens += outcome.tokens or 0
+        if self._money is not None and state.cost_usd > self._money:
+            spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_budget_usd)"
+            return f"the budget is spent: {spent}"
+        if self._tokens is not None and state.tokens > self._tokens:
+            return f"the budget is spent: {state.tokens} of {self._tokens:g} tokens (max_tokens)"
+        return ""
+
+
+def _number(graph: Graph, key: str) -> float | None:
+    given = graph.attrs.get(key)
+    if given is None or given == "":
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise PipelineInvalid(f"{key}={given} of the graph is no number") from None

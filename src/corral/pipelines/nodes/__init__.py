@@ -1,0 +1,1 @@
+"""What the kinds of nodes do: one async function each."""

@@ -1,0 +1,73 @@
+"""``codergen``: a prompt to the node's agent, or to our own agent on the node's model.
+
+Attributes: ``prompt`` (else the label), ``agent``, ``model`` or ``llm_model`` and
+``llm_provider``, ``policy`` (reads, edits, all), ``allowed_tools``, ``system_prompt``,
+``reasoning_effort``, ``max_turns``, ``max_budget_usd``, ``timeout``, ``output_schema`` (its
+value in ``<node>.output``), ``until`` (a command; ``rounds``, ``max_tokens``), ``images``,
+``attachments``, ``output_key`` (a key for the answer's text).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.events import Json
+from corral.pipelines import agent_turns, templates
+from corral.pipelines import desk as desks
+from corral.pipelines.conditions import as_text
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.shell import IN_CONTEXT
+
+RESPONSE = 200
+"""Characters of an answer in the context; the whole is in ``response.md``."""
+
+
+async def codergen(work: Work) -> Outcome:
+    """A failed run fails the node with its reason."""
+    prompt = prompt_of(work)
+    if work.desk.simulate:
+        desks.keep(work, "prompt.md", prompt)
+        return answered(work, simulated(work))
+    desk = desks.of(work)
+    ask = agent_turns.ask_of(work, desk)
+    result = await agent_turns.put(work, desk, ask, prompt)
+    outcome = agent_turns.outcome_of_result(work, ask, result)
+    if not outcome.ok:
+        if result.text:
+            desks.keep(work, "response.md", result.text)
+        return outcome
+    text = desk.eraser.clean_text(result.text)
+    final = desk.eraser.clean_text(result.final_text)
+    return answered(work, text, final, outcome)
+
+
+def prompt_of(work: Work) -> str:
+    goal = as_text(work.context.get("graph.goal")) or work.graph.goal
+    return templates.fill(work.node.text("prompt") or work.node.label, work.context, goal)
+
+
+def simulated(work: Work) -> str:
+    return f"[Simulated] Response for stage: {work.node.id}"
+
+
+def answered(
+    work: Work, text: str, final: str | None = None, outcome: Outcome | None = None
+) -> Outcome:
+    """A success, with the answer where people and later nodes find it."""
+    outcome = Outcome() if outcome is None else outcome
+    desks.keep(work, "response.md", text)
+    said = final or text
+    updates: dict[str, Json] = {"last_stage": work.node.id, "last_response": said[:RESPONSE]}
+    if key := work.node.text("output_key"):
+        updates[key] = beginning(said)
+    return msgspec.structs.replace(outcome, context_updates={**updates, **outcome.context_updates})
+
+
+def beginning(text: str, most: int = IN_CONTEXT) -> str:
+    """As much of an answer as goes into the context."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= most else raw[:most].decode("utf-8", "ignore")
+
+
+HANDLERS: dict[str, Handler] = {"codergen": codergen}

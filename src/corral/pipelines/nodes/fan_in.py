@@ -1,0 +1,95 @@
+"""``parallel.fan_in`` with a prompt: a model, or an agent that the node names, ranks the branches.
+
+The branches that did not fail are put before it, and it names the best. Whose context updates
+win is the plan's to do.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from corral.events import Json
+from corral.pipelines import agent_turns, choices
+from corral.pipelines import desk as desks
+from corral.pipelines.folder import RunFolder
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.nodes.codergen import prompt_of, simulated
+from corral.pipelines.nodes.prompt import ask_model, spent
+from corral.pipelines.outcome import Outcome, failed
+
+BEST = "parallel.fan_in.best_id"
+ANSWER = 4_000
+"""Characters of a branch's answer that the judge is shown."""
+
+
+async def fan_in(work: Work) -> Outcome:
+    branches = [each for each in _results(work) if each.get("status") not in ("fail", "cancelled")]
+    ids = [str(each["id"]) for each in branches if each.get("id")]
+    if not ids:
+        return failed("there is no branch to rank: none succeeded", retryable=False)
+    asked = f"{prompt_of(work)}\n\n{_shown(work, branches)}"
+    desks.keep(work, "prompt.md", asked)
+    if work.desk.simulate:
+        desks.keep(work, "response.md", simulated(work))
+        return Outcome(context_updates=_picked(branches, ids[0]))
+    schema: dict[str, Json] = {
+        "type": "object",
+        "properties": {"best_id": {"enum": [*ids]}, "reason": {"type": "string"}},
+        "required": ["best_id"],
+    }
+    desk = desks.of(work)
+    model = choices.model_of(work.node, desk)
+    if not work.node.text("agent") and model is not None and ":" in model:
+        generation = await ask_model(work, desk, asked, schema)
+        outcome, answer = spent(generation, {}), generation.object
+    else:
+        ask = agent_turns.ask_of(work, desk, alone=True)
+        ask.schema = schema
+        result = await agent_turns.put(work, desk, ask, asked)
+        outcome, answer = agent_turns.outcome_of_result(work, ask, result), result.output
+        if not outcome.ok:
+            return outcome
+    told = cast("dict[str, str]", answer)
+    desks.keep(work, "response.md", msgspec.json.encode(told))
+    return msgspec.structs.replace(
+        outcome,
+        context_updates=_picked(branches, told["best_id"]),
+        notes=told.get("reason", "") or outcome.notes,
+    )
+
+
+def _results(work: Work) -> list[dict[str, Json]]:
+    results = work.context.get("parallel.results")
+    if not isinstance(results, list):
+        return []
+    return [each for each in results if isinstance(each, dict)]
+
+
+def _picked(branches: list[dict[str, Json]], best: str) -> dict[str, Json]:
+    status = next((each.get("status") for each in branches if each.get("id") == best), "success")
+    return {BEST: best, "parallel.fan_in.best_outcome": status}
+
+
+def _shown(work: Work, branches: list[dict[str, Json]]) -> str:
+    """The branches for a judge: with the whole of their last answers, where these are at hand."""
+    told = ["The branches to choose from; answer with the id of the best:"]
+    for branch in branches:
+        said = _answer(work, str(branch.get("last_visit", ""))) or branch.get("last_response", "")
+        told.append(f"## {branch['id']}\n\nstatus: {branch.get('status')}\n\n{said}")
+    return "\n\n".join(told)
+
+
+def _answer(work: Work, visit: str) -> str:
+    if not visit:
+        return ""
+    place = RunFolder(work.run_folder).place(visit)
+    try:
+        with open(place / "response.md", encoding="utf-8") as file:
+            return file.read(ANSWER)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+HANDLERS: dict[str, Handler] = {"parallel.fan_in": fan_in}

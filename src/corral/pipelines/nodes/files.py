@@ -1,0 +1,121 @@
+"""``read_file`` and ``write_file``: files of the workspace, and of nowhere else.
+
+A path is resolved, links included, and refused where it leads out of the workspace; see
+``builtin.tools.workspace`` for what is promised. Git's own folder is not written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from corral.builtin.tools.workspace import ToolError, Workspace
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.pipelines.conditions import as_text
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.nodes.data import value_of
+from corral.pipelines.outcome import Outcome, failed
+
+LARGEST = 512 * 1024
+"""Bytes of a file that goes into the context."""
+
+
+async def read_file(work: Work) -> Outcome:
+    """``path`` into ``key`` (``<node>.output`` unless told). ``format=json`` parses it;
+    ``default`` stands for a file that does not exist."""
+    node = work.node
+    workspace, whole = _place(work, write=False)
+    key = node.text("key") or f"{node.id}.output"
+    try:
+        with workspace.folder(whole.parent) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(whole.name, flags, dir_fd=folder)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return failed(f"{node.id}: {_shown(work)} is no file", retryable=False)
+            raw = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        if "default" in node.attrs:
+            return Outcome(context_updates={key: value_of(work, node.attrs["default"])})
+        return failed(f"{node.id}: there is no file {_shown(work)}")
+    except OSError as error:
+        return failed(f"{node.id}: {_shown(work)} cannot be read: {error.strerror}")
+    if len(raw) > LARGEST:
+        return failed(
+            f"{node.id}: {_shown(work)} has over {LARGEST:,} bytes: too large for the context",
+            retryable=False,
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+        value: Json = msgspec.json.decode(text) if node.text("format") == "json" else text
+    except UnicodeDecodeError:
+        return failed(f"{node.id}: {_shown(work)} is not UTF-8", retryable=False)
+    except msgspec.DecodeError as error:
+        return failed(f"{node.id}: {_shown(work)} is no JSON: {error}", retryable=False)
+    return Outcome(context_updates={key: value})
+
+
+async def write_file(work: Work) -> Outcome:
+    """``content`` (or the value of ``source``) into ``path``: whole or not at all, or at its end
+    with ``append=true``. Folders on the way are made."""
+    node = work.node
+    if "content" in node.attrs:
+        content = as_text(value_of(work, node.attrs["content"]))
+    elif source := node.text("source"):
+        content = as_text(value_of(work, f"{{{{{source}}}}}"))
+    else:
+        raise ConfigError(f"the write_file node {node.id} has neither content nor source")
+    workspace, whole = _place(work, write=True)
+    raw = content.encode("utf-8", "replace")
+    try:
+        with workspace.folder(whole.parent, write=True, create=True) as folder:
+            if node.is_true("append"):
+                _appended(whole.name, raw, folder)
+            else:
+                _replaced(whole.name, raw, folder)
+    except OSError as error:
+        return failed(f"{node.id}: {_shown(work)} cannot be written: {error.strerror}")
+    return Outcome(context_updates={f"{node.id}.path": workspace.name(whole)})
+
+
+def _appended(name: str, raw: bytes, folder: int) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "ab") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "it is no file")
+        file.write(raw)
+
+
+def _replaced(name: str, raw: bytes, folder: int) -> None:
+    draft = f".{name[:100]}.{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, 0o666, dir_fd=folder), "wb") as file:
+            file.write(raw)
+        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def _shown(work: Work) -> str:
+    return as_text(value_of(work, work.node.text("path")))
+
+
+def _place(work: Work, *, write: bool) -> tuple[Workspace, Path]:
+    if not work.node.text("path"):
+        raise ConfigError(f"the {work.node.kind} node {work.node.id} has no path")
+    workspace = Workspace(work.workspace)
+    try:
+        return workspace, workspace.resolve(_shown(work), write=write)
+    except ToolError as error:
+        raise ConfigError(f"{work.node.id}: {error}") from error
+
+
+HANDLERS: dict[str, Handler] = {"read_file": read_file, "write_file": write_file}

@@ -1,0 +1,117 @@
+"""``batch.item``: one task of a batch, whose result is whole: nobody reads its folder for it.
+
+The node has the prompt's template, and what all the tasks share: ``agent``, ``model``,
+``timeout``, ``output_schema``, ``worktree`` (a commit; the repository is around the workspace).
+The context holds the task's own fields, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.events import Json
+from corral.io import worktrees
+from corral.io.worktrees import Tree
+from corral.pipelines import agent_turns, templates
+from corral.pipelines import desk as desks
+from corral.pipelines.failures import outcome_of
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.outcome import Outcome
+from corral.result import Result
+
+LONGEST = 400_000
+"""Characters of an answer in its result; the whole is in ``response.md``."""
+UPDATE = "item"
+"""The key of the outcome's updates that holds the result."""
+
+
+async def item(work: Work) -> Outcome:
+    """A failed run fails the task, with its code and what it said."""
+    began = time.monotonic()
+    prompt = templates.fill(work.node.text("prompt"), work.context)
+    # Its fields are in the prompt already: they must not be told a second time, before it.
+    work = dataclasses.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
+    told: dict[str, Json] = {}
+    try:
+        if work.desk.simulate:
+            desks.keep(work, "prompt.md", prompt)
+            desks.keep(work, "response.md", prompt)
+            told["text"] = f"[Simulated] {prompt}"[:LONGEST]
+            outcome = Outcome()
+        else:
+            outcome, told = await _asked(work, prompt)
+    except CorralError as error:
+        outcome = outcome_of(error)
+        told["code"] = error.code
+    told["seconds"] = round(time.monotonic() - began, 3)
+    return msgspec.structs.replace(outcome, context_updates={UPDATE: told})
+
+
+async def _asked(work: Work, prompt: str) -> tuple[Outcome, dict[str, Json]]:
+    desk = desks.of(work)
+    commit = work.node.text("worktree")
+    async with _place(work, commit) as (place, tree):
+        work = dataclasses.replace(work, workspace=place)
+        ask = agent_turns.ask_of(work, desk)
+        result = await agent_turns.put(work, desk, ask, prompt)
+        outcome = agent_turns.outcome_of_result(work, ask, result)
+        told = _told(result, outcome)
+        if result.text:
+            desks.keep(work, "response.md", result.text)
+        if tree is not None and outcome.ok:
+            told |= await _kept(work, tree)
+        return outcome, told
+
+
+def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
+    said = result.text
+    files: list[Json] = [file.path for file in result.files]
+    denied: list[Json] = [*sorted({refusal.name for refusal in result.denied})]
+    told: dict[str, Json] = {
+        "text": said[:LONGEST],
+        "output": result.output,
+        "code": result.error.code if result.error else "" if outcome.ok else result.status,
+        "files": files,
+        "denied": denied,
+        "agent": result.agent,
+        "model": result.model,
+        "cut": len(said) > LONGEST,
+    }
+    return {key: value for key, value in told.items() if value not in (None, "", [], False)}
+
+
+@asynccontextmanager
+async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | None]]:
+    """Where it works: the workspace, or the same folder in a worktree of its own."""
+    if not commit:
+        yield work.workspace, None
+        return
+    root = Path(work.node.text("repository"))
+    tree = await worktrees.make(root, commit, work.folder / "tree")
+    try:
+        yield tree.place / work.workspace.relative_to(root), tree
+    finally:
+        await asyncio.shield(worktrees.remove(tree))
+
+
+async def _kept(work: Work, tree: Tree) -> dict[str, Json]:
+    branch = worktrees.branch_of(work.node.text("batch"), work.visit.id)
+    change = await worktrees.keep(tree, branch, f"{work.node.text('batch')}: {work.visit.id}")
+    if change is None:
+        return {}
+    told: dict[str, Json] = {"branch": change.branch, "commit": change.commit}
+    told["files"] = list(change.files)
+    if work.node.is_true("patch"):
+        told["patch"] = change.patch
+    return told
+
+
+HANDLERS: dict[str, Handler] = {"batch.item": item}

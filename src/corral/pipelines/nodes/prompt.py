@@ -1,0 +1,74 @@
+"""``prompt``: one call of a model, no tools. ``prompt``, ``model``, ``system_prompt``,
+``reasoning_effort``, ``temperature``, ``max_tokens``, ``output_schema``, ``timeout``. The answer
+is in ``<node>.output``: as text, or as a value of the schema."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.inference.doors import generate
+from corral.inference.objects import generate_object
+from corral.inference.results import Generation
+from corral.models.registry import EXAMPLE
+from corral.pipelines import choices
+from corral.pipelines import desk as desks
+from corral.pipelines.desk import Desk
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, simulated
+from corral.pipelines.outcome import Outcome
+
+TIMEOUT = 600.0
+"""Seconds, where the node has none."""
+
+
+async def prompt(work: Work) -> Outcome:
+    text = prompt_of(work)
+    desks.keep(work, "prompt.md", text)
+    output = f"{work.node.id}.output"
+    if work.desk.simulate:
+        said = simulated(work)
+        return answered(work, said, outcome=Outcome(context_updates={output: said}))
+    desk = desks.of(work)
+    schema = choices.schema_of(work)
+    generation = await ask_model(work, desk, text, schema)
+    said = desk.eraser.clean_text(generation.text)
+    value: Json = beginning(said) if schema is None else cast("Json", generation.object)
+    return answered(work, said, outcome=spent(generation, {output: value}))
+
+
+async def ask_model(
+    work: Work, desk: Desk, text: str, schema: dict[str, Json] | None
+) -> Generation:
+    """One answer of the node's model. Raises ``CorralError``."""
+    node = work.node
+    model = choices.model_of(node, desk)
+    if model is None:
+        raise ConfigError(f"{node.id} names no model", hint=f"As in model={EXAMPLE!r}.")
+    options: dict[str, Any] = {
+        "client": desk.client(),
+        "timeout": node.seconds("timeout") or TIMEOUT,
+        "system": node.text("system_prompt") or None,
+        "reasoning_effort": node.text("reasoning_effort") or None,
+    }
+    if "max_tokens" in node.attrs:
+        options["max_tokens"] = choices.number_of(node, "max_tokens", int)
+    if "temperature" in node.attrs:
+        options["temperature"] = choices.number_of(node, "temperature", float)
+    if schema is None:
+        return await generate(model, text, **options)
+    return await generate_object(model, schema, text, **options)
+
+
+def spent(generation: Generation, updates: dict[str, Json]) -> Outcome:
+    return msgspec.structs.replace(
+        Outcome(context_updates=updates),
+        cost_usd=generation.cost.usd,
+        tokens=generation.usage.total,
+    )
+
+
+HANDLERS: dict[str, Handler] = {"prompt": prompt}

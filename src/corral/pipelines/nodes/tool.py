@@ -1,0 +1,59 @@
+"""``tool``: a shell command. ``tool_command``, ``timeout``; see ``pipelines.shell`` for holes."""
+
+from __future__ import annotations
+
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.pipelines import desk as desks
+from corral.pipelines.conditions import as_text
+from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.shell import Ran, command_of, run_command, shortened, stage_env
+
+TIMEOUT = 3600.0
+"""Seconds, where the node has none."""
+TAIL = 2_000
+"""Characters of stderr in the reason."""
+
+
+async def tool(work: Work) -> Outcome:
+    """Success where the command exits with 0; its stdout in ``tool_output.txt``, and the last
+    32 KiB of it as ``tool.output`` in the context."""
+    node = work.node
+    text = node.text("tool_command") or node.text("command")
+    if not text.strip():
+        raise ConfigError(f"the tool node {node.id} has no tool_command")
+    desk = desks.of(work)
+    command, holes = command_of(text, work.context)
+    timeout = node.seconds("timeout") or TIMEOUT
+    goal = as_text(work.context.get("graph.goal")) or work.graph.goal
+    ran = await run_command(
+        command,
+        cwd=work.workspace,
+        env={"goal": goal, **desk.command_env, **holes, **stage_env(work)},
+        pass_env=desk.pass_env,
+        timeout=timeout,
+    )
+    out = desk.eraser.clean(ran.stdout)
+    desks.keep(work, "tool_output.txt", out)
+    said = shortened(out.decode("utf-8", "replace"))
+    updates: dict[str, Json] = {"tool.output": said, "tool.exit_code": ran.code}
+    if key := node.text("output_key"):
+        updates[key] = said
+    if ran.ok:
+        return Outcome(context_updates=updates)
+    return Outcome(
+        status="fail", failure_reason=reason(text, ran, timeout), context_updates=updates
+    )
+
+
+def reason(text: str, ran: Ran, timeout: float) -> str:
+    """Why a command failed, with the end of what it said."""
+    how = f"exited with {ran.code}" if ran.code is not None else "was killed by a signal"
+    if ran.late:
+        how = f"did not end within {timeout:g}s"
+    said = (ran.stderr.strip() or ran.stdout.decode("utf-8", "replace").strip())[-TAIL:]
+    return f"`{text}` {how}" + (f": {said}" if said else "")
+
+
+HANDLERS: dict[str, Handler] = {"tool": tool}

@@ -1,0 +1,84 @@
+"""Before a run spends anything: each node's agent is there, its key is set, its policy holds.
+
+What a node can only know when it runs (a hole in the name of its model) is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from corral import agents
+from corral.errors import CorralError
+from corral.events import Json
+from corral.pipelines import agent_turns, choices
+from corral.pipelines.desk import Desk
+from corral.pipelines.graph import Graph, Node
+from corral.pipelines.handlers import Work
+from corral.pipelines.orders import Visit
+
+ASKS_AGENT = "codergen"
+ASKS_MODEL = "prompt"
+
+
+def check(graph: Graph, desk: Desk, workspace: Path, values: Mapping[str, Json]) -> None:
+    """Raises what the node would fail with, and names the node. Nothing is started; a desk that
+    simulates needs nothing."""
+    if desk.simulate:
+        return
+    seen: set[bytes] = set()
+    for node in graph.of_kind(ASKS_AGENT, ASKS_MODEL):
+        if any("{{" in str(value) for value in _settings(node)):
+            continue
+        work = Work(
+            run_id="",
+            graph=graph,
+            node=node,
+            visit=Visit(id="", node=node.id, number=0, context=dict(values)),
+            attempt=0,
+            folder=workspace,
+            run_folder=workspace,
+            workspace=workspace,
+            desk=desk,
+        )
+        try:
+            _check(work, desk, seen)
+        except CorralError as error:
+            if not error.message.startswith(f"{node.id}:"):
+                error.message = f"node {node.id!r}: {error.message}"
+            raise
+
+
+def _settings(node: Node) -> Iterator[object]:
+    keys = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
+    return (node.attrs.get(key, "") for key in keys)
+
+
+def _check(work: Work, desk: Desk, seen: set[bytes]) -> None:
+    if work.node.kind == ASKS_MODEL:
+        choices.schema_of(work)
+        _key(choices.model_of(work.node, desk), desk)
+        return
+    from corral.sessions.prepare import prepare
+
+    ask = agent_turns.ask_of(work, desk)
+    kept = msgspec.json.encode([ask.agent, ask.options], enc_hook=str, order="sorted")
+    if kept in seen:
+        return
+    seen.add(kept)
+    prepared = prepare(ask.agent, ask.options)
+    if prepared.agent.driver is not None:
+        model = prepared.run.model or ask.agent
+        _key(model, desk)
+
+
+def _key(model: str | None, desk: Desk) -> None:
+    """Raises ``MissingKey``."""
+    from corral.io import keys
+    from corral.models import registry
+
+    if model is not None and agents.names_a_model(model):
+        keys.access(registry.split(model)[0], {**os.environ, **desk.env})

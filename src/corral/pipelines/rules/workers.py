@@ -1,0 +1,110 @@
+"""Rules about who does the work: node types, agents, models, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from corral import agents
+from corral.errors import ConfigError, UnknownProvider
+from corral.io import config
+from corral.models import catalogue, registry
+from corral.pipelines import handlers
+from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node
+from corral.pipelines.linting import Finding, warning
+from corral.pipelines.rules.near import MOST, Nearest
+
+ASKED = ("codergen", "prompt")
+"""Kinds that put a prompt to an agent or a model."""
+
+
+def type_known(graph: Graph) -> Iterator[Finding]:
+    known = {*SHAPES.values(), *ALIASES, *handlers.BUILT_IN, *handlers.OF_THE_PLAN}
+    nearest, shapes = Nearest(()), Nearest(SHAPES)
+    for node in graph.nodes.values():
+        kind = str(node.attrs.get("type", ""))
+        if kind:
+            if kind not in known and not nearest:  # looks through what is installed
+                known |= set(handlers.known())
+                nearest = Nearest(sorted(known))
+            if kind not in known:
+                message = f"no node type is called {kind!r}"
+                yield warning("type_known", message, node=node, fix=nearest.fix(kind))
+        elif (shape := str(node.attrs.get("shape", "box"))) not in SHAPES:
+            message = f"the shape {shape!r} of {node.id} means nothing: it runs as codergen"
+            yield warning("type_known", message, node=node, fix=shapes.fix(shape))
+
+
+def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
+    for node in graph.of_kind(*ASKED):
+        if not node.attrs.get("prompt") and not node.attrs.get("label"):
+            yield warning(
+                "prompt_on_llm_nodes",
+                f"{node.id} has no prompt: all that is said is {node.id!r}",
+                node=node,
+                fix=f'Write {node.id} [prompt="…"].',
+            )
+
+
+def agent_known(graph: Graph) -> Iterator[Finding]:
+    judged: dict[str, ConfigError | None] = {}
+    for node in graph.nodes.values():
+        name = str(node.attrs.get("agent", ""))
+        if not name or "{{" in name:
+            continue
+        if name not in judged:
+            judged[name] = _unknown_agent(name) if len(judged) < MOST else None
+        if found := judged[name]:
+            message = f"{found.message}, as {node.id} has it"
+            yield warning("agent_known", message, node=node, fix=found.hint)
+
+
+def _unknown_agent(name: str) -> ConfigError | None:
+    try:
+        config.find_agent(name)
+    except ConfigError as found:
+        return found
+    return None
+
+
+def model_known(graph: Graph) -> Iterator[Finding]:
+    judged: dict[tuple[str, bool], tuple[str, str | None] | None] = {}
+    for node in graph.nodes.values():
+        name = model_of(node)
+        if not name or "{{" in name:
+            continue
+        asked = name, "agent" in node.attrs
+        if asked not in judged:
+            judged[asked] = _unknown_model(*asked) if len(judged) < MOST else None
+        if found := judged[asked]:
+            yield warning("model_known", f"{node.id}: {found[0]}", node=node, fix=found[1])
+
+
+def model_of(node: Node) -> str:
+    """The model that a node names, with its vendor where that is said apart."""
+    name = node.text("model") or node.text("llm_model")
+    vendor = node.text("llm_provider")
+    return f"{vendor}:{name}" if vendor and name and ":" not in name else name
+
+
+def _unknown_model(name: str, has_agent: bool) -> tuple[str, str | None] | None:
+    """A name without a vendor is the agent's own affair; a vendor that lists no models here
+    cannot be asked."""
+    vendor, colon, _ = name.partition(":")
+    if not colon:
+        known = [entry.id for entry in catalogue.every() if entry.id.partition(":")[2] == name]
+        if has_agent or not known:
+            return None
+        return f"{name} goes to {agents.DEFAULT_AGENT} as it is", f"Write {known[0]} for the model."
+    try:
+        provider = registry.find(vendor)
+    except UnknownProvider as found:
+        return found.message, found.hint
+    if catalogue.lookup(f"{provider.name}:{name.partition(':')[2]}"):
+        return None
+    listed = [entry.id for entry in catalogue.every() if entry.id.startswith(f"{provider.name}:")]
+    if not listed:
+        return None
+    near = get_close_matches(f"{provider.name}:{name.partition(':')[2]}", listed, 1, 0.6)
+    fix = f"Did you mean {near[0]}?" if near else None
+    return f"{name} is in no list of ours; it may be new", fix

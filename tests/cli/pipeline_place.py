@@ -1,0 +1,63 @@
+"""The command ``corral pipeline`` as a program, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TINY = """digraph tiny {
+    start [shape=Mdiamond]
+    a [prompt="go"]
+    done [shape=Msquare]
+    start -> a -> done
+}"""
+GATE = """digraph gate {
+    start [shape=Mdiamond]
+    ask [shape=hexagon, label="Ship it?"]
+    ship [shape=parallelogram, tool_command="echo shipped"]
+    keep [shape=parallelogram, tool_command="echo kept"]
+    done [shape=Msquare]
+    start -> ask
+    ask -> ship [label="[Y] Yes"]
+    ask -> keep [label="[N] No"]
+    ship -> done
+    keep -> done
+}"""
+
+
+def corral(
+    *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """``corral`` with these words; without a terminal."""
+    return subprocess.run(
+        [CORRAL, *words],
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def pipeline(
+    *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    return corral("pipeline", *words, cwd=cwd, stdin=stdin, env=env, timeout=timeout)
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What it wrote with ``--json``, a line each."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def put(folder: Path, text: str, name: str = "p.dot") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return name

@@ -1,0 +1,270 @@
+"""``corral batch`` as a program: what it prints, its exit codes, killed, interrupted, taken up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.batch_place import MODEL, Model, results_of
+from pipeline_place import CORRAL, corral
+
+from corral.testing import ModelServer, Turn, fail
+
+
+@pytest.fixture
+def model(model_server: ModelServer, request: pytest.FixtureRequest) -> Model:
+    return Model(model_server, request.node.nodeid)
+
+
+def put(folder: Path, count: int, name: str = "tasks.jsonl") -> str:
+    lines = (json.dumps({"n": number}) for number in range(1, count + 1))
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return name
+
+
+def batch(
+    *words: str, cwd: Path, model: Model | None = None, timeout: float = 100
+) -> subprocess.CompletedProcess[str]:
+    env = model.env if model is not None else {}
+    more = ("--model", MODEL) if model is not None else ()
+    return corral("batch", *words, *more, cwd=cwd, env=env, timeout=timeout)
+
+
+def lines_of(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def eventually(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    ends = time.monotonic() + 90
+    while lines_of(path) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < ends, f"{path} never had {count} lines"
+        time.sleep(0.01)
+
+
+def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [CORRAL, "batch", *words],
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_results_on_stdout_and_a_report_for_people(workspace: Path, model: Model) -> None:
+    tasks = put(workspace, 3)
+    model.special = lambda task, _request: fail(400, "no such luck") if task == "2" else None
+    done = batch(tasks, "-p", "task {{n}}", "--no-durable", cwd=workspace, model=model)
+    assert done.returncode == 1, done.stderr
+    found = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert found["1"]["text"] == "did 1"
+    assert found["2"]["error"]["code"] == "invalid_request"
+    assert "✗ 2:" in done.stderr
+    assert "2 of 3 done · 1 failed" in done.stderr
+    assert "invalid_request × 1 (2)" in done.stderr
+    assert "--retry-failed" in done.stderr
+
+
+def test_the_report_as_json_and_a_quiet_one(workspace: Path) -> None:
+    tasks = put(workspace, 3)
+    words = (tasks, "-p", "task {{n}}", "--simulate", "--no-durable", "-o", "r.jsonl")
+    done = batch(*words, "--json", "--quiet", cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["type"] == "report"
+    assert (report["total"], report["succeeded"], report["left"]) == (3, 3, 0)
+    assert set(results_of(workspace / "r.jsonl")) == {"1", "2", "3"}
+
+
+def test_prompt_and_schema_from_files(workspace: Path, model: Model) -> None:
+    (workspace / "p.md").write_text("task {{n}}\n")
+    (workspace / "s.json").write_text('{"type": "object", "required": ["a"]}')
+    model.special = lambda task, _request: Turn(text='{"a": 1}' if task == "1" else "never")
+    done = batch(
+        put(workspace, 2), "-p", "@p.md", "--schema", "s.json", "--no-durable", "-o", "r.jsonl",
+        cwd=workspace, model=model,
+    )  # fmt: skip
+    assert done.returncode == 1
+    found = results_of(workspace / "r.jsonl")
+    assert found["1"]["output"] == {"a": 1}
+    assert found["2"]["error"]["code"] == "schema_not_met"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("gone.jsonl",), "No such file"),
+        (("bad.jsonl",), "bad.jsonl line 2 is no JSON"),
+        (("empty.jsonl",), "holds no tasks"),
+        (("t.jsonl", "-p", "{{x}}"), "task '1' has no field 'x'"),
+        (("t.jsonl", "-p", "@gone.md"), "gone.md"),
+        (("t.jsonl", "-p", "{{n}}", "--schema", "bad.jsonl"), "is no JSON"),
+        (("t.jsonl", "-p", "{{n}}", "-o", "no/such/r.jsonl"), "results cannot be written"),
+        (("t.jsonl", "-p", "{{n}}", "-o", "notes.txt"), "is no result of a batch"),
+        (("t.jsonl", "-p", "{{n}}", "--no-durable", "--queue", "q"), "both given"),
+        (("t.jsonl", "-p", "{{n}}", "--agent", "nobody-cli"), "nobody-cli"),
+        (("t.jsonl", "-p", "{{n}}", "--concurrency", "0"), "concurrency"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_begun(
+    workspace: Path, words: tuple[str, ...], said: str
+) -> None:
+    put(workspace, 2, "t.jsonl")
+    (workspace / "bad.jsonl").write_text('"a"\n{"n": \n')
+    (workspace / "empty.jsonl").touch()
+    (workspace / "notes.txt").write_text("mine\n")
+    simulated = () if "--agent" in words else ("--simulate",)
+    done = batch(*words, *simulated, cwd=workspace)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert (workspace / "notes.txt").read_text() == "mine\n"
+    assert not (Path(os.environ["CORRAL_HOME"]) / "batches").exists()
+
+
+def test_killed_and_given_again_no_task_is_asked_twice(workspace: Path, model: Model) -> None:
+    """Its agents are in a process of their own, and are found there again."""
+    count = 12
+    words = (put(workspace, count), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "3")
+    model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
+    output = workspace / "r.jsonl"
+    for lines in (1, 5):
+        process = start(*words, "--model", MODEL, cwd=workspace, env=model.env)
+        try:
+            eventually(output, lines, process)
+        finally:
+            process.kill()
+            process.communicate(timeout=30)
+    done = batch(*words, cwd=workspace, model=model)
+    assert done.returncode == 0, done.stderr
+    found = results_of(output)
+    assert {key: line["text"] for key, line in found.items()} == {
+        str(n): f"did {n}" for n in range(1, count + 1)
+    }
+    assert model.asked == {str(n): 1 for n in range(1, count + 1)}
+    assert "of them earlier" in done.stderr
+
+
+def test_interrupted_it_says_how_to_go_on(workspace: Path, model: Model) -> None:
+    words = (put(workspace, 8), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
+    model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
+    process = start(*words, cwd=workspace, env=model.env)
+    try:
+        eventually(workspace / "r.jsonl", 2, process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "of 8 done; what is under way ends in the background" in said
+    assert "give the same command again" in said
+    assert said.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
+    assert batch(*words, cwd=workspace, model=model).returncode == 0
+    assert len(results_of(workspace / "r.jsonl")) == 8
+    assert model.asked.total() == 8
+
+
+def test_two_at_the_same_file_do_not_mix(workspace: Path, model: Model) -> None:
+    words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
+    model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.5)
+    process = start(*words, "--no-durable", cwd=workspace, env=model.env)
+    try:
+        eventually(workspace / "r.jsonl", 1, process)
+        second = batch(*words, "--no-durable", cwd=workspace, model=model)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert second.returncode == 2
+    assert "another process is writing to r.jsonl" in second.stderr
+    assert process.returncode == 0, said
+    assert len(results_of(workspace / "r.jsonl")) == 4
+
+
+def test_a_spent_budget_has_an_exit_code_of_its_own(workspace: Path, model: Model) -> None:
+    model.special = lambda task, _request: Turn(text="x", usage={"input": 1_000_000, "output": 0})
+    words = (put(workspace, 5), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
+    done = batch(*words, "--max-budget-usd", "0.5", cwd=workspace, model=model)
+    assert done.returncode == 8, done.stderr
+    assert "the budget is spent" in done.stderr
+    assert batch(*words, cwd=workspace, model=model).returncode == 0
+    assert model.asked.total() == 5
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "count", [2000, pytest.param(10_000, marks=pytest.mark.slow)], ids=["2000", "10000"]
+)
+def test_thousands_of_tasks_killed_on_the_way(workspace: Path, count: int) -> None:
+    words = (put(workspace, count), "-p", "task {{n}}", "--simulate", "-o", "r.jsonl", "-n", "64")
+    process = start(*words, cwd=workspace, env={})
+    try:
+        eventually(workspace / "r.jsonl", count // 3, process)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    done = batch(*words, "--json", cwd=workspace, timeout=500)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["succeeded"], report["failed"]) == (count, 0)
+    assert report["earlier"] >= count // 3
+    assert len(results_of(workspace / "r.jsonl")) == count
+
+
+def test_the_example_of_the_docs_runs(workspace: Path, model: Model) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=workspace,
+        env={**os.environ, **model.env},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "README.md success" in done.stdout
+    assert set(results_of(workspace / "results.jsonl")) == {"README.md", "LICENSE"}
+
+
+def test_every_option_of_the_command_is_in_the_docs() -> None:
+    from corral.cli.batch import command
+
+    page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
+    known = {"agent", "model", "timeout", "max_turns", "system_prompt", "program", "env", "quiet"}
+    known |= {"yolo", "allow_tool", "deny_tool"}  # as of corral run
+    names = [each for each in command.params if each.name not in known and each.name != "tasks"]
+    missing = [each.opts for each in names if not any(opt in page for opt in each.opts)]
+    assert missing == []
+
+
+def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
+    from corral.cli.batch_progress import Progress
+    from corral.engine.batch_results import BatchError, BatchResult, Tally
+
+    tally = Tally("b", 10)
+    progress = Progress(enabled=True, live=False)
+    assert progress.line() == "starting"
+    tally.add(BatchResult(id="0", status="success", cost_usd=0.5), earlier=True)
+    for number in range(1, 4):
+        error = BatchError(code="x", message="no") if number == 3 else None
+        status = "failed" if error else "success"
+        result = BatchResult(id=str(number), status=status, error=error, cost_usd=0.25)
+        tally.add(result)
+        progress.show(result, tally.report(seconds=1))
+    parts = progress.line().split(" · ")
+    assert parts[:2] == ["4/10", "1 failed"]
+    assert parts[2].endswith(("/s", "/min"))
+    assert parts[3].endswith(" left")
+    assert parts[4] == "$1.2500"
+    assert progress.share == 0.4

@@ -1,0 +1,333 @@
+"""Durable runs from the command line: killed, interrupted, answered later, forked, shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.pipeline_place import CORRAL, GATE, TINY, corral, lines_of, pipeline, put
+
+STEPS = """digraph steps {
+    start [shape=Mdiamond]
+    one [shape=parallelogram, tool_command="echo one >> done.txt"]
+    two [shape=parallelogram, tool_command="echo two >> done.txt; touch at-two
+        until test -e go; do sleep 0.1; done"]
+    three [shape=parallelogram, tool_command="echo three >> done.txt"]
+    done [shape=Msquare]
+    start -> one -> two -> three -> done
+}"""
+
+
+def shown(name: str, cwd: Path) -> dict[str, Any]:
+    done = pipeline("show", name, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def newest(cwd: Path) -> str:
+    done = pipeline("runs", "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)[0]["id"])
+
+
+def appears(path: Path) -> None:
+    ends = time.monotonic() + 100
+    while not path.exists():
+        assert time.monotonic() < ends, f"{path} never came"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def started(workspace: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes of a test, which end with it."""
+    begun: list[subprocess.Popen[str]] = []
+    yield begun
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+def start(begun: list[subprocess.Popen[str]], *words: str, cwd: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [CORRAL, *words],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    begun.append(process)
+    return process
+
+
+def test_a_run_is_kept_listed_and_shown(workspace: Path) -> None:
+    assert pipeline("runs", cwd=workspace).returncode == 0  # of a database that is not there yet
+    done = pipeline("run", put(workspace, TINY), "--simulate", "--goal", "Shine", cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, "[Simulated] Response for stage: a\n"), done.stderr
+    assert "✓ a" in done.stderr
+    name = newest(workspace)
+    assert name in pipeline("runs", cwd=workspace).stdout
+    found = shown(name, workspace)
+    assert found["status"] == "success"
+    folder = Path(found["folder"])
+    assert found["outcomes"]["a"] == {"status": "success"}
+    assert (folder / "a" / "response.md").read_text().startswith("[Simulated]")
+    told = pipeline("show", name, cwd=workspace).stdout
+    assert "Shine" in told
+    assert str(folder) in told
+
+
+def test_events_of_a_durable_run_as_lines_with_the_result_at_last(workspace: Path) -> None:
+    done = pipeline("run", put(workspace, TINY), "--simulate", "--json", cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = lines_of(done)
+    assert [line["type"] for line in (lines[0], lines[-2], lines[-1])] == [
+        "pipeline_started",
+        "pipeline_completed",
+        "result",
+    ]
+    assert [line["node"] for line in lines if line["type"] == "step_completed"] == [
+        "start",
+        "a",
+        "done",
+    ]
+
+
+def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: Path) -> None:
+    done = pipeline("run", put(workspace, GATE), "--db", "mine.db", cwd=workspace)
+    assert done.returncode == 10, done.stderr
+    line = next(line for line in done.stderr.splitlines() if "# No" in line)
+    words = line.partition("#")[0].split()[1:]
+    name = words[words.index("answer") + 1]
+
+    wrong = pipeline("answer", name, "perhaps", "--db", "mine.db", cwd=workspace)
+    assert wrong.returncode == 2
+    assert "Y (Yes), N (No)" in wrong.stderr
+    assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 10
+
+    answered = corral(*words, "--text", "too early", cwd=workspace)
+    assert answered.returncode == 0, answered.stderr
+    assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
+    done = pipeline("resume", name, "--db", "mine.db", "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    result = lines_of(done)[-1]
+    assert result["completed"] == ["start", "ask", "keep", "done"]
+    assert result["context"]["human.gate.text"] == "too early"
+
+    late = pipeline("answer", name, "Y", "--db", "mine.db", cwd=workspace)
+    assert late.returncode == 2
+    assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
+
+
+def test_what_a_pipeline_within_asks_is_answered_at_the_whole(workspace: Path) -> None:
+    put(workspace, GATE, "child.dot")
+    text = TINY.replace('prompt="go"', 'type=include, dotfile="child.dot"')
+    done = pipeline("run", put(workspace, text), cwd=workspace)
+    assert done.returncode == 10, done.stderr
+    assert "Ship it?" in done.stderr
+    name = newest(workspace)
+    assert "Ship it?" in pipeline("show", name, cwd=workspace).stdout
+    assert pipeline("answer", name, "perhaps", "--gate", "ask", cwd=workspace).returncode == 2
+    assert pipeline("answer", name, "yes", "--gate", "ask", cwd=workspace).returncode == 0
+    done = pipeline("resume", name, "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    result = lines_of(done)[-1]
+    assert result["completed"] == ["start", "a", "done"]
+    assert result["context"]["tool.output"] == "shipped\n"
+    put(workspace, text, "auto.dot")
+    assert pipeline("run", "auto.dot", "--auto-approve", cwd=workspace).returncode == 0
+
+
+def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:
+    text = GATE.replace('label="Ship it?"', 'label="Ship it?", human.timeout=1s, '
+                        'human.default_choice=keep')  # fmt: skip
+    done = pipeline("run", put(workspace, text), "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done)[-1]["completed"] == ["start", "ask", "keep", "done"]
+
+
+def test_a_run_that_was_killed_goes_on_and_does_nothing_twice(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
+    appears(workspace / "at-two")
+    process.kill()
+    process.wait(30)
+    name = newest(workspace)
+    assert shown(name, workspace)["status"] == "interrupted"
+    (workspace / "go").touch()
+    done = pipeline("resume", name, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert "● one" not in done.stderr
+    assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
+
+
+def at_work(cwd: Path) -> list[str]:
+    """The commands that run in this folder."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") == str(cwd):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode())
+        except OSError:
+            continue
+    return [line for line in found if "until" in line]
+
+
+def test_ctrl_c_says_how_to_go_on_and_it_does(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
+    appears(workspace / "at-two")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    name = newest(workspace)
+    assert f"corral pipeline resume {name}" in said
+    (workspace / "go").touch()
+    done = pipeline("resume", name, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
+
+
+def test_an_interrupted_run_can_be_cancelled_with_all_that_it_left_at_work(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
+    appears(workspace / "at-two")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    name = newest(workspace)
+    assert pipeline("cancel", name, cwd=workspace).returncode == 0
+    assert shown(name, workspace)["status"] == "cancelled"
+    ends = time.monotonic() + 30
+    while at_work(workspace):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_a_run_is_cancelled_from_elsewhere(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
+    appears(workspace / "at-two")
+    name = newest(workspace)
+    done = pipeline("cancel", name, "--reason", "enough", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "enough" in said or "cancelled" in said
+    assert at_work(workspace) == []
+
+
+def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
+    (workspace / "go").touch()
+    file = put(workspace, STEPS)
+    assert pipeline("run", file, cwd=workspace).returncode == 0
+    name = newest(workspace)
+    done = pipeline("fork", name, "--from", "two", "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done)[-1]["run"] != name
+    assert (workspace / "done.txt").read_text().split() == ["one", "two", "three", "two", "three"]
+    late = pipeline("cancel", name, cwd=workspace)
+    assert late.returncode == 2
+    assert "ended already: success" in late.stderr
+    nowhere = pipeline("fork", name, "--from", "nowhere", cwd=workspace)
+    assert nowhere.returncode == 2
+    assert "nowhere" in nowhere.stderr
+
+
+def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> None:
+    first = 'first [shape=parallelogram, tool_command="echo first >> done.txt"]\n    ask ['
+    text = GATE.replace("ask [", first).replace("start -> ask", "start -> first -> ask")
+    assert pipeline("run", put(workspace, text), cwd=workspace).returncode == 10
+    name = newest(workspace)
+    put(workspace, f"// moved\n{text}")
+    assert pipeline("resume", name, cwd=workspace).returncode == 10  # the same all the same
+    put(workspace, text.replace("{", '{ goal = "Another"', 1))
+    assert pipeline("resume", name, cwd=workspace).returncode == 2
+    put(workspace, text.replace("Ship it?", "Ship it now?"))
+    done = pipeline("resume", name, cwd=workspace)
+    assert done.returncode == 2
+    assert "--accept-changed-graph" in done.stderr
+    done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)
+    assert done.returncode == 10, done.stderr
+    assert "Ship it now?" in done.stderr
+    assert newest(workspace) != name
+    assert shown(name, workspace)["status"] == "cancelled"
+    assert (workspace / "done.txt").read_text() == "first\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "no-run"), ("answer", "no-run", "y"), ("cancel", "no-run"),
+              ("resume", "no-run"), ("fork", "no-run", "--from", "a")]
+)  # fmt: skip
+def test_a_run_that_is_not_there_is_told_so(words: tuple[str, ...], workspace: Path) -> None:
+    done = pipeline(*words, cwd=workspace)
+    assert done.returncode == 2, done.stderr
+    assert "no-run" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [("run", "p.dot"), ("runs",), ("resume", "x")])
+def test_without_the_engine_the_way_to_it_is_told(
+    words: tuple[str, ...], workspace: Path, tmp_path: Path
+) -> None:
+    put(workspace, TINY)
+    (tmp_path / "hidden").mkdir()
+    put(tmp_path / "hidden", "import sys\nsys.modules['dbos'] = None\n", "sitecustomize.py")
+    env = {"PYTHONPATH": str(tmp_path / "hidden")}
+    done = pipeline(*words, cwd=workspace, env=env)
+    assert done.returncode == 2
+    assert "corral[engine]" in done.stderr
+    assert "--no-durable" in done.stderr
+    simulated = ("run", "p.dot", "--simulate", "--no-durable")
+    assert pipeline(*simulated, cwd=workspace, env=env).returncode == 0
+
+
+def test_workers_take_a_run_up_and_end_in_order(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    worker = start(
+        started, "worker", "--db", "shared.db", "--queue", "far", "--concurrency", "2",
+        "--limit", "codex-cli=1", cwd=workspace,
+    )  # fmt: skip
+    assert worker.stderr
+    assert "at work on far" in worker.stderr.readline()
+    (workspace / "go").touch()
+    words = ("--db", "shared.db", "--queue", "far")
+    done = pipeline("run", put(workspace, STEPS), *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+
+
+def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
+    for words in (
+        ("--queue", ""),
+        ("--limit", "codex"),
+        ("--concurrency", "0"),
+        ("--db", "mysql://x/y"),
+    ):
+        done = corral("worker", *words, cwd=workspace)
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])
+def test_a_number_of_runs_that_is_none_is_refused(limit: str, workspace: Path) -> None:
+    done = pipeline("runs", "-n", limit, cwd=workspace)
+    assert done.returncode == 2
+    assert "--limit" in done.stderr
+    assert "Traceback" not in done.stderr

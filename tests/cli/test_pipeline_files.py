@@ -1,0 +1,168 @@
+"""``corral pipeline lint``, ``graph`` and ``new``, run as a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from cli.pipeline_place import EXAMPLES, TINY, pipeline, put
+
+from corral.pipelines import loading
+from corral.pipelines.linting import lint
+from corral.pipelines.transforms import apply
+
+NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
+CLEAN = "no errors, no warnings\n"
+SHIPPED = EXAMPLES.parent / "src" / "corral" / "pipelines" / "starters"
+
+
+def test_a_sound_pipeline_lints_with_exit_0_and_says_so(workspace: Path) -> None:
+    done = pipeline("lint", put(workspace, TINY), cwd=workspace)
+    assert (done.returncode, done.stdout, done.stderr) == (0, CLEAN, "")
+
+
+def test_a_finding_is_told_as_compilers_do_with_its_fix_below(workspace: Path) -> None:
+    file = put(workspace, NO_EXIT)
+    done = pipeline("lint", file, cwd=workspace)
+    assert done.returncode == 1
+    findings = [found for found in lint(apply(loading.read(workspace / file))) if found.fix]
+    assert findings
+    for found in findings:
+        place = f"p.dot:{found.line or 1}:{found.column or 1}"
+        whole = f"{place}: {found.severity} {found.rule}: {found.message}\n    fix: {found.fix}\n"
+        assert whole in done.stdout
+
+
+def test_what_is_no_pipeline_is_a_finding_with_its_place(workspace: Path) -> None:
+    done = pipeline("lint", put(workspace, "digraph x {\n a -> \n}"), cwd=workspace)
+    assert done.returncode == 1
+    assert done.stdout.startswith("p.dot:3:1: error syntax: ")
+
+
+def test_findings_for_programs(workspace: Path) -> None:
+    sound, broken = put(workspace, TINY), put(workspace, NO_EXIT, "broken.dot")
+    done = pipeline("lint", "--json", sound, broken, cwd=workspace)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert {one["file"] for one in found} == {"broken.dot"}
+    assert "terminal_node" in {one["rule"] for one in found}
+    assert {"rule", "severity", "message"} <= set(found[0])
+    assert json.loads(pipeline("lint", "--json", sound, cwd=workspace).stdout) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("lint", "absent.dot"), ("graph", "absent.dot"), ("lint",), ("lint", ".")]
+)
+def test_bad_input_exits_with_2_and_no_traceback(words: tuple[str, ...], workspace: Path) -> None:
+    done = pipeline(*words, cwd=workspace)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ones_own_node_type_is_known_to_lint_once_its_module_is_imported(workspace: Path) -> None:
+    text = TINY.replace('prompt="go"', 'type="my.step"')
+    file = put(workspace, text)
+    put(
+        workspace,
+        "from corral.pipelines import handlers\n\n\n"
+        "@handlers.handler('my.step')\nasync def step(work):\n    return None\n",
+        "my_steps.py",
+    )
+    assert "type_known" in pipeline("lint", file, cwd=workspace).stdout
+    done = pipeline("lint", file, "--import", "my_steps", cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, CLEAN)
+    gone = pipeline("lint", file, "--import", "nothing_there", cwd=workspace)
+    assert gone.returncode == 2
+    assert "nothing_there" in gone.stderr
+
+
+def test_a_pipeline_is_drawn_as_text_dot_and_svg(workspace: Path) -> None:
+    file = put(workspace, TINY)
+    text = pipeline("graph", file, cwd=workspace).stdout
+    assert all(name in text for name in ("start", "a", "done"))
+    again = pipeline("graph", file, "--format", "dot", cwd=workspace).stdout
+    put(workspace, again, "again.dot")
+    assert pipeline("lint", "again.dot", cwd=workspace).returncode == 0
+    svg = pipeline("graph", file, "--format", "svg", cwd=workspace).stdout
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+
+
+def test_a_drawing_goes_into_a_file_and_never_over_the_pipeline(workspace: Path) -> None:
+    file = put(workspace, TINY)
+    done = pipeline("graph", file, "-o", "out.svg", cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, "out.svg\n")
+    assert "<svg" in (workspace / "out.svg").read_text("utf-8")
+    over = pipeline("graph", file, "-o", file, cwd=workspace)
+    assert over.returncode == 2
+    assert (workspace / file).read_text("utf-8") == TINY
+    assert pipeline("graph", file, "-o", "no/such/folder.svg", cwd=workspace).returncode == 2
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.dot")))
+def test_a_new_pipeline_lints_and_is_never_written_over_a_file(name: str, workspace: Path) -> None:
+    done = pipeline("new", "--template", name, cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, f"{name}.dot\n")
+    lint = pipeline("lint", f"{name}.dot", cwd=workspace)
+    assert (lint.returncode, lint.stdout) == (0, CLEAN)
+    (workspace / f"{name}.dot").write_text("mine")
+    again = pipeline("new", "--template", name, cwd=workspace)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert (workspace / f"{name}.dot").read_text() == "mine"
+    assert name in pipeline("new", "--list", cwd=workspace).stdout
+
+
+def test_a_template_that_is_not_there_is_refused_by_the_names_of_those_that_are(
+    workspace: Path,
+) -> None:
+    done = pipeline("new", "--template", "nothing", "x.dot", cwd=workspace)
+    assert done.returncode == 2
+    assert "minimal" in done.stderr
+    assert list(workspace.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.dot")), ids=lambda path: path.stem)
+def test_every_example_lints_clean_without_a_key(path: Path, workspace: Path) -> None:
+    done = pipeline("lint", str(path), cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, CLEAN)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.dot")), ids=lambda path: path.stem)
+def test_a_template_that_is_an_example_too_is_the_same(path: Path) -> None:
+    example = EXAMPLES / path.name
+    assert not example.exists() or example.read_text() == path.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "pipeline --help",
+        "pipeline lint {file}",
+        "pipeline graph {file}",
+        "pipeline new made.dot",
+        "pipeline run --help",
+    ],
+)
+def test_what_runs_nothing_loads_no_engine_and_no_network(words: str, workspace: Path) -> None:
+    file = put(workspace, TINY)
+    code = (
+        "import sys; sys.argv = ['corral', *sys.argv[1:]]\n"
+        "from corral.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'corral.io.http', 'rich'}\n"
+        "print('LOADED', *sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.format(file=file).split()],
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr.splitlines()[-1] == "LOADED"

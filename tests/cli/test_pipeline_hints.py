@@ -1,0 +1,25 @@
+"""What a person is told to type next holds no password."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.cli.databases import option
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, ""),
+        ("runs.db", " --db runs.db"),
+        ("my runs.db", " --db 'my runs.db'"),
+        ("postgresql://host/runs", " --db postgresql://host/runs"),
+        ("postgresql://me@host/runs", " --db postgresql://me@host/runs"),
+        ("postgresql://me:s3cret@host:5/runs", " --db 'postgresql://me:***@host:5/runs'"),
+        ("postgresql://me:s3@cr:et@host/runs", " --db 'postgresql://me:***@host/runs'"),
+        ("postgresql://host/r?a=1&password=s3cret", " --db 'postgresql://host/r?a=1&password=***'"),
+        ("postgresql://[s3cret", " --db '***'"),
+    ],
+)
+def test_a_database_is_told_without_its_password(given: str | None, told: str) -> None:
+    assert option(given) == told

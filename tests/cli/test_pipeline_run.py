@@ -1,0 +1,244 @@
+"""``corral pipeline run`` in memory, run as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli.pipeline_place import CORRAL, GATE, TINY, lines_of, pipeline, put
+
+from corral.pipelines import events
+from corral.testing import ModelServer, say
+
+RUN = ("run", "--no-durable")
+SHELL = """digraph shell {{
+    start [shape=Mdiamond]
+    work [shape=parallelogram, tool_command="{command}"]
+    done [shape=Msquare]
+    start -> work
+    work -> done [condition="outcome=success"]
+}}"""
+
+
+def test_the_last_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) -> None:
+    done = pipeline(*RUN, put(workspace, TINY), "--simulate", cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, "[Simulated] Response for stage: a\n")
+    assert "✓ a" in done.stderr
+    assert "success" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_quiet_says_nothing_but_the_answer(workspace: Path) -> None:
+    done = pipeline(*RUN, put(workspace, TINY), "--simulate", "-q", cwd=workspace)
+    assert (done.stdout, done.stderr) == ("[Simulated] Response for stage: a\n", "")
+
+
+def test_json_is_an_event_a_line_and_the_result_at_last(workspace: Path) -> None:
+    done = pipeline(*RUN, put(workspace, TINY), "--simulate", "--json", cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "")
+    *told, last = done.stdout.splitlines()
+    happened = [events.from_json(line) for line in told]
+    assert isinstance(happened[0], events.PipelineStarted)
+    assert isinstance(happened[-1], events.PipelineCompleted)
+    result = json.loads(last)
+    assert (result["type"], result["status"]) == ("result", "success")
+    assert result["completed"] == ["start", "a", "done"]
+
+
+def test_a_run_that_fails_exits_with_1_and_says_why(workspace: Path) -> None:
+    file = put(workspace, SHELL.format(command="echo no way >&2; exit 3"))
+    done = pipeline(*RUN, file, cwd=workspace)
+    assert done.returncode == 1
+    assert "work" in done.stderr
+    assert "exited with 3: no way" in done.stderr
+
+
+def test_the_run_folder_is_where_it_was_asked_for(workspace: Path) -> None:
+    file = put(workspace, TINY)
+    assert pipeline(*RUN, file, "--simulate", "--run-dir", "out", cwd=workspace).returncode == 0
+    manifest = json.loads((workspace / "out" / "manifest.json").read_text())
+    assert manifest["name"] == "tiny"
+    checkpoint = json.loads((workspace / "out" / "checkpoint.json").read_text())
+    assert checkpoint["current_node"] == "done"
+    assert (workspace / "out" / "a" / "response.md").read_text().startswith("[Simulated]")
+    again = pipeline(*RUN, file, "--simulate", "--run-dir", "out", cwd=workspace)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = 'echo \\"$goal {{name}} {{many}}\\"; pwd'
+    file = put(workspace, SHELL.format(command=command))
+    words = ("--goal", "Shine", "--set", "name=Ann", "--set", "many:=[1, 2]")
+    done = pipeline(*RUN, file, *words, "--workspace", str(elsewhere), "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    said = lines_of(done)[-1]["context"]["tool.output"]
+    assert said.startswith("Shine Ann [1")
+    assert str(elsewhere) in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("digraph p { a -> ", (), "expected"),
+        ("digraph p { start [shape=Mdiamond] }", (), "terminal_node"),
+        (TINY, ("--set", "novalue"), "KEY=VALUE"),
+        (TINY, ("--set", "x:=[1"), "no JSON"),
+        (TINY, ("--set", "graph.goal=x"), "own"),
+        (TINY, ("--workspace", "absent"), "no folder"),
+        (TINY, ("--db", "x.db"), "both given"),
+        (TINY, ("--json", "--quiet"), "both given"),
+        (TINY, ("--import", "no_such_module"), "no_such_module"),
+        (TINY, ("--model", "gemini:gemini-2.5-flash"), "GEMINI_API_KEY"),
+        (TINY, ("--agent", "nobody"), "nobody"),
+        (GATE, ("--simulate",), "nobody is here"),
+        (
+            'digraph p { start [shape=Mdiamond] c [type=include, dotfile="absent.dot"]'
+            " done [shape=Msquare] start -> c -> done }",
+            ("--simulate",),
+            "absent.dot",
+        ),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_begun(
+    text: str, words: tuple[str, ...], said: str, workspace: Path, tmp_path: Path
+) -> None:
+    done = pipeline(*RUN, put(workspace, text), *words, cwd=workspace)
+    assert done.returncode in (2, 6), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_gates_are_answered_by_auto_approve_with_the_first_choice(workspace: Path) -> None:
+    done = pipeline(*RUN, put(workspace, GATE), "--auto-approve", "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done)[-1]["completed"] == ["start", "ask", "ship", "done"]
+
+
+def test_ones_own_node_type_runs(workspace: Path) -> None:
+    put(
+        workspace,
+        "from corral.pipelines import Outcome, handlers\n\n\n"
+        "@handlers.handler('my.step')\nasync def step(work):\n"
+        "    return Outcome(context_updates={'answer': 42})\n",
+        "my_steps.py",
+    )
+    file = put(workspace, TINY.replace('prompt="go"', 'type="my.step"'))
+    done = pipeline(*RUN, file, "--import", "my_steps", "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done)[-1]["context"]["answer"] == 42
+
+
+def test_a_model_answers(workspace: Path) -> None:
+    with ModelServer([say("Hello from the model.")]) as server:
+        words = ("--model", "gemini:gemini-2.5-flash")
+        done = pipeline(*RUN, put(workspace, TINY), *words, cwd=workspace, env=server.env)
+    assert (done.returncode, done.stdout) == (0, "Hello from the model.\n"), done.stderr
+    assert "tokens" in done.stderr
+
+
+class AtTerminal:
+    """``corral pipeline`` with a terminal of its own."""
+
+    def __init__(self, *words: str, cwd: Path) -> None:
+        self._primary, secondary = pty.openpty()
+        self.process = subprocess.Popen(
+            [CORRAL, "pipeline", *words],
+            cwd=cwd,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            start_new_session=True,
+        )
+        os.close(secondary)
+        self.screen = ""
+
+    def until(self, text: str) -> None:
+        ends = time.monotonic() + 40
+        while text not in self.screen:
+            assert time.monotonic() < ends, self.screen[-2000:]
+            self._read()
+        self.screen = self.screen.partition(text)[2]
+
+    def _read(self) -> None:
+        if select.select([self._primary], [], [], 1)[0]:
+            try:
+                self.screen += os.read(self._primary, 4096).decode("utf-8", "replace")
+            except OSError:  # the other side is closed
+                self.process.wait(30)
+
+    def type(self, text: str) -> None:
+        os.write(self._primary, text.encode())
+
+    def end(self) -> int:
+        """Its exit code."""
+        ends = time.monotonic() + 40
+        while self.process.poll() is None:
+            assert time.monotonic() < ends, self.screen[-2000:]
+            self._read()
+        os.close(self._primary)
+        return self.process.returncode
+
+
+@pytest.mark.parametrize("way", ["--no-durable", "--quiet"])
+def test_a_person_at_the_terminal_is_asked_there(way: str, workspace: Path) -> None:
+    """In memory, and durably."""
+    there = AtTerminal("run", way, put(workspace, GATE), cwd=workspace)
+    there.until("Ship it?")
+    there.until("[N] No")
+    there.type("perhaps\n")
+    there.until("one of: Y, N")
+    there.type("n\n")
+    assert there.end() == 0, there.screen
+
+
+def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
+    text = GATE.replace("Ship it?", "Ship \x1b]0;owned\x07it?")
+    there = AtTerminal(*RUN, put(workspace, text), cwd=workspace)
+    there.until("Ship ]0;ownedit?")
+    there.until("[N] No")
+    there.type("y\n")
+    assert there.end() == 0
+
+
+def test_the_graph_moves_at_a_terminal_and_only_there(workspace: Path) -> None:
+    file = put(workspace, SHELL.format(command="sleep 1"))
+    there = AtTerminal(*RUN, file, cwd=workspace)
+    there.until("\x1b[")
+    there.until("work")
+    assert there.end() == 0
+    assert "✓ work" in there.screen
+
+
+def test_ctrl_c_ends_what_is_at_work_and_exits_with_130(workspace: Path) -> None:
+    file = put(workspace, SHELL.format(command="echo $$ > pid; exec sleep 300"))
+    process = subprocess.Popen(
+        [CORRAL, "pipeline", *RUN, file], cwd=workspace, stderr=subprocess.PIPE, text=True
+    )
+    pid = _read(workspace / "pid")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert "resume" not in said  # what was in memory is gone
+    assert "Traceback" not in said
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def _read(path: Path) -> str:
+    ends = time.monotonic() + 40
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return path.read_text().strip()

@@ -1,0 +1,95 @@
+"""A batch that dies at the n-th moment of its life: ``killed_batch.py FOLDER COUNT MOMENT``.
+
+Moments are the writes to a journal, the giving of tasks to the queue, and the writes of
+results: before, in the middle of the line, and after. Without one it is seen through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import corral
+from corral.engine import adapter, batch_output, batch_queue, batches
+from corral.engine.batch_results import BatchResult, line_of
+from corral.engine.batch_tasks import BatchTask
+from corral.pipelines import handlers
+from corral.pipelines.handlers import Work
+from corral.pipelines.nodes import item
+from corral.pipelines.outcome import Outcome
+
+folder, count, moment = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+seen = 0
+
+
+def pass_by(name: str) -> bool:
+    """Whether this is where it dies; what is left to do is done by the caller."""
+    global seen  # noqa: PLW0603
+    seen += 1
+    if seen != moment:
+        return False
+    (folder / "moment").write_text(name)
+    return True
+
+
+def die(name: str) -> None:
+    if pass_by(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Output(batch_output.Output):
+    def write(self, results: Iterable[BatchResult]) -> None:
+        whole = list(results)
+        if not whole:
+            return
+        die("before write")
+        if pass_by("half of a write"):
+            data = b"".join(line_of(each) for each in whole)
+            with self.path.open("ab") as file:
+                file.write(data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(whole)
+        die("after write")
+
+
+class Ledger(batch_queue.Ledger):
+    def enqueue(self, round: batch_queue.Round, tasks: Sequence[BatchTask], queue: str) -> None:
+        die("before enqueue")
+        super().enqueue(round, tasks, queue)
+        die("after enqueue")
+
+
+async def work(work: Work) -> Outcome:
+    """Says that it was done."""
+    die("before the task")
+    with (folder / "log").open("a") as file:
+        file.write(f"{work.visit.id}\n")
+    if work.visit.id in os.environ.get("POISON", "").split():
+        os.kill(os.getpid(), signal.SIGKILL)
+    die("after the task")
+    return await item.item(work)
+
+
+async def main() -> None:
+    handlers.register("batch.item", work)
+    adapter.watch = die
+    setattr(batches, "Output", Output)  # noqa: B010
+    batch_queue.Ledger = Ledger  # type: ignore[misc]
+    report = await corral.map(
+        [{"id": f"t{n}"} for n in range(count)],
+        "task {{id}}",
+        simulate=True,
+        results=folder / "r.jsonl",
+        concurrency=3,
+        in_order="IN_ORDER" in os.environ,
+    )
+    (folder / "moments").write_text(str(seen))
+    print(report.succeeded, report.failed, [each.code for each in report.failures])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

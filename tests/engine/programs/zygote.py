@@ -1,0 +1,166 @@
+"""A process that has loaded the engine already, and forks one that uses it for each order.
+
+Orders are lines of JSON on stdin, answers lines on stdout. The engine takes half a second
+to import, and a kill at every point of a run takes hundreds of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import dbos  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImport]
+import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+from corral.engine import adapter, attempts, doors, executor, queues, runs, visits, worker
+from corral.errors import ConfigError
+from corral.pipelines import handlers, loading
+from corral.pipelines.handlers import Work
+from corral.pipelines.outcome import Outcome
+
+
+@handlers.handler("t.step")
+async def step(work: Work) -> Outcome:
+    """Says that it began, takes its time, says that it ended."""
+    log = Path(str(work.context["log"]))
+    with log.open("a") as file:
+        file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    await asyncio.sleep(float(work.node.attrs.get("sleep", 0)))
+    if work.attempt <= work.node.number("fails", 0):
+        return Outcome(status="retry", failure_reason="not yet")
+    with log.open("a") as file:
+        file.write(f"end {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
+
+
+@handlers.handler("t.kill")
+async def kill(work: Work) -> Outcome:
+    """Kills whoever runs it."""
+    with Path(str(work.context["log"])).open("a") as file:
+        file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome()
+
+
+@handlers.handler("t.wait")
+async def wait_for_file(work: Work) -> Outcome:
+    """Until a file is there."""
+    with Path(str(work.context["log"])).open("a") as file:
+        file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    while not Path(work.node.text("file")).exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
+
+
+def main() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["do"] == "wait":
+            answer: Any = wait(order["pid"], order["timeout"])
+        else:
+            pid = os.fork()
+            if pid == 0:
+                child(order)
+            answer = pid
+        print(json.dumps(answer), flush=True)
+
+
+def wait(pid: int, timeout: float) -> int | None:
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None
+
+
+def child(order: dict[str, Any]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.environ.update(order["env"])
+        if order.get("kill_at"):
+            kill_at(order["kill_at"], Path(order["moments"]))
+        for name, value in order.get("constants", {}).items():
+            module, _, constant = name.partition(".")
+            setattr({"runs": runs, "executor": executor, "visits": visits}[module], constant, value)
+        {"run": run, "work": work}[order["do"]](order)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def kill_at(number: int, moments: Path) -> None:
+    """This process dies at the n-th write to a journal."""
+    seen = 0
+
+    def watch(moment: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            moments.write_text(moment)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    adapter.watch = watch
+
+
+def run(order: dict[str, Any]) -> None:
+    """Begin the run, or take it up again; to its end."""
+
+    async def whole() -> None:
+        try:
+            name = await doors.start(
+                loading.load(order["graph"]),
+                folder=Path(order["folder"]),
+                workspace=Path(order["workspace"]),
+                db=order["db"],
+                run_id=order["run"],
+                values={"log": order["log"]},
+                detached=order.get("detached"),
+            )
+        except ConfigError as error:
+            if "already" not in str(error):
+                raise
+            name = await doors.resume(order["run"], db=order["db"])
+        await doors.wait(name, db=order["db"], timeout=order.get("timeout", 60))
+
+    asyncio.run(whole())
+    doors.close()
+
+
+def work(order: dict[str, Any]) -> None:
+    def ready(here: executor.Executor) -> None:
+        Path(order["ready"]).write_text(here.id)
+
+    limits = [queues.Limit(**each) for each in order.get("limits", [])]
+    worker.serve(
+        order["db"],
+        pools=order["pools"],
+        limits=limits,
+        concurrency=order.get("at_once", 16),
+        drain=order.get("drain", 0.0),
+        poll=order.get("poll", 0.05),
+        on_ready=ready,
+    )
+
+
+if __name__ == "__main__":
+    assert attempts
+    main()

@@ -1,0 +1,144 @@
+"""A database that will not do is named for what it is, before anything is spent."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from corral.engine import adapter, database
+from corral.errors import ConfigError, CorralError, StorageFailed
+
+
+def test_by_default_it_is_a_file_of_corrals_own(tmp_path: Path) -> None:
+    found = database.find()
+    assert found.path == tmp_path / "corral-home" / "engine.db"
+    database.prepare(found)
+    assert found.path is not None
+    assert found.path.stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(found.path) as opened:
+        assert opened.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    opened.close()
+
+
+def test_the_environment_names_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_DB", f"sqlite:///{tmp_path}/x.db")
+    assert database.find().path == tmp_path / "x.db"
+    assert database.find("y.db").path == Path.cwd() / "y.db"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("postgres://u:p@h/db", "postgresql://u:p@h/db"),
+        ("postgresql+psycopg://h/db", "postgresql://h/db"),
+        ("postgresql://h/db", "postgresql://h/db"),
+    ],
+)
+def test_a_server_has_several_spellings(given: str, url: str) -> None:
+    assert database.find(given).url == url
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in database.find("postgresql://me:secret@host/db").shown
+
+
+@pytest.mark.parametrize("given", ["mysql://h/db", "sqlite://", "sqlite:///:memory:", ":memory:"])
+def test_what_cannot_be_kept_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError):
+        database.find(given)
+
+
+def prepared(path: Path) -> database.Database:
+    found = database.find(str(path))
+    database.prepare(found)
+    return found
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"no database at all" * 100)
+    with pytest.raises(ConfigError, match="not a database"):
+        prepared(tmp_path / "x")
+    assert (tmp_path / "x").read_bytes().startswith(b"no database at all")
+
+
+def test_somebody_elses_database(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "x") as opened:
+        opened.execute("CREATE TABLE theirs (a)")
+    opened.close()
+    with pytest.raises(ConfigError, match="something else"):
+        prepared(tmp_path / "x")
+
+
+@pytest.mark.parametrize("path", ["/proc/nowhere/x.db", "/dev/null/x.db"])
+def test_a_place_that_cannot_be_written(path: str) -> None:
+    with pytest.raises(StorageFailed, match="cannot be opened"):
+        prepared(Path(path))
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="cannot be opened"):
+        prepared(tmp_path)
+
+
+def test_a_newer_protocol_and_an_older_one(tmp_path: Path) -> None:
+    found = prepared(tmp_path / "x")
+    with sqlite3.connect(tmp_path / "x") as opened:
+        opened.execute(
+            "INSERT INTO application_versions (version_id, version_name, version_timestamp,"
+            " created_at) VALUES ('a', '99', 1, 1)"
+        )
+    with pytest.raises(ConfigError, match="newer corral"):
+        database.prepare(found)
+    with opened:
+        opened.execute("DELETE FROM application_versions")
+        opened.execute(
+            "INSERT INTO workflow_status (workflow_uuid, status, name, application_version,"
+            " created_at, updated_at) VALUES ('w', 'PENDING', 'corral.run', '0', 1, 1)"
+        )
+    opened.close()
+    with pytest.raises(ConfigError, match="older corral"):
+        database.prepare(found)
+
+
+def test_a_server_that_is_away() -> None:
+    with pytest.raises(StorageFailed, match="cannot be reached") as told:
+        database.prepare(database.find("postgresql://u:secret@127.0.0.1:1/db"))
+    assert "secret" not in str(told.value)
+    assert told.value.retryable
+
+
+def test_a_server_without_the_database_gets_one(postgres: str) -> None:
+    url = postgres.replace("/postgres?", "/not_yet?")
+    database.prepare(database.find(url))
+    database.prepare(database.find(url))
+
+
+def test_without_the_engine_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", nothing)
+    with pytest.raises(CorralError) as told:
+        adapter.require()
+    assert "pip install 'corral[engine]'" in (told.value.hint or "")
+    assert "--no-durable" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), "Free some disk space"),
+        (OSError("the server went away\nand more"), "x.db: the server went away$"),
+    ],
+)
+def test_what_a_database_will_not_do_is_told_in_our_words(
+    cause: Exception, said: str, tmp_path: Path
+) -> None:
+    there = database.find(str(tmp_path / "x.db"))
+    with pytest.raises(StorageFailed, match=said), database.spoken_of(there):
+        raise OperationalError("INSERT", {}, cause)
+    with pytest.raises(KeyError), database.spoken_of(there):
+        raise KeyError

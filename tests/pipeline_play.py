@@ -1,0 +1,139 @@
+"""A plan played by hand: its visits end as a script says, and every order is kept."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from corral.events import Json
+from corral.pipelines import dot
+from corral.pipelines.graph import Graph
+from corral.pipelines.orders import (
+    Answer,
+    Answered,
+    Ask,
+    Child,
+    Ended,
+    Finish,
+    Message,
+    Order,
+    Stop,
+    Tell,
+    Visit,
+    Wait,
+)
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.plan import Plan
+from corral.pipelines.state import from_json, to_json
+
+FAIL = Outcome(status="fail", failure_reason="broken")
+ENDS = "s [shape=Mdiamond]; e [shape=Msquare];"
+
+
+def graph_of(body: str) -> Graph:
+    """``s`` is the start, ``e`` the exit."""
+    return dot.parse(f"digraph g {{ {ENDS} {body} }}")
+
+
+class Play:
+    """Every message goes through JSON with the whole state, as a durable driver has it."""
+
+    def __init__(
+        self,
+        body: str | Graph,
+        script: Mapping[str, Outcome | Sequence[Outcome]] | None = None,
+        values: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.graph = graph_of(body) if isinstance(body, str) else body
+        self.plan = Plan(self.graph, run_id="run", values=values)
+        self.orders: list[Order] = []
+        self.last: list[Order] = []
+        self.waiting: dict[str, Order] = {}
+        self.script = {
+            node: deque([said] if isinstance(said, Outcome) else said)
+            for node, said in (script or {}).items()
+        }
+        self._take(self.plan.begin())
+
+    def tell(self, message: Message) -> list[Order]:
+        self.plan = Plan(self.graph, state=from_json(to_json(self.plan.state)))
+        self._take(self.plan.receive(message))
+        return self.last
+
+    def _take(self, orders: list[Order]) -> None:
+        self.last = orders
+        self.orders += orders
+        for order in orders:
+            match order:
+                case Visit(id=id) | Child(id=id) | Wait(id=id):
+                    assert id not in self.waiting
+                    self.waiting[id] = order
+                case Ask(question=question):
+                    self.waiting[question.id] = order
+                case Stop(id=id):
+                    del self.waiting[id]
+                case _:
+                    pass
+
+    def end(self, id: str, outcome: Outcome | None = None) -> list[Order]:
+        """A visit comes to this; the bare name of a node means its only open visit."""
+        if id not in self.waiting:
+            [id] = [known for known in self.waiting if known.rpartition(".")[0] == id]
+        del self.waiting[id]
+        return self.tell(Ended(id=id, outcome=outcome or Outcome()))
+
+    def answer(self, value: str = "", *, skipped: bool = False) -> list[Order]:
+        [id] = [id for id, order in self.waiting.items() if isinstance(order, Ask)]
+        del self.waiting[id]
+        return self.tell(Answered(id=id, answer=Answer(value=value, skipped=skipped)))
+
+    def run(self) -> Play:
+        """Until nothing but people, children and timers is waited for."""
+        while visits := [v for v in self.waiting.values() if isinstance(v, Visit)]:
+            said = self.script.get(visits[0].node)
+            outcome = Outcome()
+            if said:
+                outcome = said.popleft() if len(said) > 1 else said[0]
+            self.end(visits[0].id, outcome)
+        return self
+
+    @property
+    def path(self) -> list[str]:
+        """The nodes that were visited for real, in order."""
+        return [order.node for order in self.orders if isinstance(order, Visit)]
+
+    @property
+    def context(self) -> dict[str, Json]:
+        return self.plan.state.context
+
+    @property
+    def completed(self) -> list[str]:
+        return self.plan.state.completed
+
+    @property
+    def finish(self) -> Finish:
+        assert self.plan.state.finish is not None, f"it waits for {[*self.waiting]}"
+        assert self.orders[-1] == self.plan.state.finish
+        assert not self.waiting, "something was left open"
+        assert not self.plan.state.open
+        return self.plan.state.finish
+
+    @property
+    def status(self) -> str:
+        return self.finish.status
+
+    @property
+    def events(self) -> list[str]:
+        return [type(order.event).__name__ for order in self.orders if isinstance(order, Tell)]
+
+    def visit(self, node: str) -> Visit:
+        """The last order to visit it."""
+        return [o for o in self.orders if isinstance(o, Visit) and o.node == node][-1]
+
+
+def play(
+    body: str,
+    script: Mapping[str, Outcome | Sequence[Outcome]] | None = None,
+    values: Mapping[str, Json] | None = None,
+) -> Play:
+    return Play(body, script, values).run()

@@ -1,0 +1,21 @@
+"""What the tests of nodes stand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pipelines.node_works import Bench, Scripted
+
+from corral.testing import ModelServer
+
+
+@pytest.fixture
+def bench(tmp_path: Path, workspace: Path) -> Bench:
+    return Bench(tmp_path / "run", workspace)
+
+
+@pytest.fixture
+def scripted_model(model_server: ModelServer, request: pytest.FixtureRequest) -> Scripted:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
+    return Scripted(model_server, name)

@@ -1,0 +1,111 @@
+"""Nodes at work, one at a time: what a plan and its driver would put around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from corral.events import Event, Json
+from corral.keywords import Options
+from corral.pipelines import work as works
+from corral.pipelines.desk import Desk
+from corral.pipelines.graph import Graph, Node, Value
+from corral.pipelines.handlers import Work
+from corral.pipelines.orders import Visit
+from corral.pipelines.outcome import Outcome
+from corral.testing import Lane, ModelServer, Request, Turn
+
+
+class Bench:
+    """A run of single nodes in a folder of its own."""
+
+    def __init__(self, folder: Path, workspace: Path) -> None:
+        self.run_folder = folder
+        self.workspace = workspace
+        self.events: list[Event] = []
+
+    def work(
+        self,
+        node: str = "step",
+        *,
+        desk: Desk,
+        attrs: dict[str, Value] | None = None,
+        context: dict[str, Json] | None = None,
+        graph: dict[str, Value] | None = None,
+        emit: Callable[[Event], None] | None = None,
+        **visit: Any,
+    ) -> Work:
+        made = Node(node, dict(attrs or {}))
+        return Work(
+            run_id="run-1",
+            graph=Graph("test", dict(graph or {}), {node: made}),
+            node=made,
+            visit=Visit(id=f"{node}.1", node=node, number=1, context=dict(context or {}), **visit),
+            attempt=1,
+            folder=self.run_folder / node,
+            run_folder=self.run_folder,
+            workspace=self.workspace,
+            desk=desk,
+            emit=self.events.append if emit is None else emit,
+        )
+
+    async def attempt(self, node: str = "step", **given: Any) -> Outcome:
+        if "desk" in given:
+            return await works.attempt(self.work(node, **given))
+        async with Desk() as desk:
+            return await works.attempt(self.work(node, desk=desk, **given))
+
+    def read(self, name: str, node: str = "step") -> str:
+        return (self.run_folder / node / name).read_text("utf-8")
+
+    def everything(self) -> bytes:
+        """All that the run wrote, names and contents."""
+        files = [path for path in self.run_folder.rglob("*") if path.is_file()]
+        return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in files)
+
+
+def running_in(folder: Path) -> list[str]:
+    """Command lines of the processes that work there."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") == str(folder.resolve()):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode())
+        except OSError:
+            continue
+    return found
+
+
+KEY = "canary-key-0123456789abcdef"
+MODEL = "gemini:gemini-2.5-flash"
+
+
+class Scripted:
+    """Desks that lead to a scripted model."""
+
+    def __init__(self, server: ModelServer, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._count = 0
+        self.lane: Lane
+        """Of the last desk."""
+
+    def desk(
+        self,
+        script: Sequence[Turn] | Callable[[Request], Turn],
+        *,
+        named: str | None = MODEL,
+        **options: Unpack[Options],
+    ) -> Desk:
+        self._count += 1
+        self.lane = self._server.lane(f"{self._name}-{self._count}", script)
+        env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.lane.url}
+        whole: Options = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
+        return Desk(model=named, options=whole)
+
+    @property
+    def asked(self) -> list[str]:
+        """What the model was last told, at each turn of its conversation."""
+        return [request.last_text for request in self.lane.requests if not request.aside]

@@ -1,0 +1,95 @@
+"""Whether a node is tried again: the rule, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_play import graph_of
+
+from corral.pipelines.attempts import Pause, after, delay, with_spent
+from corral.pipelines.outcome import Outcome, failed
+
+RETRY, FAIL = Outcome(status="retry", failure_reason="r"), failed("f")
+PASSING, LOST = failed("429", retryable=True), failed("401", retryable=False)
+
+
+def tries(attrs: str, outcome: Outcome) -> tuple[int, Outcome]:
+    """How many attempts there are, and what they come to."""
+    graph = graph_of(f"{attrs} s -> n -> e")
+    for attempt in range(1, 20):
+        then = after(graph, graph.nodes["n"], outcome, attempt, "seed")
+        if isinstance(then, Outcome):
+            assert then.attempts == attempt
+            return attempt, then
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize(
+    ("attrs", "outcome", "attempts", "status"),
+    [
+        ("", Outcome(), 1, "success"),
+        ("", Outcome(status="partial_success"), 1, "partial_success"),
+        ("", Outcome(status="skipped"), 1, "skipped"),
+        ("n [max_retries=2]", Outcome(), 1, "success"),
+        # retry, and what may pass
+        ("", RETRY, 1, "fail"),
+        ("n [max_retries=2]", RETRY, 3, "fail"),
+        ("default_max_retries=1;", RETRY, 2, "fail"),
+        ("default_max_retry=1;", RETRY, 2, "fail"),
+        ("default_max_retries=5; n [max_retries=1]", RETRY, 2, "fail"),
+        ("default_max_retries=5; n [max_retries=0]", RETRY, 1, "fail"),
+        ("default_max_retries=2;", PASSING, 3, "fail"),
+        ("", PASSING, 1, "fail"),
+        # fail: only where the node itself says so
+        ("default_max_retries=2;", FAIL, 1, "fail"),
+        ("n [max_retries=2]", FAIL, 3, "fail"),
+        ("node [max_retries=1];", FAIL, 2, "fail"),
+        # what cannot help is never tried again
+        ("n [max_retries=2]", LOST, 1, "fail"),
+        ("n [max_retries=2, allow_partial=true]", LOST, 1, "fail"),
+        ("n [max_retries=2]", Outcome(status="retry", retryable=False), 1, "fail"),
+        # exhausted
+        ("n [max_retries=2, allow_partial=true]", RETRY, 3, "partial_success"),
+        ("n [max_retries=1, allow_partial=true]", FAIL, 2, "partial_success"),
+        ("n [allow_partial=true]", RETRY, 1, "partial_success"),
+        ("n [allow_partial=true]", FAIL, 1, "fail"),
+        ('n [max_retries="some"]', FAIL, 1, "fail"),
+    ],
+)
+def test_so_often_and_then_this(attrs: str, outcome: Outcome, attempts: int, status: str) -> None:
+    count, last = tries(attrs, outcome)
+    assert (count, last.status) == (attempts, status)
+
+
+def test_a_failed_retry_says_why() -> None:
+    assert tries("", Outcome(status="retry"))[1].failure_reason
+    assert tries("", RETRY)[1].failure_reason == "r"
+    assert tries("n [allow_partial=true]", RETRY)[1].notes == "retries exhausted: r"
+
+
+@given(st.integers(1, 400), st.text())
+def test_a_pause_doubles_up_to_a_minute_and_only_the_seed_moves_it(attempt: int, seed: str) -> None:
+    middle = min(60.0, 0.2 * 2 ** (attempt - 1))
+    pause = delay(attempt, seed)
+    assert 0.5 * middle <= pause <= 1.5 * middle
+    assert pause == delay(attempt, seed)
+
+
+def test_different_visits_pause_differently() -> None:
+    graph = graph_of("n [max_retries=3]; s -> n -> e")
+    pauses = {
+        then.seconds
+        for seed in ("n.1", "n.2", "n.3")
+        for attempt in (1, 2, 3)
+        if isinstance(then := after(graph, graph.nodes["n"], RETRY, attempt, seed), Pause)
+    }
+    assert len(pauses) == 9
+
+
+def test_what_earlier_attempts_spent_is_not_forgotten() -> None:
+    first, second = Outcome(cost_usd=0.5, tokens=10), Outcome(cost_usd=0.25)
+    total = with_spent(second, first)
+    assert (total.cost_usd, total.tokens) == (0.75, 10)
+    assert with_spent(second, None) is second
+    assert with_spent(second, Outcome()) is second

@@ -1,0 +1,412 @@
+"""Nodes that an agent works on: our own, against a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipelines.node_works import KEY, MODEL, Bench, Scripted, running_in
+
+from corral.events import Event, Json, ToolOutput, ToolResult
+from corral.io import folders
+from corral.pipelines import work as works
+from corral.pipelines.desk import Desk
+from corral.testing import Request, Turn, call, fail, hang, say
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+
+async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk([say("word " * 100)]) as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"prompt": "Plan $goal for {{who}}", "output_key": "plan"},
+            context={"who": "us", "graph.goal": "the feast"},
+        )
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates["last_response"] == ("word " * 100)[:200]
+    assert outcome.context_updates["plan"] == "word " * 100
+    assert outcome.context_updates["last_stage"] == "step"
+    assert outcome.tokens
+    assert outcome.cost_usd
+    assert bench.read("response.md") == "word " * 100
+    assert bench.read("prompt.md").endswith("Plan the feast for us")
+    assert scripted_model.asked == [bench.read("prompt.md")]
+    assert json.loads(bench.read("events.ndjson").splitlines()[-1])["type"] == "done"
+
+
+async def test_without_a_prompt_the_label_is_one(bench: Bench, scripted_model: Scripted) -> None:
+    async with scripted_model.desk([say("done")]) as desk:
+        await bench.attempt(desk=desk, attrs={"label": "Write the tests"})
+    assert scripted_model.asked == ["Write the tests"]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"model": MODEL},
+        {"llm_model": "gemini-2.5-flash", "llm_provider": "gemini"},
+        {"agent": "corral", "model": MODEL},
+        {"agent": MODEL},
+    ],
+)
+async def test_a_vendors_model_runs_on_our_own_agent(
+    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+) -> None:
+    async with scripted_model.desk([say("done")], named=None) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **named})
+    assert outcome.status == "success", outcome
+    assert scripted_model.lane.requests[0].model == "gemini-2.5-flash"
+
+
+@pytest.mark.parametrize(
+    ("turn", "retryable"),
+    [
+        (fail(503, times="forever"), True),
+        (fail(429, times="forever"), True),
+        (fail(400, "bad", times="forever"), False),
+        (fail(401, times="forever"), False),
+        (fail(403, times="forever"), False),
+    ],
+)
+async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
+    bench: Bench, scripted_model: Scripted, turn: Turn, retryable: bool
+) -> None:
+    async with scripted_model.desk([turn]) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go"})
+    assert outcome.status == "fail"
+    assert outcome.failure_reason
+    assert outcome.retryable is retryable
+
+
+async def test_a_node_ends_at_its_timeout_with_what_was_said(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk([hang("half an answer")]) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "timeout": "1s"})
+    assert "timed out after 1s" in outcome.failure_reason
+    assert bench.read("response.md") == "half an answer"
+
+
+async def test_a_cancelled_node_leaves_nothing(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    begun = asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ToolOutput):
+            begun.set()
+
+    script = [call("shell", command="echo begun; sleep 300")]
+    async with scripted_model.desk(script) as desk:
+        work = bench.work(desk=desk, attrs={"prompt": "Go", "policy": "all"}, emit=hear)
+        task = asyncio.create_task(works.attempt(work))
+        async with asyncio.timeout(30):
+            await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert running_in(workspace) == []
+
+
+async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    write = call("write_file", file_path="a.txt", content="x")
+    for attrs, status, written in (
+        ({}, "success", False),
+        ({"policy": "edits"}, "success", True),
+    ):
+        async with scripted_model.desk([write, say("done")]) as desk:
+            outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **attrs})
+        assert outcome.status == status
+        assert (workspace / "a.txt").exists() is written
+        assert ("refused by the policy: write_file" in outcome.notes) is not written
+
+
+async def test_allowed_tools_are_all_there_is(bench: Bench, scripted_model: Scripted) -> None:
+    async with scripted_model.desk([say("done")], policy="all") as desk:
+        await bench.attempt(desk=desk, attrs={"prompt": "Go", "allowed_tools": "read_file, glob"})
+    assert {"read_file", "glob"} <= {*scripted_model.lane.requests[0].tools}
+    assert "shell" not in scripted_model.lane.requests[0].tools
+
+
+@pytest.mark.parametrize(
+    ("attrs", "said"),
+    [
+        ({"policy": "anything"}, "policy must be one of reads, edits, all"),
+        ({"reasoning_effort": "immense"}, "reasoning_effort must be one of"),
+        ({"max_turns": "many"}, "max_turns must be a number"),
+        ({"output_schema": "no-such.json"}, "cannot be read"),
+        ({"output_schema": "{nonsense"}, "is no JSON"),
+        ({"agent": "gemini-aqp"}, "Did you mean"),
+        ({"model": "nobody:thing"}, "no vendor of models is called 'nobody'"),
+        ({"max_budget_usd": 1.5}, "corral has no option 'max_budget_usd'"),
+    ],
+)
+async def test_what_cannot_be_is_told_before_anything_is_asked(
+    bench: Bench, scripted_model: Scripted, attrs: dict[str, Any], said: str
+) -> None:
+    async with scripted_model.desk([say("done")]) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **attrs})
+    assert said in outcome.failure_reason
+    assert outcome.retryable is False
+    assert scripted_model.lane.requests == []
+
+
+async def test_options_reach_the_agent(bench: Bench, scripted_model: Scripted) -> None:
+    async with scripted_model.desk([say("done")]) as desk:
+        attrs = {"prompt": "Go", "system_prompt": "Speak like a pirate.", "max_turns": 3}
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert outcome.status == "success"
+    assert "Speak like a pirate." in scripted_model.lane.requests[0].system
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["title"],
+}
+
+
+@pytest.mark.parametrize("in_a_file", [True, False])
+async def test_typed_output_lands_in_the_context(
+    bench: Bench, scripted_model: Scripted, workspace: Path, in_a_file: bool
+) -> None:
+    (workspace / "schema.json").write_text(json.dumps(SCHEMA))
+    schema = "schema.json" if in_a_file else json.dumps(SCHEMA)
+    script = [say('{"n": 1}'), say('```json\n{"title": "It", "n": 2}\n```')]
+    async with scripted_model.desk(script) as desk:
+        outcome = await bench.attempt(
+            "plan", desk=desk, attrs={"prompt": "Go", "output_schema": schema}
+        )
+    assert outcome.context_updates["plan.output"] == {"title": "It", "n": 2}
+
+
+async def test_output_that_never_fits_fails_the_node(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk(lambda _: say("no")) as desk:
+        attrs = {"prompt": "Go", "output_schema": json.dumps(SCHEMA)}
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert outcome.status == "fail"
+    assert "step.output" not in outcome.context_updates
+
+
+async def test_it_goes_on_until_the_command_succeeds(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        if "not done" in request.last_text and not request.tool_results:
+            return call("write_file", file_path="done.txt", content="ready")
+        return say("I think so")
+
+    async with scripted_model.desk(answer) as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"prompt": "Go", "policy": "edits", "until": 'test "$(cat {{file}})" = ready'},
+            context={"file": "done.txt"},
+        )
+    assert outcome.status == "success", outcome
+    assert (workspace / "done.txt").read_text() == "ready"
+
+
+async def test_rounds_that_are_used_up_fail_the_node(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk(lambda _: say("done")) as desk:
+        attrs = {"prompt": "Go", "until": "false", "rounds": 2}
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert "not done after 2 further rounds" in outcome.failure_reason
+    assert len(scripted_model.lane.requests) == 3
+
+
+async def test_an_agent_may_write_its_own_status(bench: Bench, scripted_model: Scripted) -> None:
+    told = json.dumps({"outcome": "fail", "failure_reason": "the tests are red"})
+    folder = bench.run_folder / "step"
+    script = [
+        call("write_file", file_path=str(folder / "status.json"), content=told),
+        say("I have failed"),
+    ]
+    async with scripted_model.desk(script, policy="edits") as desk:
+        outcome = await bench.attempt(
+            desk=desk, attrs={"prompt": "Write $ATTRACTOR_STAGE_DIR/status.json"}
+        )
+    assert (outcome.status, outcome.failure_reason) == ("fail", "the tests are red")
+    assert outcome.context_updates["last_response"] == "I have failed"
+
+
+async def test_an_agents_commands_know_their_stage(bench: Bench, scripted_model: Scripted) -> None:
+    script = [
+        call("shell", command='echo \'{"outcome":"retry"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'),
+        say("again"),
+    ]
+    async with scripted_model.desk(script, policy="all") as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go"})
+    assert outcome.status == "retry"
+
+
+async def test_a_key_lands_in_no_file(bench: Bench, scripted_model: Scripted) -> None:
+    script = [call("shell", command=f"echo {KEY}; env"), say(f"The key is {KEY}")]
+    async with scripted_model.desk(script, policy="all") as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": f"Guess {KEY}"})
+    assert outcome.status == "success"
+    assert KEY not in str(outcome)
+    assert KEY.encode() not in bench.everything()
+
+
+async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: Bench) -> None:
+    async with Desk(agent="gemini-acp", options={"program": "/nonexistent"}) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "reasoning_effort": "high"})
+    assert "reasoning_effort" not in outcome.failure_reason
+    assert outcome.retryable is False  # the program is not there
+
+
+async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk([say("done")]) as desk:
+        await bench.attempt(desk=desk, attrs={"prompt": "Go"})
+    assert not folders.sessions().exists() or list(folders.sessions().iterdir()) == []
+
+
+# Threads.
+
+
+async def test_a_thread_goes_on_with_its_session(bench: Bench, scripted_model: Scripted) -> None:
+    async with scripted_model.desk([say("one"), say("two")]) as desk:
+        full = {"fidelity": "full", "thread": "t"}
+        first = await bench.attempt("a", desk=desk, attrs={"prompt": "First"}, **full)
+        held = first.context_updates["internal.thread.t"]
+        assert isinstance(held, dict)
+        context: dict[str, Json] = {"internal.thread.t": held, "x": 1}
+        second = await bench.attempt(
+            "b", desk=desk, attrs={"prompt": "Second"}, context=context, previous="a", **full
+        )
+    assert second.status == "success", second
+    history = [text for m in scripted_model.lane.requests[1].history for text in m.texts]
+    assert history == ["First", "one", "Second"]
+    assert bench.read("prompt.md", "b") == "Second"
+
+
+async def test_a_thread_whose_session_is_lost_is_told_a_summary(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    held: Json = {"agent": MODEL, "resume_token": "no-such-session"}
+    async with scripted_model.desk([say("fine")]) as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"prompt": "Go on"},
+            context={"internal.thread.t": held, "found": "a bug"},
+            fidelity="full",
+            thread="t",
+        )
+    assert outcome.status == "success", outcome
+    assert "is lost" in outcome.notes
+    assert "found: a bug" in scripted_model.asked[0]
+    assert outcome.context_updates["internal.thread.t"] != held
+
+
+async def test_another_agents_session_is_not_taken(bench: Bench, scripted_model: Scripted) -> None:
+    held: Json = {"agent": "gemini-acp", "resume_token": "x"}
+    async with scripted_model.desk([say("fine")]) as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"prompt": "Go"},
+            context={"internal.thread.t": held},
+            fidelity="full",
+            thread="t",
+        )
+    assert outcome.status == "success"
+    assert outcome.notes == ""
+
+
+# Hooks.
+
+
+async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    pre = (
+        "cat >> seen.ndjson; echo >> seen.ndjson;"
+        ' if [ "$ATTRACTOR_TOOL_NAME" = shell ]; then echo "no shells today" >&2; exit 1; fi'
+    )
+    script = [
+        call("write_file", file_path="a.txt", content="x"),
+        call("shell", command="touch evil"),
+        say("done"),
+    ]
+    async with scripted_model.desk(script, policy="all") as desk:
+        outcome = await bench.attempt(
+            desk=desk, attrs={"prompt": "Go"}, graph={"tool_hooks.pre": pre}
+        )
+    assert outcome.status == "success", outcome
+    seen = [json.loads(line) for line in (workspace / "seen.ndjson").read_text().splitlines()]
+    assert [(each["hook"], each["tool"], each["node"]) for each in seen] == [
+        ("pre", "write_file", "step"),
+        ("pre", "shell", "step"),
+    ]
+    assert seen[1]["arguments"] == {"command": "touch evil"}
+    assert (workspace / "a.txt").exists()
+    assert not (workspace / "evil").exists()
+    results = [event for event in bench.events if isinstance(event, ToolResult)]
+    assert [result.status for result in results] == ["success", "denied"]
+    assert results[1].error == "denied: no shells today"
+
+
+async def test_a_hook_after_a_call_sees_what_came_of_it(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    script = [call("shell", command="echo hello"), say("done")]
+    async with scripted_model.desk(script, policy="all") as desk:
+        await bench.attempt(
+            desk=desk, attrs={"prompt": "Go", "tool_hooks.post": "cat > seen.json; exit 3"}
+        )
+    seen = json.loads((workspace / "seen.json").read_text())
+    assert (seen["hook"], seen["tool"], seen["status"]) == ("post", "shell", "success")
+    assert "hello" in seen["output"]
+    assert '"code":"tool_hook"' in bench.read("events.ndjson")
+
+
+async def test_a_hook_that_cannot_run_skips_the_call(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    script = [call("shell", command="touch evil"), say("done")]
+    async with scripted_model.desk(script, policy="all") as desk:
+        await bench.attempt(
+            desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "no-such-program-at-all"}
+        )
+    assert not (workspace / "evil").exists()
+
+
+async def test_hooks_watch_over_typed_output_too(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    script = [
+        call("shell", command="touch evil"),
+        call("submit_result", title="It"),
+        say("done"),
+    ]
+    async with scripted_model.desk(script, policy="all") as desk:
+        attrs = {
+            "prompt": "Go",
+            "output_schema": json.dumps(SCHEMA),
+            "tool_hooks.pre": 'test "$ATTRACTOR_TOOL_NAME" != shell',
+        }
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert outcome.context_updates["step.output"] == {"title": "It"}
+    assert not (workspace / "evil").exists()
+
+
+async def test_an_agent_that_does_not_ask_cannot_have_a_hook_before_its_calls(
+    bench: Bench,
+) -> None:
+    async with Desk(agent="gemini-acp") as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "true"})
+    assert "tool_hooks.pre cannot be had with gemini-acp" in outcome.failure_reason
+    assert outcome.retryable is False

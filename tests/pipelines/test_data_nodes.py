@@ -1,0 +1,215 @@
+"""Values and files: set, switch, json_extract, read_file, write_file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipelines.node_works import Bench
+
+from corral.events import Json
+from corral.pipelines import work as works
+from corral.pipelines.desk import Desk
+from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.outcome import Outcome
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+
+async def test_set_puts_values_as_they_are(bench: Bench) -> None:
+    outcome = await bench.attempt(
+        attrs={
+            "type": "set",
+            "key": "greeting",
+            "value": "Hello {{who.name}}",
+            "set.n": 3,
+            "set.flag": True,
+            "set.copy": "{{who}}",
+        },
+        context={"who": {"name": "Ann"}},
+    )
+    assert outcome.context_updates == {
+        "greeting": "Hello Ann",
+        "n": 3,
+        "flag": True,
+        "copy": {"name": "Ann"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("attrs", "said"),
+    [
+        ({}, "sets nothing"),
+        ({"key": "x"}, "has a key and no value"),
+        ({"key": "internal.thread.t", "value": "x"}, "the engine's own"),
+        ({"set.graph.goal": "x"}, "the engine's own"),
+    ],
+)
+async def test_a_set_that_cannot_be_is_told(bench: Bench, attrs: dict[str, Any], said: str) -> None:
+    outcome = await bench.attempt(attrs={"type": "set", **attrs})
+    assert said in outcome.failure_reason
+    assert outcome.retryable is False
+
+
+async def switched(
+    bench: Bench, edges: list[tuple[str, dict[str, Any]]], context: dict[str, Json], **attrs: Any
+) -> Outcome:
+    async with Desk() as desk:
+        work = bench.work("s", desk=desk, attrs={"type": "switch", **attrs}, context=context)
+        node = Node("s", {"type": "switch", **attrs})
+        nodes = {"s": node, **{target: Node(target) for target, _ in edges}}
+        graph = Graph("g", {}, nodes, [Edge("s", target, given) for target, given in edges])
+        import dataclasses
+
+        return await works.attempt(dataclasses.replace(work, graph=graph, node=node))
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("x", {"label": "[R] Red"}),
+    ("y", {"label": "green"}),
+]
+
+
+async def test_a_switch_prefers_the_edge_of_its_value(bench: Bench) -> None:
+    outcome = await switched(bench, CASES, {"colour": "RED"}, key="colour")
+    assert (outcome.status, outcome.preferred_label) == ("success", "RED")
+    outcome = await switched(bench, CASES, {"colour": {"of": "green"}}, value="{{colour.of}}")
+    assert outcome.preferred_label == "green"
+
+
+async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: Bench) -> None:
+    outcome = await switched(bench, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
+    assert outcome.suggested_next_ids == ("z",)
+    outcome = await switched(bench, [*CASES, ("z", {})], {"c": "blue"}, key="c")
+    assert outcome.suggested_next_ids == ("z",)
+    outcome = await switched(bench, CASES, {"c": "blue"}, key="c")
+    assert outcome.status == "fail"
+    assert "no edge for 'blue': there is '[R] Red', 'green'" in outcome.failure_reason
+
+
+@pytest.mark.parametrize("before", ["success", "partial_success", "fail"])
+async def test_a_switch_by_conditions_leaves_the_outcome_in_force(
+    bench: Bench, before: str
+) -> None:
+    context: dict[str, Json] = {"outcome": before, "preferred_label": "Fix"}
+    outcome = await switched(bench, [("x", {"label": 'outcome == "fail"'})], context)
+    assert (outcome.status, outcome.preferred_label) == (before, "Fix")
+
+
+@pytest.mark.parametrize(
+    ("said", "path", "found"),
+    [
+        ('{"a": {"b": [1, {"c": "x"}]}}', "a.b[1].c", "x"),
+        ('Here you are:\n```json\n{"a": [1, 2]}\n```\nFine?', "$.a.0", 1),
+        ('I think {"a": null} is it', "a", None),
+        ("[1, 2]", "", [1, 2]),
+    ],
+)
+async def test_json_is_found_in_what_was_said(
+    bench: Bench, said: str, path: str, found: Json
+) -> None:
+    outcome = await bench.attempt(
+        attrs={"type": "json_extract", "path": path, "key": "found"},
+        context={"last_response": said},
+    )
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates == {"found": found}
+
+
+@pytest.mark.parametrize(
+    ("said", "path", "wrong"),
+    [
+        ("no JSON here", "a", "there is no JSON in it"),
+        ('{"a": 1}', "b", "there is no 'b'"),
+        ('{"a": [1]}', "a[3]", "there is no 'a[3]'"),
+        ('{"a": 1}', "a[", "is no path"),
+    ],
+)
+async def test_json_that_is_not_there_fails_unless_there_is_a_default(
+    bench: Bench, said: str, path: str, wrong: str
+) -> None:
+    attrs = {"type": "json_extract", "path": path, "source": "said"}
+    outcome = await bench.attempt(attrs=attrs, context={"said": said})
+    assert wrong in outcome.failure_reason
+    outcome = await bench.attempt(attrs={**attrs, "default": 0}, context={"said": said})
+    assert outcome.context_updates == {"step.output": 0}
+
+
+async def test_json_of_a_missing_key_names_it(bench: Bench) -> None:
+    outcome = await bench.attempt(attrs={"type": "json_extract", "source": "no.such"})
+    assert "there is no 'no.such' in the context" in outcome.failure_reason
+
+
+async def test_a_file_is_written_and_read(bench: Bench, workspace: Path) -> None:
+    content: Json = {"n": [1, 2]}
+    outcome = await bench.attempt(
+        "w",
+        attrs={"type": "write_file", "path": "out/{{name}}.json", "content": "{{data}}"},
+        context={"name": "report", "data": content},
+    )
+    assert outcome.context_updates == {"w.path": "out/report.json"}
+    assert (workspace / "out/report.json").read_text() == '{"n":[1,2]}'
+    read = {"type": "read_file", "path": "out/report.json", "key": "back"}
+    outcome = await bench.attempt(attrs=read)
+    assert outcome.context_updates == {"back": '{"n":[1,2]}'}
+    outcome = await bench.attempt(attrs={**read, "format": "json"})
+    assert outcome.context_updates == {"back": content}
+    assert os.listdir(workspace / "out") == ["report.json"]
+
+
+async def test_a_file_is_added_to(bench: Bench, workspace: Path) -> None:
+    attrs = {"type": "write_file", "path": "log", "source": "line", "append": True}
+    for line in ("one\n", "two\n"):
+        await bench.attempt(attrs=attrs, context={"line": line})
+    assert (workspace / "log").read_text() == "one\ntwo\n"
+
+
+ESCAPES = ["../out.txt", "/etc/hostname", "link/out.txt", "a/../../out.txt", "~/x", "a\0b", "."]
+
+
+@pytest.mark.parametrize("path", ESCAPES)
+@pytest.mark.parametrize("kind", ["read_file", "write_file"])
+async def test_no_path_leads_out_of_the_workspace(
+    bench: Bench, workspace: Path, tmp_path: Path, path: str, kind: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "out.txt").write_text("secret")
+    (tmp_path / "out.txt").write_text("secret")
+    (workspace / "link").symlink_to(outside)
+    outcome = await bench.attempt(
+        attrs={"type": kind, "path": "{{p}}", "content": "evil"}, context={"p": path}
+    )
+    assert outcome.status == "fail"
+    assert "secret" not in str(outcome)
+    assert (outside / "out.txt").read_text() == "secret"
+    assert (tmp_path / "out.txt").read_text() == "secret"
+
+
+async def test_gits_own_folder_is_not_written(bench: Bench, workspace: Path) -> None:
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    outcome = await bench.attempt(
+        attrs={"type": "write_file", "path": ".git/hooks/pre-commit", "content": "evil"}
+    )
+    assert "belongs to git" in outcome.failure_reason
+
+
+async def test_a_file_that_cannot_be_read_is_told(bench: Bench, workspace: Path) -> None:
+    os.mkfifo(workspace / "pipe")
+    (workspace / "large").write_bytes(b"x" * 600_000)
+    (workspace / "bytes").write_bytes(b"\xff\xfe")
+    (workspace / "folder").mkdir()
+    for path, said in (
+        ("missing", "there is no file missing"),
+        ("pipe", "is no file"),
+        ("large", "too large"),
+        ("bytes", "is not UTF-8"),
+        ("folder", "folder"),
+    ):
+        outcome = await bench.attempt(attrs={"type": "read_file", "path": path})
+        assert outcome.status == "fail"
+        assert said in outcome.failure_reason
+    outcome = await bench.attempt(attrs={"type": "read_file", "path": "missing", "default": ""})
+    assert outcome.context_updates == {"step.output": ""}

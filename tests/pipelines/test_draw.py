@@ -1,0 +1,162 @@
+"""Pipelines shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.pipelines import draw, layout
+from corral.pipelines.dot import parse
+from corral.pipelines.graph import Edge, Graph, Node, Value
+
+SVG = "{http://www.w3.org/2000/svg}"
+LOOP = """digraph review {
+  goal="Ship it"
+  start [shape=Mdiamond] plan [label="Make a plan"] ok [shape=hexagon, label="Good?"]
+  done [shape=Msquare]
+  start -> plan -> ok
+  ok -> done [label="[A] Approve"]
+  ok -> plan [label="[R] Revise"]
+}"""
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dot"))
+
+
+def test_as_text_a_person_can_follow_it() -> None:
+    assert draw.as_text(parse(LOOP), {"plan": "success"}) == (
+        "review\n"
+        "goal: Ship it\n"
+        "\n"
+        "● start\n"
+        "  └─▶ plan\n"
+        "▪ plan  Make a plan  [success]\n"
+        "  └─▶ ok\n"
+        "☻ ok  Good?  (wait.human)\n"
+        "  ├─ [A] Approve ─▶ done\n"
+        "  └─ [R] Revise ─▶ plan ↑\n"
+        "◎ done\n"
+    )
+
+
+def test_text_for_a_terminal_holds_nothing_that_a_terminal_obeys() -> None:
+    shown = draw.as_text(parse('digraph G { "a\x1b[31m" -> b [label="x\x07\ny"] goal="\x1b]0;t" }'))
+    assert all(c.isprintable() or c == "\n" for c in shown)
+
+
+def same(graph: Graph) -> None:
+    again = parse(draw.as_dot(graph))
+    assert again.name == graph.name
+    assert again.attrs == graph.attrs
+    assert list(again.nodes) == list(graph.nodes)
+    for one, two in zip(graph.nodes.values(), again.nodes.values(), strict=True):
+        expected = dict(one.attrs)
+        if one.classes:
+            expected["class"] = ",".join(one.classes)
+        assert two.attrs == expected
+        assert {k: type(v) for k, v in two.attrs.items()} == {
+            k: type(v) for k, v in expected.items()
+        }
+        assert two.classes == one.classes
+    assert [(e.source, e.target, e.attrs) for e in again.edges] == [
+        (e.source, e.target, e.attrs) for e in graph.edges
+    ]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_the_dot_of_an_example_is_the_same_pipeline(file: Path) -> None:
+    same(parse(file.read_text("utf-8")))
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
+keys = st.from_regex(r"[a-z_]{1,6}(\.[a-z]{1,4})?", fullmatch=True).filter(
+    lambda key: key != "class"
+)
+values: st.SearchStrategy[Value] = (
+    texts | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(-1e30, 1e30)
+)
+attributes = st.dictionaries(keys, values, max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts, st.dictionaries(texts, attributes, max_size=4), attributes, st.data())
+def test_the_dot_of_any_graph_is_the_same_pipeline(
+    name: str, nodes: dict[str, dict[str, Value]], attrs: dict[str, Value], data: st.DataObject
+) -> None:
+    edges: list[Edge] = []
+    if nodes:
+        ends = st.sampled_from(sorted(nodes))
+        drawn = data.draw(st.lists(st.tuples(ends, ends, attributes), max_size=4))
+        edges = [Edge(*edge) for edge in drawn]
+    graph = Graph(name, attrs, {key: Node(key, dict(value)) for key, value in nodes.items()}, edges)
+    same(graph)
+    ElementTree.fromstring(draw.as_svg(graph))
+    draw.as_text(graph)
+
+
+def test_backslashes_quotes_and_ends_of_lines_survive_the_dot() -> None:
+    text = '\\ \\\\ \\n \\" " \n \t \\\n end\\'
+    same(Graph(text, {"goal": text}, {text: Node(text, {"prompt": text, "a.b": 1.0})}))
+
+
+def test_classes_of_subgraphs_stay_in_the_dot() -> None:
+    same(parse('digraph G { subgraph { label="Loop A" a [class="x"] b } }'))
+
+
+def test_the_picture_shows_every_node_edge_and_label_and_colours_what_ended() -> None:
+    picture = ElementTree.fromstring(draw.as_svg(parse(LOOP), {"plan": "fail", "start": "success"}))
+    said = [text.text for text in picture.iter(f"{SVG}text")]
+    assert {"start", "Make a plan", "Good?", "done", "[A] Approve", "[R] Revise"} == set(said)
+    assert sum(path.get("class") == "edge" for path in picture.iter(f"{SVG}path")) == 4
+    fills = {
+        group.get("id"): path.get("style")
+        for group in picture.iter(f"{SVG}g")
+        for path in group.iter(f"{SVG}path")
+    }
+    assert fills["plan"] == f"fill:{'#fbd7d5'}"
+    assert fills["ok"] is None
+
+
+def test_what_a_picture_shows_cannot_break_out_of_it() -> None:
+    nasty = "</title><script>alert(1)</script>\"'&]]>\x00\x1b"
+    graph = Graph(
+        nasty, {}, {nasty: Node(nasty, {"label": nasty, "prompt": nasty})}, [Edge(nasty, nasty)]
+    )
+    graph.edges[0].attrs["label"] = nasty
+    picture = ElementTree.fromstring(draw.as_svg(graph))
+    assert not list(picture.iter(f"{SVG}script"))
+
+
+def test_nodes_stand_below_what_leads_to_them_and_never_on_each_other() -> None:
+    graph = parse(
+        "digraph G { s [shape=Mdiamond] s -> {a b c d} -> e -> f; f -> a; e -> e; s -> f }"
+    )
+    widths = dict.fromkeys(graph.nodes, 100.0)
+    drawn = layout.arrange(graph, widths)
+    place = drawn.places
+    assert place["s"].y < place["a"].y == place["b"].y < place["e"].y < place["f"].y
+    for one in place:
+        assert widths[one] / 2 <= place[one].x <= drawn.width - widths[one] / 2
+        for two in place:
+            if one < two and place[one].y == place[two].y:
+                assert abs(place[one].x - place[two].x) >= 100
+    for edge, way in zip(graph.edges, drawn.ways, strict=True):
+        assert (way[0], way[-1]) == (place[edge.source], place[edge.target])
+
+
+def test_the_same_graph_is_always_drawn_the_same() -> None:
+    assert draw.as_svg(parse(LOOP)) == draw.as_svg(parse(LOOP))
+
+
+def test_a_large_pipeline_can_be_drawn() -> None:
+    chain = " -> ".join(f"n{i}" for i in range(5000))
+    fan = " ".join(f"n0 -> m{i} -> n4999" for i in range(2000))
+    graph = parse(f"digraph G {{ {chain}; {fan} n4999 -> n0 }}")
+    assert len(list(ElementTree.fromstring(draw.as_svg(graph)).iter(f"{SVG}g"))) == 7000
+    assert draw.as_text(graph).count("▶") == len(graph.edges)

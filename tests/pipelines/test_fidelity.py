@@ -1,0 +1,93 @@
+"""What an agent is told of the run before its own prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pipelines.node_works import Bench
+
+from corral.events import Json
+from corral.pipelines.desk import Desk
+from corral.pipelines.fidelity import SIZES, preamble, with_preamble
+from corral.pipelines.folder import RunFolder
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+CONTEXT: dict[str, Json] = {
+    "graph.goal": "Feed the cats",
+    "outcome": "success",
+    "last_response": "the first two hundred characters",
+    "internal.thread.t": {"agent": "x", "resume_token": "y"},
+    "tool.output": "line\n" * 2000,
+    "plan.output": {"steps": ["a", "b"]},
+    "current_node": "step",
+}
+
+
+def told(bench: Bench, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any) -> str:
+    work = bench.work(desk=Desk(), context=context, graph={"goal": "Feed the cats"}, **visit)
+    return preamble(work, fidelity)
+
+
+def test_the_first_node_is_told_nothing(bench: Bench) -> None:
+    assert told(bench, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
+    work = bench.work(desk=Desk(), context={"graph.goal": "x"})
+    assert with_preamble(work, "Go", "compact") == "Go"
+
+
+def test_truncate_is_the_goal_and_the_run(bench: Bench) -> None:
+    said = told(bench, "truncate", previous="plan")
+    assert "Goal: Feed the cats" in said
+    assert "run-1" in said
+    assert "plan.output" not in said
+
+
+def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: Bench) -> None:
+    said = told(bench, "compact", previous="plan")
+    assert "- plan: success" in said
+    assert '- plan.output: {"steps":["a","b"]}' in said
+    assert "Answer of plan:\nthe first two hundred characters" in said
+    assert "resume_token" not in said
+    assert "current_node" not in said
+
+
+@pytest.mark.parametrize("plan", ["plan", "plan/review", "../plan"])
+def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
+    bench: Bench, plan: str
+) -> None:
+    place = RunFolder(bench.run_folder).stage(f"{plan}.1", plan)
+    (place / "response.md").write_text("the whole answer " * 50)
+    checkpoint = {
+        "completed_nodes": ["start", "look", plan],
+        "node_outcomes": {"look": {"status": "partial_success"}, plan: {"status": "success"}},
+    }
+    (bench.run_folder / "checkpoint.json").write_text(json.dumps(checkpoint))
+    said = told(bench, "summary:high", previous=plan)
+    assert f"- look: partial_success\n- {plan}: success" in said
+    assert "the whole answer " * 40 in said
+
+
+@pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"completed_nodes": 3}'])
+def test_a_checkpoint_that_cannot_be_read_costs_nothing(bench: Bench, broken: bytes) -> None:
+    bench.run_folder.mkdir()
+    (bench.run_folder / "checkpoint.json").write_bytes(broken)
+    assert "- plan: success" in told(bench, "compact", previous="plan")
+
+
+def test_each_fidelity_has_its_size_and_more_of_it_tells_more(bench: Bench) -> None:
+    much: dict[str, Json] = {**CONTEXT, **{f"key.{n}": "word " * 500 for n in range(100)}}
+    sizes = {name: len(told(bench, name, much, previous="plan")) for name in SIZES}
+    assert all(sizes[name] <= SIZES[name] for name in SIZES)
+    assert (
+        sizes["truncate"] < sizes["summary:low"] < sizes["summary:medium"] < sizes["summary:high"]
+    )
+
+
+def test_full_without_a_session_is_told_a_summary(bench: Bench) -> None:
+    assert told(bench, "full", previous="plan") == told(bench, "summary:high", previous="plan")
+
+
+def test_an_unknown_fidelity_is_told_as_compact(bench: Bench) -> None:
+    assert told(bench, "vivid", previous="plan") == told(bench, "compact", previous="plan")

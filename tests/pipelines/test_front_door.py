@@ -1,0 +1,188 @@
+"""``corral.pipelines``: an exact list of names, light to import; runs from Python."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral import pipelines
+from corral.errors import ConfigError, ProcessFailed
+from corral.pipelines import events, people
+
+NAMES = [
+    "Answer", "Choice", "Desk", "DotError", "Edge", "Finding", "Graph", "Interviewer",
+    "LintError", "Node", "Outcome", "PipelineResult", "Question", "Work", "answer", "cancel",
+    "draw", "events", "fork", "handlers", "lint", "load", "parse", "people", "resume", "run",
+    "run_sync", "runs", "show",
+]  # fmt: skip
+GATE = """digraph gate {
+    start [shape=Mdiamond]
+    ask [shape=hexagon, label="Ship it?"]
+    ship [prompt="ship"]
+    done [shape=Msquare]
+    start -> ask
+    ask -> ship [label="[Y] Yes"]
+    ask -> done [label="[N] No"]
+    ship -> done
+}"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert pipelines.__all__ == NAMES
+    assert dir(pipelines) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_the_very_thing_of_its_home(name: str) -> None:
+    home: str = vars(pipelines)["_HOME"][name]
+    whole = import_module(f"{home}.{name}") if home == "corral.pipelines" else None
+    assert getattr(pipelines, name) is (whole or getattr(import_module(home), name))
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(pipelines.__file__ or "").read_text("utf-8"))
+    seen: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.If):
+            for line in node.body:
+                assert isinstance(line, ast.ImportFrom)
+                seen |= {alias.name: line.module or "" for alias in line.names}
+    assert seen == vars(pipelines)["_HOME"]
+
+
+def test_a_name_that_is_not_there_is_refused() -> None:
+    with pytest.raises(AttributeError, match=r"'corral\.pipelines' has no attribute 'nothing'"):
+        _ = pipelines.nothing  # pyright: ignore
+
+
+def test_looking_at_a_pipeline_loads_no_engine_and_no_network() -> None:
+    code = (
+        "import sys\nfrom corral import pipelines\n"
+        "pipelines.lint(pipelines.parse('digraph x { a -> b }'))\n"
+        "pipelines.draw.as_svg(pipelines.parse('digraph x { a -> b }'))\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'click', 'rich', 'corral.engine'}\n"
+        "print(*heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_run_tells_its_events_and_its_result(durable: bool, workspace: Path) -> None:
+    told: list[events.RunEvent] = []
+    begun: list[tuple[str, Path]] = []
+    result = pipelines.run_sync(
+        GATE,
+        durable=durable,
+        simulate=True,
+        workspace=workspace,
+        people=people.Queued(["yes"]),
+        on_event=told.append,
+        on_start=lambda name, folder: begun.append((name, folder)),
+    )
+    assert result.ok, result.reason
+    assert result.completed == ["start", "ask", "ship", "done"]
+    assert result.text == "[Simulated] Response for stage: ship"
+    assert begun == [(result.run, Path(result.folder))]
+    assert isinstance(told[0], events.PipelineStarted)
+    assert isinstance(told[-1], events.PipelineCompleted)
+
+
+async def test_a_durable_run_waits_is_answered_and_goes_on(workspace: Path) -> None:
+    db = str(workspace / "runs.db")
+    result = await pipelines.run(GATE, simulate=True, workspace=workspace, db=db)
+    assert result.status == "waiting"
+    assert [question.node for question in result.questions] == ["ask"]
+    with pytest.raises(ConfigError, match="no choice of ask"):
+        await pipelines.answer(result.run, "perhaps", db=db)
+    await pipelines.answer(result.run, "n", db=db)
+    result = await pipelines.resume(result.run, db=db)
+    assert result.completed == ["start", "ask", "done"]
+    again = await pipelines.fork(result.run, "ask", db=db, people=people.AutoApprove())
+    assert again.completed == ["start", "ask", "ship", "done"]
+    assert {run.id for run in await pipelines.runs(db=db)} == {result.run, again.run}
+    assert (await pipelines.show(again.run, db=db)).status == "success"
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) -> None:
+    """In each of two loops, one after the other."""
+
+    async def both() -> list[str]:
+        one = pipelines.run(GATE, simulate=True, workspace=workspace, people=people.AutoApprove())
+        two = pipelines.run(GATE, simulate=True, workspace=workspace, people=people.AutoApprove())
+        return [result.status for result in await asyncio.gather(one, two)]
+
+    assert asyncio.run(both()) == ["success", "success"]
+
+
+def test_check_raises_what_is_no_success(workspace: Path) -> None:
+    text = GATE.replace('prompt="ship"', 'shape=parallelogram, tool_command="exit 3"')
+    text = text.replace("ship -> done", 'ship -> done [condition="outcome=success"]')
+    given = {"durable": False, "workspace": workspace, "people": people.AutoApprove()}
+    assert pipelines.run_sync(text, **given).status == "fail"  # type: ignore[arg-type]
+    with pytest.raises(ProcessFailed, match="exited with 3"):
+        pipelines.run_sync(text, check=True, **given)  # type: ignore[arg-type]
+
+
+def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot keep"):
+        pipelines.run_sync(
+            GATE, simulate=True, workspace=workspace, options={"config": {"x": object()}}
+        )
+    with pytest.raises(ConfigError, match="in memory"):
+        pipelines.run_sync(GATE, simulate=True, workspace=workspace, ask=lambda _: "deny")
+
+
+NO_JSON: list[tuple[Any, str]] = [
+    (object(), "holds a object"),
+    (float("nan"), "is nan"),
+    (2**70, "beyond 64 bits"),
+    ("a\udcffb", "half a character"),
+    ({"deep": {1: 2}}, "no text"),
+    (json.loads("[" * 101 + "]" * 101), "over 100 deep"),
+]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("number", range(len(NO_JSON)))
+def test_values_that_are_no_json_are_refused_before_anything_runs(
+    durable: bool, number: int, workspace: Path
+) -> None:
+    value, wrong = NO_JSON[number]
+    with pytest.raises(ConfigError, match=f"'k'.*{wrong}"):
+        pipelines.run_sync(
+            GATE, durable=durable, simulate=True, workspace=workspace, values={"k": value}
+        )
+
+
+def test_a_goal_that_is_no_text_is_refused(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="half a character"):
+        pipelines.run_sync(GATE, simulate=True, workspace=workspace, goal="\udcff")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_run_folder_that_cannot_be_written_is_refused_before_anything_runs(
+    durable: bool, workspace: Path
+) -> None:
+    begun: list[str] = []
+    (workspace / "file").touch()
+    for place in ("/proc/nobody/makes/this", workspace / "file", workspace / "file" / "run"):
+        with pytest.raises(ConfigError, match="the run folder"):
+            pipelines.run_sync(
+                GATE,
+                durable=durable,
+                simulate=True,
+                workspace=workspace,
+                run_dir=place,
+                on_start=lambda name, _: begun.append(name),
+            )
+    assert not begun

@@ -1,0 +1,89 @@
+"""Node types are found by their names: one's own, ours, another package's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.errors import ConfigError
+from corral.pipelines import handlers
+from corral.pipelines.handlers import Work
+from corral.pipelines.outcome import Outcome
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
+    yield
+    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("kind", handlers.BUILT_IN)
+def test_every_type_of_ours_has_a_handler(kind: str) -> None:
+    assert callable(handlers.find(kind))
+
+
+async def own(_: Work) -> Outcome:
+    return Outcome()
+
+
+def test_ones_own_wins_over_ours() -> None:
+    handlers.handler("tool")(own)
+    assert handlers.find("tool") is own
+
+
+def test_what_is_not_async_is_no_handler() -> None:
+    with pytest.raises(ConfigError, match="must be an async function"):
+        handlers.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+
+
+def package(path: Path, module: str, named: str) -> None:
+    """A package on the path whose entry point names a node type."""
+    (path / "node_pack.py").write_text(module)
+    info = path / "node_pack-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: node-pack\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[corral.nodes]\npack.step = {named}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    yield folder
+    sys.modules.pop("node_pack", None)
+
+
+def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
+    package(site, "async def step(work): ...\n", "node_pack:step")
+    assert getattr(handlers.find("pack.step"), "__name__", "") == "step"
+    assert "pack.step" in handlers.known()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"), [("1 / 0\n", "division by zero"), ("step = 3\n", "async function")]
+)
+def test_another_packages_fault_is_told_as_one(site: Path, module: str, said: str) -> None:
+    package(site, module, "node_pack:step")
+    with pytest.raises(ConfigError, match=said):
+        handlers.find("pack.step")
+
+
+def test_an_unknown_type_names_the_nearest_and_all() -> None:
+    with pytest.raises(ConfigError) as raised:
+        handlers.find("for_eech")
+    assert raised.value.message == "no node type is called 'for_eech'"
+    assert raised.value.hint is not None
+    assert raised.value.hint.startswith("Did you mean 'for_each'? Known: ")
+    assert "codergen, " in raised.value.hint
+
+
+@pytest.mark.parametrize("kind", handlers.OF_THE_PLAN)
+def test_what_the_plan_does_itself_has_no_handler(kind: str) -> None:
+    with pytest.raises(ConfigError, match="done by the plan itself"):
+        handlers.find(kind)

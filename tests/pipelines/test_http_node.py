@@ -1,0 +1,200 @@
+"""Requests to a real server on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any, NamedTuple
+
+import pytest
+from pipelines.node_works import Bench
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+
+class Heard(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    heard: list[Heard]
+    let_go: Event
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def answer(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        server.heard.append(Heard(self.command, self.path, headers, body))
+        if self.path.startswith("/hang"):
+            server.let_go.wait(30)
+        status = int(self.path.split("/")[2]) if self.path.startswith("/status/") else 200
+        kind, said = "text/plain", f"you said {headers.get('authorization', '')}".encode()
+        if self.path.startswith("/json"):
+            kind, said = "application/json; charset=utf-8", b'{"n": [1, 2]}'
+        if self.path.startswith("/broken"):
+            kind, said = "application/json", b"{"
+        if self.path.startswith("/large"):
+            said = b"x" * 600_000
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+    setattr(Handler, f"do_{method}", Handler.answer)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as served:
+        served.heard = []
+        served.let_go = Event()
+        thread = Thread(target=served.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield served
+        finally:
+            served.let_go.set()
+            served.shutdown()
+            thread.join(10)
+
+
+async def test_json_comes_back_as_a_value(bench: Bench, server: Server) -> None:
+    outcome = await bench.attempt(
+        "get",
+        attrs={"type": "http", "url": "{{base}}/json/{{word}}?q={{word}}"},
+        context={"base": server.url, "word": "a b/../?&x=1"},
+    )
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates["get.output"] == {"n": [1, 2]}
+    assert outcome.context_updates["get.status"] == 200
+    quoted = "a%20b%2F..%2F%3F%26x%3D1"
+    assert server.heard[0].path == f"/json/{quoted}?q={quoted}"
+
+
+async def test_json_is_sent_with_values_that_cannot_break_out(bench: Bench, server: Server) -> None:
+    outcome = await bench.attempt(
+        attrs={
+            "type": "http",
+            "method": "post",
+            "url": f"{server.url}/x",
+            "json": '{"said": "{{said}}", "text": "It is {{said}}", "list": "{{list}}"}',
+            "headers": "X-One: {{list.0}}\nX-Two: b",
+        },
+        context={"said": '", "evil": "', "list": [1, 2]},
+    )
+    assert outcome.status == "success", outcome
+    (heard,) = server.heard
+    assert json.loads(heard.body) == {
+        "said": '", "evil": "',
+        "text": 'It is ", "evil": "',
+        "list": [1, 2],
+    }
+    assert heard.headers["content-type"] == "application/json"
+    assert (heard.headers["x-one"], heard.headers["x-two"]) == ("1", "b")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+async def test_every_method_with_and_without_a_body(
+    bench: Bench, server: Server, method: str
+) -> None:
+    for body in ("", "words"):
+        attrs = {"type": "http", "url": f"{server.url}/", "method": method, "body": body}
+        assert (await bench.attempt(attrs=attrs)).status == "success"
+    assert [(heard.method, heard.body) for heard in server.heard] == [
+        (method, b""),
+        (method, b"words"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [(500, True), (503, True), (429, True), (400, False), (401, False), (403, False), (404, None)],
+)
+async def test_a_refusal_fails_the_node(
+    bench: Bench, server: Server, status: int, retryable: bool | None
+) -> None:
+    attrs = {"type": "http", "url": f"{server.url}/status/{status}"}
+    outcome = await bench.attempt(attrs=attrs)
+    assert f"answered with {status}: you said" in outcome.failure_reason
+    assert outcome.retryable is retryable
+    expected = await bench.attempt(attrs={**attrs, "expect": f"200, {status}"})
+    assert expected.status == "success"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/broken", "no JSON"), ("/large", "too large for the context")]
+)
+async def test_an_answer_that_cannot_be_kept_fails_the_node(
+    bench: Bench, server: Server, path: str, said: str
+) -> None:
+    outcome = await bench.attempt(attrs={"type": "http", "url": server.url + path})
+    assert said in outcome.failure_reason
+
+
+async def test_a_server_that_hangs_is_left_at_the_timeout(bench: Bench, server: Server) -> None:
+    attrs = {"type": "http", "url": f"{server.url}/hang", "timeout": "300ms"}
+    outcome = await bench.attempt(attrs=attrs)
+    assert outcome.status == "fail"
+    assert outcome.retryable is True or "did not end within" in outcome.failure_reason
+
+
+async def test_nobody_there_may_be_tried_again(bench: Bench, server: Server) -> None:
+    url = server.url
+    server.server_close()
+    outcome = await bench.attempt(attrs={"type": "http", "url": url})
+    assert outcome.retryable is True
+
+
+async def test_a_token_is_sent_and_written_nowhere(
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
+    outcome = await bench.attempt(
+        attrs={"type": "http", "url": f"{server.url}/", "bearer_env": "GITHUB_PAT"}
+    )
+    assert server.heard[0].headers["authorization"] == "Bearer canary-token-0123456789"
+    assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT struck out]"
+    assert b"canary-token" not in bench.everything()
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"url": ""},
+        {"url": "ftp://x/"},
+        {"url": "http://127.0.0.1:1/{{no.such}}"},
+        {"url": "http://127.0.0.1:1/", "method": "HEAD"},
+        {"url": "http://127.0.0.1:1/", "json": "{", "method": "POST"},
+        {"url": "http://127.0.0.1:1/", "json": "{}", "body": "x"},
+        {"url": "http://127.0.0.1:1/", "headers": "X-A: {{evil}}"},
+        {"url": "http://127.0.0.1:1/", "headers": "nonsense"},
+        {"url": "http://127.0.0.1:1/", "bearer_env": "NO_SUCH_VARIABLE"},
+    ],
+)
+async def test_what_cannot_be_sent_is_told_and_not_tried_again(
+    bench: Bench, attrs: dict[str, Any]
+) -> None:
+    outcome = await bench.attempt(
+        attrs={"type": "http", **attrs}, context={"evil": "a\r\nHost: evil"}
+    )
+    assert outcome.status == "fail"
+    assert outcome.retryable is False

@@ -1,0 +1,149 @@
+"""Gates: a person chooses the edge."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_play import Play, graph_of
+
+from corral.pipelines import gates
+from corral.pipelines.orders import Ask, Ended, Expired, Question, Visit
+from corral.pipelines.outcome import failed
+
+GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
+BODY = f'{GATE} g -> yes [label="[Y] Yes"]; g -> no [label="No"]; yes -> e; no -> e;'
+
+
+def asked(run: Play) -> Question:
+    [order] = [order for order in run.waiting.values() if isinstance(order, Ask)]
+    return order.question
+
+
+def keys(edges: str) -> list[tuple[str, str, str]]:
+    graph = graph_of(f"s -> g; {edges}")
+    return [(c.key, c.label, c.target) for c in gates.choices(graph.edges_from("g"))]
+
+
+def test_a_gate_asks_with_its_edges_as_options() -> None:
+    question = asked(Play(BODY))
+    assert question.text == "Ship it?"
+    assert [(c.key, c.label, c.target) for c in question.choices] == [
+        ("Y", "Yes", "yes"),
+        ("N", "No", "no"),
+    ]
+    assert (question.id, question.node, question.timeout) == ("g.1", "g", None)
+
+
+@pytest.mark.parametrize("value", ["Y", "y", "Yes", " yes ", "[Y] Yes"])
+def test_a_choice_is_meant_by_key_label_or_target(value: str) -> None:
+    run = Play(BODY)
+    run.answer(value)
+    assert run.path == ["yes"]
+    assert run.context["human.gate.selected"] == "Y"
+    assert run.context["human.gate.label"] == "Yes"
+    assert run.context["preferred_label"] == "Yes"
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ("g -> a [label=Approve]; g -> b [label=Again]", ["A", "G"]),
+        ('g -> a [label="Approve"]; g -> b [label="[A] Again"]', ["P", "A"]),
+        ('g -> a [label="[A] One"]; g -> b [label="[a] Two"]', ["A", "T"]),
+        ("g -> a; g -> aa; g -> aaa", ["A", "1", "2"]),
+        ("g -> b; g -> a", ["B", "A"]),
+        ('g -> a [label="1) One"]; g -> b [label="2) Two"]', ["1", "2"]),
+        ('g -> a [label="!"]; g -> b [label="[1] x"]', ["2", "1"]),
+    ],
+)
+def test_keys_are_all_different(edges: str, expected: list[str]) -> None:
+    assert [key for key, _, _ in keys(edges)] == expected
+
+
+def test_an_edge_without_a_label_is_offered_by_its_target() -> None:
+    assert keys("g -> deploy") == [("D", "deploy", "deploy")]
+    run = Play(f"{GATE} g -> deploy; g -> abort; deploy -> e; abort -> e")
+    run.answer("D")
+    assert run.path == ["deploy"]
+
+
+def test_of_two_edges_with_one_label_the_chosen_one_is_taken() -> None:
+    run = Play(f"{GATE} g -> a [label=go]; g -> b [label=go]; a -> e; b -> e")
+    run.answer("b")
+    assert run.path == ["b"]
+
+
+def test_conditional_edges_are_no_options() -> None:
+    body = f'{BODY} g -> late [condition="outcome=fail"]; late -> e'
+    run = Play(body)
+    assert [c.target for c in asked(run).choices] == ["yes", "no"]
+    run.answer(skipped=True)
+    assert run.path == ["late"]
+
+
+def test_a_skipped_question_fails_and_chooses_nothing() -> None:
+    run = Play(BODY)
+    run.answer(skipped=True)
+    assert run.path == []
+    assert run.status == "fail"
+    assert "skipped" in run.finish.reason
+
+
+def expire(run: Play) -> None:
+    id = asked(run).id
+    del run.waiting[id]
+    run.tell(Expired(id=id))
+
+
+def test_at_the_timeout_the_default_is_chosen() -> None:
+    run = Play(BODY + "g [human.timeout=15m, human.default_choice=no]")
+    assert (asked(run).timeout, asked(run).default) == (900.0, "N")
+    expire(run)
+    assert run.path == ["no"]
+    assert run.context["human.gate.label"] == "No"
+
+
+def test_without_a_default_it_is_asked_again_and_then_fails() -> None:
+    run = Play(BODY + "g [human.timeout=1s, max_retries=1]")
+    expire(run)
+    assert asked(run).id == "g.1#2"
+    assert run.tell(Expired(id="g.1")) == []
+    expire(run)
+    assert run.finish.reason == "node 'g' failed: nobody answered in time"
+    assert run.plan.state.retries == {"g": 1}
+
+
+def test_an_answer_that_is_no_choice_is_asked_again_and_then_fails() -> None:
+    run = Play(BODY + "g [max_retries=1]")
+    run.answer("maybe")
+    run.answer("perhaps")
+    assert "'perhaps' is none of the choices: Y (Yes), N (No)" in run.finish.reason
+
+
+def test_who_takes_answers_can_tell_a_wrong_one() -> None:
+    choices = asked(Play(BODY)).choices
+    assert gates.find(choices, "maybe") is None
+    assert gates.find(choices, "no") == choices[1]
+
+
+def test_a_gate_without_edges_takes_any_text() -> None:
+    run = Play(GATE)
+    assert asked(run).choices == ()
+    run.answer("whatever I want")
+    assert run.context["human.gate.selected"] == "whatever I want"
+    assert run.status == "success"
+
+
+def test_a_question_that_nobody_can_be_asked_fails_the_gate() -> None:
+    run = Play(BODY)
+    del run.waiting["g.1"]
+    run.tell(Ended(id="g.1", outcome=failed("there is nobody to ask")))
+    assert run.finish.reason == "node 'g' failed: there is nobody to ask"
+
+
+def test_the_second_answer_is_nobodys() -> None:
+    run = Play(BODY)
+    run.answer("y")
+    run.waiting["g.1"] = Ask(question=Question(id="g.1", node="g", text=""))
+    assert run.answer("n") == []
+    assert run.path == ["yes"]
+    assert [type(order) for order in run.waiting.values()] == [Visit]

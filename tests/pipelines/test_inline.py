@@ -1,0 +1,479 @@
+"""Runs in memory: through the front of the driver, with handlers of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pipeline_play import graph_of
+
+from corral.errors import StorageFailed
+from corral.events import Text
+from corral.pipelines import events, handlers, inline
+from corral.pipelines.desk import Desk as RealDesk
+from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
+from corral.pipelines.graph import Graph
+from corral.pipelines.handlers import Work
+from corral.pipelines.inline import Running, RunResult
+from corral.pipelines.orders import Answer, Question
+from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines.people import AutoApprove, Queued
+from corral.pipelines.state import from_json, to_json
+
+T = TypeVar("T")
+
+
+class Desk:
+    simulate = True
+
+
+class Stage:
+    """What the nodes of type ``step`` do, by the node's id."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.at_work = 0
+        self.most = 0
+        self.ended: list[str] = []
+        self.acts: dict[str, Callable[[Work], Awaitable[Outcome | None]]] = {}
+
+    async def step(self, work: Work) -> Outcome | None:
+        self.ran.append(work.visit.id)
+        self.at_work += 1
+        self.most = max(self.most, self.at_work)
+        try:
+            act = self.acts.get(work.node.id)
+            if act is None:
+                await asyncio.sleep(0)
+                return None
+            return await act(work)
+        finally:
+            self.at_work -= 1
+            self.ended.append(work.visit.id)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+
+    async def step(work: Work) -> Outcome | None:
+        return await made.step(work)
+
+    handlers.register("step", step)
+    yield made
+    assert made.at_work == 0, "something was left at work"
+
+
+def steps(body: str) -> Graph:
+    return graph_of(f"node [type=step]; s [type=start]; e [type=exit]; {body}")
+
+
+def play(work: Awaitable[T]) -> T:
+    """With a bound, and nothing left behind in the loop."""
+
+    async def whole() -> T:
+        async with asyncio.timeout(60):
+            result = await work
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return result
+
+    return asyncio.run(whole())
+
+
+def run(body: str, **given: object) -> RunResult:
+    return play(inline.run(steps(body), desk=Desk(), **given))  # type: ignore[arg-type]
+
+
+async def for_ever(_work: Work) -> Outcome | None:
+    await asyncio.Event().wait()
+    return None
+
+
+def outcomes(*said: Outcome) -> Callable[[Work], Awaitable[Outcome | None]]:
+    left = list(said)
+
+    async def act(_work: Work) -> Outcome | None:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return act
+
+
+def test_a_run_comes_to_its_end(stage: Stage) -> None:
+    stage.acts["a"] = outcomes(Outcome(context_updates={"x": 1}, cost_usd=0.5, tokens=3))
+    result = run("s -> a -> b -> e", values={"given": True})
+    assert result.ok
+    assert stage.ran == ["a.1", "b.1"]
+    assert result.completed == ["s", "a", "b", "e"]
+    assert (result.context["x"], result.context["given"]) == (1, True)
+    assert (result.cost_usd, result.tokens, result.folder) == (0.5, 3, None)
+
+
+def test_a_run_without_a_folder_writes_nothing(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    assert run("s -> a -> b -> e").ok
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
+    result = play(inline.run(graph, desk=RealDesk()))
+    assert str(result.context["tool.output"]).strip() == "hello"
+    assert not any(scratch.iterdir())
+
+
+def test_a_node_is_tried_again_and_what_it_spent_is_added_up(stage: Stage) -> None:
+    told: list[RunEvent] = []
+    stage.acts["a"] = outcomes(
+        Outcome(status="fail", retryable=True, cost_usd=0.5, failure_reason="busy"),
+        Outcome(cost_usd=0.25),
+    )
+    result = run("a [max_retries=2]; s -> a -> e", on_event=told.append)
+    assert result.ok
+    assert stage.ran == ["a.1", "a.1"]
+    assert result.cost_usd == 0.75
+    assert result.outcomes["a"].attempts == 2
+    [retrying] = [event for event in told if isinstance(event, StepRetrying)]
+    assert (retrying.node, retrying.attempt, retrying.reason) == ("a", 1, "busy")
+    assert 0.1 <= retrying.delay <= 0.3
+
+
+def test_branches_run_at_once(stage: Stage) -> None:
+    arrived: list[str] = []
+    both = asyncio.Event()
+
+    async def meet(work: Work) -> Outcome | None:
+        arrived.append(work.node.id)
+        if len(arrived) == 2:
+            both.set()
+        await both.wait()
+        return None
+
+    stage.acts = {"a": meet, "b": meet}
+    body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
+    assert run(body).ok
+    assert stage.most == 2
+
+
+def test_the_first_success_ends_the_others(stage: Stage) -> None:
+    stage.acts = {"a": for_ever, "c": for_ever}
+    body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
+    result = run(body + "p -> a -> f; p -> b -> f; p -> c -> f")
+    assert result.ok
+    assert set(stage.ended) == {"a.1", "b.1", "c.1"}
+
+
+def test_people_are_asked(stage: Stage) -> None:
+    body = "g [type=human]; s -> g; g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
+    assert run(body, people=AutoApprove()).completed == ["s", "g", "a", "e"]
+    assert run(body, people=Queued(["no"])).completed == ["s", "g", "b", "e"]
+    nobody = run(body)
+    assert nobody.status == "fail"
+    assert "there is nobody to ask: g" in nobody.reason
+
+
+class Silent:
+    async def ask(self, question: Question) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+
+class Broken:
+    async def ask(self, question: Question) -> Answer:
+        raise TimeoutError("the line is dead")
+
+
+@pytest.mark.parametrize("people", [Silent(), None])
+def test_a_gate_times_out_into_its_default(stage: Stage, people: Silent | None) -> None:
+    body = "g [type=human, human.timeout=20ms, human.default_choice=No]; s -> g;"
+    body += "g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
+    assert run(body, people=people).completed == ["s", "g", "b", "e"]
+
+
+def test_an_interviewer_that_breaks_fails_the_gate(stage: Stage) -> None:
+    body = "g [type=human, human.timeout=60s]; s -> g; g -> a [label=Yes]; a -> e"
+    result = run(body, people=Broken())
+    assert "the line is dead" in result.reason
+
+
+CHILD = "digraph c { s [type=start]; e [type=exit]; w [type=step]; s -> w -> e }"
+
+
+def test_a_child_runs_with_the_context_and_gives_its_own_back(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "child.dot").write_text(CHILD)
+    seen: list[object] = []
+
+    async def work_in_child(work: Work) -> Outcome | None:
+        seen.append(work.context["x"])
+        return Outcome(context_updates={"y": 2}, cost_usd=0.5)
+
+    stage.acts["w"] = work_in_child
+    told: list[RunEvent] = []
+    result = run(
+        "i [type=include, dotfile=child.dot]; s -> i -> b -> e",
+        workspace=tmp_path,
+        values={"x": 1},
+        folder=tmp_path / "run",
+        run_id="r",
+        on_event=told.append,
+    )
+    assert result.ok, result.reason
+    assert seen == [1]
+    assert result.context["y"] == 2
+    assert result.cost_usd == 0.5
+    assert {event.run_id for event in told} == {"r", "r/i.1"}
+    assert (tmp_path / "run" / "i" / "child" / "checkpoint.json").exists()
+
+
+def test_a_child_that_is_not_there_or_includes_itself_fails_its_node(
+    stage: Stage, tmp_path: Path
+) -> None:
+    result = run(
+        "i [type=include, dotfile=gone.dot]; s -> i; i -> e [condition=x]", workspace=tmp_path
+    )
+    assert "cannot read the pipeline" in result.reason
+    loop = 'digraph l { s [type=start]; e [type=exit]; i [type=include, dotfile="loop.dot"];'
+    loop += 's -> i; i -> e [condition="outcome=success"] }'
+    (tmp_path / "loop.dot").write_text(loop)
+    body = 'i [type=include, dotfile=loop.dot]; s -> i; i -> e [condition="outcome=success"]'
+    result = run(body, workspace=tmp_path)
+    assert "nested more than" in result.reason
+
+
+def test_a_manager_looks_at_its_child_and_stops_it(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "child.dot").write_text(CHILD)
+    stage.acts["w"] = for_ever
+    body = """m [type="stack.manager_loop", manager.poll_interval=1ms, dotfile=child.dot,
+        manager.stop_condition="stack.child.current_node=w"]; s -> m -> e"""
+    result = run(body, workspace=tmp_path)
+    assert result.ok, result.reason
+    assert stage.ended == ["w.1"]
+    assert result.context["stack.child.status"] == "running"
+
+
+def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
+    async def speak(work: Work) -> Outcome | None:
+        work.emit(Text(delta="hello", seq=1))
+        return None
+
+    stage.acts["a"] = speak
+
+    async def whole() -> tuple[list[RunEvent], RunResult]:
+        async with Running(steps("s -> a -> e"), desk=Desk(), run_id="r") as running:
+            told = [event async for event in running]
+            return told, await running.result()
+
+    told, result = play(whole())
+    assert result.ok
+    assert [(type(event).__name__, event.node) for event in told] == [
+        ("PipelineStarted", None),
+        ("StepStarted", "s"),
+        ("StepCompleted", "s"),
+        ("StepStarted", "a"),
+        ("Text", "a"),
+        ("StepCompleted", "a"),
+        ("StepStarted", "e"),
+        ("StepCompleted", "e"),
+        ("PipelineCompleted", None),
+    ]
+    pipeline = [event for event in told if not isinstance(event, Text)]
+    assert [event.seq for event in pipeline] == [*range(1, 9)]
+    assert all(event.ts > 0 and event.run_id == "r" for event in pipeline)
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> None:
+    stage.acts = {"a": for_ever, "b": for_ever}
+    body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
+
+    async def whole() -> Running:
+        async with Running(steps(body), desk=Desk()) as running:
+            count = 0
+            async for _ in running:
+                count += 1
+                if count > after:
+                    break
+        return running
+
+    running = play(whole())
+    assert running.plan.state.finish is not None
+    assert running.plan.state.finish.status == "cancelled"
+
+
+def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
+    stage.acts["a"] = for_ever
+
+    async def whole() -> RunResult:
+        graph = steps("s -> a -> e")
+        async with Running(graph, desk=Desk(), folder=tmp_path / "run") as running:
+            async for event in running:
+                if event.node == "a":
+                    running.cancel("enough")
+            return await running.result()
+
+    result = play(whole())
+    assert (result.status, result.reason) == ("cancelled", "enough")
+    assert stage.ended == ["a.1"]
+    saved = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
+    assert (saved["status"], saved["current_node"]) == ("cancelled", "a")
+
+
+def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def act(work: Work) -> Outcome | None:
+        begun.set()
+        return await for_ever(work)
+
+    stage.acts["a"] = act
+
+    async def whole() -> None:
+        graph = steps("s -> a -> e")
+        task = asyncio.create_task(inline.run(graph, desk=Desk(), folder=tmp_path / "run"))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    play(whole())
+    assert stage.ended == ["a.1"]
+    saved = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
+    assert saved["status"] == "cancelled"
+
+
+def test_the_folder_tells_the_run(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    stage.acts["a"] = outcomes(failed("no"), Outcome())
+    body = 's -> a; a -> a [condition="outcome=fail"]; a -> e [condition="outcome=success"]'
+    result = run(body, folder=folder)
+    assert result.folder == folder
+    saved = json.loads((folder / "checkpoint.json").read_text())
+    assert saved["completed_nodes"] == ["s", "a", "a", "e"]
+    assert json.loads((folder / "a" / "status.json").read_text())["outcome"] == "success"
+    assert json.loads((folder / "visits/a.1/status.json").read_text())["outcome"] == "fail"
+    lines = (folder / "events.ndjson").read_bytes().splitlines()
+    names = [type(events.from_json(line)).__name__ for line in lines]
+    assert names[0] == "PipelineStarted"
+    assert "CheckpointSaved" in names
+    assert names[-1] == "PipelineCompleted"
+
+
+def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: Path) -> None:
+    stage.acts["b"] = for_ever
+    path = tmp_path / "run" / "checkpoint.json"
+
+    async def whole() -> None:
+        async with Running(steps("s -> a -> b -> e"), desk=Desk(), folder=path.parent) as running:
+            async for event in running:
+                if isinstance(event, CheckpointSaved):
+                    saved = json.loads(path.read_text())
+                    if saved["current_node"] == "b":
+                        assert saved["completed_nodes"] == ["s", "a"]
+                        return
+
+    play(whole())
+
+
+def test_loop_restart_leaves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:
+    stage.acts["b"] = outcomes(failed("no"), Outcome())
+    body = 's -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e'
+    result = run(body, folder=tmp_path / "run")
+    assert result.completed == ["a", "b", "e"]
+    old = json.loads((tmp_path / "run/rounds/1/checkpoint.json").read_text())
+    assert old["completed_nodes"] == ["s", "a", "b"]
+    assert old["node_outcomes"]["b"]["status"] == "fail"
+    assert (tmp_path / "run/b").resolve().name == "b.2"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+    stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageFailed):
+        run("s -> a -> e", folder=tmp_path / "file" / "run")
+    assert stage.ran == []
+
+
+def test_a_folder_that_breaks_meanwhile_does_not_lose_the_run(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    async def break_it(work: Work) -> Outcome | None:
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        return Outcome(context_updates={"precious": 1})
+
+    stage.acts["a"] = break_it
+    with pytest.raises(StorageFailed) as caught:
+        run("s -> a -> c -> e; c [type=conditional]", folder=folder)
+    assert caught.value.result.ok
+    assert caught.value.result.context["precious"] == 1
+
+
+def test_a_folder_that_is_gone_is_made_again(stage: Stage, tmp_path: Path) -> None:
+    async def lose_it(work: Work) -> Outcome | None:
+        shutil.rmtree(tmp_path / "run")
+        return None
+
+    stage.acts["a"] = lose_it
+    assert run("s -> a -> b -> e", folder=tmp_path / "run").ok
+    assert (tmp_path / "run" / "checkpoint.json").exists()
+    assert (tmp_path / "run" / "b" / "status.json").exists()
+
+
+def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
+    graph = steps("s -> a -> b -> e")
+    stage.acts["b"] = for_ever
+
+    async def whole() -> RunResult:
+        async with Running(graph, desk=Desk(), run_id="r") as first:
+            async for event in first:
+                if event.node == "b":
+                    break
+            stored = to_json(first.plan.state)
+        del stage.acts["b"]
+        async with Running(graph, desk=Desk(), state=from_json(stored)) as second:
+            return await second.result()
+
+    result = play(whole())
+    assert result.ok
+    assert stage.ran == ["a.1", "b.1", "b.1"]
+    assert result.completed == ["s", "a", "b", "e"]
+
+
+def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -> None:
+    stage.acts["a"] = for_ever
+
+    def listen(event: RunEvent) -> None:
+        if event.node == "b":
+            raise ZeroDivisionError("not my day")
+
+    body = "p [type=parallel]; s -> p; p -> a -> e; p -> b -> e"
+    with pytest.raises(ZeroDivisionError):
+        run(body, on_event=listen)
+
+
+def test_a_run_is_read_only_once_it_is_entered(stage: Stage) -> None:
+    async def whole() -> None:
+        running = Running(steps("s -> a -> e"), desk=Desk())
+        with pytest.raises(RuntimeError, match="enter the run first"):
+            await running.result()
+        with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):
+            await anext(aiter(running))
+
+    play(whole())

@@ -1,0 +1,363 @@
+"""Every rule, red and green."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.pipelines import handlers, linting
+from corral.pipelines.dot import parse
+from corral.pipelines.graph import Edge, Graph
+from corral.pipelines.handlers import Work
+from corral.pipelines.linting import Finding
+from corral.pipelines.rules import RULES
+
+ENDS = "start [shape=Mdiamond] exit [shape=Msquare] "
+LINE = ENDS + "a [label=A] start -> a -> exit "
+
+
+def lint(body: str) -> list[Finding]:
+    return linting.lint(parse(f"digraph G {{\n{body}\n}}"))
+
+
+def of(rule: str, body: str) -> list[Finding]:
+    return [finding for finding in lint(body) if finding.rule == rule]
+
+
+RED: list[tuple[str, str, str, object, str, str]] = [
+    # rule, severity, pipeline, where it is found, what is said, what to do
+    ("start_node", "error", "exit [shape=Msquare] a -> exit", None, "no start", "shape=Mdiamond"),
+    ("start_node", "error", "Start -> a", "Start", "no start", "Start [shape=Mdiamond]"),
+    ("start_node", "error", LINE + "two [type=start] two -> a", "two", "second start", "one"),
+    ("terminal_node", "error", "start [shape=Mdiamond] start -> a", None, "no exit", "Msquare"),
+    ("terminal_node", "error", "done -> a", "done", "no exit", "done [shape=Msquare]"),
+    ("terminal_node", "error", LINE + "a -> z z [type=exit]", "z", "second exit", "exit"),
+    ("reachability", "error", LINE + "lost -> exit", "lost", "nothing leads", "edge to lost"),
+    ("start_no_incoming", "error", LINE + "a -> start", ("a", "start"), "back to the start", ""),
+    ("exit_no_outgoing", "error", LINE + "exit -> a", ("exit", "a"), "leaves the exit", ""),
+    ("no_path_to_exit", "error", ENDS + "start -> a", "start", "no way leads", "edge to exit"),
+    (
+        "no_path_to_exit",
+        "error",
+        LINE + "a -> b -> c -> b",
+        "b",
+        "round for ever",
+        "leaves the loop",
+    ),
+    ("dead_end", "warning", LINE + "a -> b", "b", "leads nowhere", "edge"),
+    (
+        "fan_out_has_fan_in",
+        "warning",
+        LINE + "a -> p p [shape=component] p -> b -> exit p -> c -> exit",
+        "p",
+        "reach no fan-in: b, c",
+        "tripleoctagon",
+    ),
+    (
+        "condition_syntax",
+        "error",
+        LINE + 'a -> exit [condition="outcome >"]',
+        ("a", "exit"),
+        "expected",
+        "=",
+    ),
+    (
+        "condition_syntax",
+        "error",
+        LINE + 'a [manager.stop_condition="=="]',
+        "a",
+        "stop_condition",
+        "",
+    ),
+    (
+        "condition_never_true",
+        "warning",
+        LINE + 'a -> exit [condition="outcome=succes"]',
+        ("a", "exit"),
+        "no outcome is called 'succes'",
+        "Did you mean success?",
+    ),
+    (
+        "condition_never_true",
+        "warning",
+        LINE + 'a -> exit [condition="x=1 && x=2"]',
+        ("a", "exit"),
+        "cannot be both",
+        "||",
+    ),
+    (
+        "condition_never_true",
+        "warning",
+        LINE + 'a [shape=diamond] a -> exit [label="outcome=faild"]',
+        ("a", "exit"),
+        "faild",
+        "Did you mean fail?",
+    ),
+    (
+        "stylesheet_syntax",
+        "error",
+        LINE + 'model_stylesheet="* { llm_model x }"',
+        None,
+        "line 1, column 15 of the stylesheet: expected :",
+        "model: vendor:name",
+    ),
+    ("required_attributes", "error", LINE + "a [type=tool]", "a", "tool_command", "tool_command="),
+    (
+        "required_attributes",
+        "error",
+        LINE + "a [shape=house]",
+        "a",
+        "stack.child_dotfile",
+        "stack.child_dotfile",
+    ),
+    ("required_attributes", "error", LINE + "a [type=http]", "a", "needs url", "url="),
+    ("required_attributes", "error", LINE + "a [type=for_each, items=x]", "a", "prompt", ""),
+    ("required_attributes", "error", LINE + "a [type=include]", "a", "child_dotfile", ""),
+    ("required_attributes", "error", LINE + "a [type=set]", "a", "needs key", "set.name="),
+    ("attribute_value", "error", LINE + "a [on_crash=explode]", "a", "is none", "rerun"),
+    (
+        "attribute_value",
+        "error",
+        LINE + "a [shape=hexagon, human.default_choice=yes]",
+        "a",
+        "no choice of it",
+        "One of exit.",
+    ),
+    ("attribute_value", "error", LINE + 'a [max_retries="x"]', "a", "no whole number", "=1"),
+    ("attribute_value", "error", LINE + "a [max_retries=-1]", "a", "too small", "0 or more"),
+    ("attribute_value", "error", LINE + "a [max_retries=1.5]", "a", "no whole number", ""),
+    ("attribute_value", "error", LINE + "a [max_retries=true]", "a", "no whole number", ""),
+    ("attribute_value", "error", LINE + "a [max_parallel=0]", "a", "too small", "1 or more"),
+    ("attribute_value", "error", LINE + "a [timeout=banana]", "a", "no duration", "15m"),
+    ("attribute_value", "error", LINE + "a [timeout=0]", "a", "no duration", "15m"),
+    ("attribute_value", "error", LINE + "a [timeout=true]", "a", "no duration", ""),
+    ("attribute_value", "error", LINE + 'a [human.timeout="3 weeks"]', "a", "no duration", ""),
+    ("attribute_value", "error", LINE + "a [goal_gate=yes]", "a", "neither true nor false", "true"),
+    ("attribute_value", "error", LINE + "a [auto_status=1]", "a", "neither true nor false", ""),
+    ("attribute_value", "error", LINE + "a [join_policy=most]", "a", "is none", "first_success"),
+    ("attribute_value", "error", LINE + "default_max_retries=many", None, "no whole number", ""),
+    ("attribute_value", "error", LINE + "max_visits=0", None, "too small", ""),
+    (
+        "attribute_value",
+        "error",
+        LINE + "a -> exit [weight=heavy]",
+        ("a", "exit"),
+        "no number",
+        "weight=1",
+    ),
+    (
+        "attribute_value",
+        "error",
+        LINE + "a -> exit [loop_restart=no]",
+        ("a", "exit"),
+        "neither",
+        "",
+    ),
+    ("attribute_value", "error", LINE + 'a [timeout="{{limit}}"]', "a", "given limit", "limit"),
+    ("attribute_value", "warning", LINE + "a [reasoning_effort=huge]", "a", "huge", "medium"),
+    ("attribute_known", "warning", LINE + 'a [promt="x"]', "a", "promt", "Did you mean prompt?"),
+    ("attribute_known", "warning", LINE + "a [max_retry=1]", "a", "max_retry", "max_retries"),
+    ("attribute_known", "warning", LINE + "goall=x", None, "goall", "Did you mean goal?"),
+    (
+        "attribute_known",
+        "warning",
+        LINE + 'a -> exit [conditon="x"]',
+        ("a", "exit"),
+        "conditon",
+        "Did you mean condition?",
+    ),
+    ("type_known", "warning", LINE + "a [type=codergn]", "a", "codergn", "Did you mean codergen?"),
+    ("type_known", "warning", LINE + "a [shape=hexagn]", "a", "hexagn", "Did you mean hexagon?"),
+    ("fidelity_valid", "warning", LINE + "a [fidelity=ful]", "a", "ful", "Did you mean full?"),
+    ("fidelity_valid", "warning", LINE + "default_fidelity=x", None, "default_fidelity", "full"),
+    ("fidelity_valid", "warning", LINE + "a -> exit [fidelity=x]", ("a", "exit"), "'x'", "full"),
+    ("retry_target_exists", "warning", LINE + "a [retry_target=aa]", "a", "aa", ""),
+    ("retry_target_exists", "warning", LINE + "fallback_retry_target=x", None, "x", ""),
+    (
+        "goal_gate_has_retry",
+        "warning",
+        LINE + "a [goal_gate=true]",
+        "a",
+        "goal gate",
+        "retry_target",
+    ),
+    ("prompt_on_llm_nodes", "warning", ENDS + "start -> a -> exit", "a", "no prompt", "prompt="),
+    ("agent_known", "warning", LINE + 'a [agent="gemini-apc"]', "a", "gemini-apc", "gemini-acp"),
+    ("model_known", "warning", LINE + 'a [model="gemni:x"]', "a", "gemni", "gemini"),
+    (
+        "model_known",
+        "warning",
+        LINE + 'a [model="gemini:gemini-2.5-flsh"]',
+        "a",
+        "may be new",
+        "gemini:gemini-2.5-flash",
+    ),
+    (
+        "model_known",
+        "warning",
+        LINE + "a [llm_provider=gemini, llm_model=gemini-99]",
+        "a",
+        "gemini:gemini-99",
+        "",
+    ),
+    (
+        "model_known",
+        "warning",
+        LINE + 'a [model="gemini-2.5-flash"]',
+        "a",
+        "as it is",
+        "gemini:gemini-2.5-flash",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", RED, ids=lambda case: f"{case[0]} {case[2][-30:]}")
+def test_a_rule_finds_what_it_is_there_for(case: tuple[str, str, str, object, str, str]) -> None:
+    rule, severity, body, where, said, remedy = case
+    found = of(rule, body)
+    assert found, lint(body)
+    finding = found[0]
+    assert finding.severity == severity
+    assert (finding.node or finding.edge) == where
+    assert said in finding.message
+    assert remedy in (finding.fix or "")
+    assert (finding.line > 0) is (where is not None)
+
+
+def test_an_edge_to_nowhere_is_found_in_a_graph_made_by_hand() -> None:
+    graph = parse(f"digraph G {{ {LINE} }}")
+    graph.edges.append(Edge("a", "ghost"))
+    found = [finding for finding in linting.lint(graph) if finding.severity == "error"]
+    assert [(f.rule, f.edge) for f in found] == [("edge_target_exists", ("a", "ghost"))]
+
+
+GREEN = [
+    LINE,
+    'b [type=start] e [type=exit] a [prompt="x", shape=circle, type=codergen] b -> a -> e',
+    LINE + 'a -> b [condition="outcome=fail && !x || context.y != z"] b [label=B] b -> a',
+    LINE + 'a [retry_target=b] b [prompt="only retried"] b -> exit',
+    LINE + "retry_target=b b [prompt=x] b -> exit a [goal_gate=true]",
+    LINE
+    + "a -> p p [shape=component] j [shape=tripleoctagon] p -> {b c} -> j -> exit"
+    + " b [label=B] c [label=C]",
+    LINE + 'h [type=http, url="https://x", method=GET, headers="a: b"] a -> h -> exit',
+    LINE + 'f [type=for_each, items="{{x}}", prompt="p", max_items=3] a -> f -> exit',
+    LINE + 'f [type=write_file, path=x, content="c", append=true] a -> f -> exit',
+    LINE + 'i [type=include, dotfile="x.dot"] j [type=set, key=k, value=0] a -> i -> j -> exit',
+    LINE + 'model_stylesheet="* { model: gemini:gemini-2.5-flash; } .hard { agent: gemini-acp }"',
+    LINE + "a [max_retries=0, timeout=15m, goal_gate=false, join_policy=first_success, weight=2]",
+    LINE + 'a [max_retries="3", timeout="900s", auto_status="true", max_parallel=8]',
+    LINE + "a [timeout=900] max_visits=5 default_max_retry=2 default_fidelity=summary:low",
+    LINE + 'a [color="#ff0000", fontname=x, xlabel=y, height=2, my_own=3, tooltip=t] rankdir=LR',
+    LINE + 'a [agent="gemini-acp", model="whatever-it-takes"]',
+    LINE + 'a [agent="my-program --with arguments"]',
+    LINE + 'a [agent="{{who}}", model="{{what}}"]',
+    LINE + 'a [model="gemini:gemini-2.5-flash", reasoning_effort=high]',
+    LINE + "a [llm_provider=gemini, llm_model=gemini-2.5-flash]",
+    LINE + "a [type=wait.human] b [type=set, set.k=B] a -> b -> exit",
+    LINE + 't [shape=parallelogram, tool_command="make"] a -> t -> exit',
+    LINE + 'm [shape=house] stack.child_dotfile="child.dot" a -> m -> exit',
+    LINE + 'a -> a [condition="outcome=retry"]',
+]
+
+
+@pytest.mark.parametrize("body", GREEN)
+def test_what_is_right_has_no_finding(body: str) -> None:
+    assert lint(body) == []
+
+
+def test_every_rule_is_held_red_somewhere() -> None:
+    names = {getattr(rule, "__name__", "") for rule in RULES}
+    assert names == {case[0] for case in RED} | {"edge_target_exists"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "never"),
+    [
+        ("outcome=success", False),
+        ("outcome=skipped || outcome=partial_success", False),
+        ("outcome=failure", True),
+        ("outcome=Success", True),
+        ("context.outcome=nope", True),
+        ("outcome!=nope", False),
+        ("outcome=nope || outcome=fail", False),
+        ("outcome=nope || outcome=no", True),
+        ("x=1 && x=1", False),
+        ("x=1 && x!=1", True),
+        ("x=1 && x!=2", False),
+        ("x && !x", True),
+        ("x && x=false", True),
+        ('x && x=""', True),
+        ("!x && x=yes", True),
+        ("x && x=yes", False),
+        ("x=1 && context.x=2", True),
+        ("(x=1 || y=1) && (x=2 || y=2)", False),
+        ("(x=1 || x=3) && x=2", True),
+        ("!(x || !x)", True),
+        ("", False),
+        (" && ".join(f"(a{i}=1 || b{i}=1)" for i in range(30)), False),
+    ],
+)
+def test_a_condition_that_nothing_could_make_true(condition: str, never: bool) -> None:
+    text = condition.replace('"', '\\"')
+    assert bool(of("condition_never_true", f'{LINE} a -> exit [condition="{text}"]')) is never
+
+
+def test_findings_come_in_the_order_of_the_text_with_their_place() -> None:
+    found = lint(ENDS + "\nstart -> b\n  b -> exit\n a [timeout=x]")
+    assert [(f.line, f.column, f.rule) for f in found if f.line > 2] == [
+        (3, 10, "prompt_on_llm_nodes"),
+        (5, 2, "reachability"),
+        (5, 2, "dead_end"),
+        (5, 2, "attribute_value"),
+        (5, 2, "prompt_on_llm_nodes"),
+    ]
+    assert str(found[-2]).startswith(
+        "5:2: error: timeout of a: 'x' is no duration [attribute_value]"
+    )
+
+
+async def _step(work: Work) -> None: ...
+
+
+def test_a_type_of_ones_own_is_known_once_it_is_registered() -> None:
+    body = LINE + "a [type=lint.own]"
+    assert of("type_known", body)
+    handlers.register("lint.own", _step)
+    assert not of("type_known", body)
+
+
+def test_lint_finds_slips_by_the_thousand_at_once() -> None:
+    count = 5000
+    body = ENDS + " ".join(
+        f'n{i} [promt{i}=x, type=kind{i}, retry_target=lost{i}, agent="agent-{i}", model="v{i}:m",'
+        f' fidelity=f{i}] n{i} -> exit [condition="outcome=x{i}"] start -> n{i}'
+        for i in range(count)
+    )
+    found = lint(body)
+    assert sum(finding.rule == "retry_target_exists" for finding in found) == count
+    assert sum(finding.rule == "type_known" for finding in found) == count
+    assert sum(finding.rule == "condition_never_true" for finding in found) == count
+
+
+def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
+    chain = " -> ".join(f"n{i}" for i in range(20_000))
+    graph = parse(f"digraph G {{ {ENDS} node [label=x] start -> {chain} -> exit }}")
+    assert linting.lint(graph) == []
+    forks = " ".join(f"start -> p{i} p{i} [shape=component] p{i} -> exit" for i in range(3000))
+    graph = parse(f"digraph G {{ {ENDS} {forks} }}")
+    assert len(linting.lint(graph)) == 3000
+
+
+def test_an_error_tells_the_errors_and_keeps_all_findings() -> None:
+    findings = lint("a -> b")
+    with pytest.raises(linting.LintError, match="the pipeline has 2 errors") as caught:
+        linting.refuse(findings)
+    assert caught.value.findings == tuple(findings)
+    many = lint(LINE + " ".join(f"lost{i} -> exit" for i in range(100)))
+    with pytest.raises(linting.LintError, match="and 80 more"):
+        linting.refuse(many)
+    linting.refuse(finding for finding in findings if finding.severity == "warning")
+
+
+def test_an_empty_graph_has_neither_start_nor_exit() -> None:
+    assert [finding.rule for finding in linting.lint(Graph("G"))] == ["start_node", "terminal_node"]

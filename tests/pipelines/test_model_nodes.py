@@ -1,0 +1,286 @@
+"""Nodes that a model answers without tools: prompts, judges, and one for each item."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipelines.node_works import MODEL, Bench, Scripted
+
+from corral.events import Json
+from corral.pipelines.desk import Desk
+from corral.pipelines.folder import RunFolder
+from corral.testing import Request, Turn, fail, hang, say
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+
+# prompt
+
+
+async def test_a_prompt_is_one_call_without_tools(bench: Bench, scripted_model: Scripted) -> None:
+    async with scripted_model.desk([say("forty-two")]) as desk:
+        outcome = await bench.attempt(
+            "ask",
+            desk=desk,
+            attrs={"type": "prompt", "prompt": "What is {{x}}?", "system_prompt": "Be brief."},
+            context={"x": "6 × 7"},
+        )
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates["ask.output"] == "forty-two"
+    assert outcome.context_updates["last_response"] == "forty-two"
+    assert outcome.tokens
+    (request,) = scripted_model.lane.requests
+    assert (request.last_text, request.tools) == ("What is 6 × 7?", ())
+    assert "Be brief." in request.system
+    assert bench.read("response.md", "ask") == "forty-two"
+
+
+async def test_a_prompt_with_a_schema_gives_a_value(bench: Bench, scripted_model: Scripted) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    async with scripted_model.desk([say('{"n": "x"}'), say('{"n": 42}')]) as desk:
+        attrs = {"type": "prompt", "prompt": "?", "output_schema": json.dumps(schema)}
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert outcome.context_updates["step.output"] == {"n": 42}
+
+
+@pytest.mark.parametrize(
+    ("turn", "timeout", "retryable"),
+    [
+        (fail(503, times="forever"), "1m", True),
+        (fail(401, times="forever"), "1m", False),
+        (hang(), "500ms", True),
+    ],
+)
+async def test_a_call_that_fails_fails_the_node(
+    bench: Bench, scripted_model: Scripted, turn: Turn, timeout: str, retryable: bool
+) -> None:
+    async with scripted_model.desk([turn]) as desk:
+        outcome = await bench.attempt(
+            desk=desk, attrs={"type": "prompt", "prompt": "?", "timeout": timeout}
+        )
+    assert outcome.status == "fail"
+    assert outcome.failure_reason
+    assert outcome.retryable is retryable
+
+
+async def test_a_prompt_without_a_model_says_so(bench: Bench) -> None:
+    outcome = await bench.attempt(attrs={"type": "prompt", "prompt": "?"})
+    assert "names no model" in outcome.failure_reason
+    assert outcome.retryable is False
+
+
+async def test_a_simulated_prompt_asks_nobody(bench: Bench) -> None:
+    async with Desk(simulate=True) as desk:
+        outcome = await bench.attempt("ask", desk=desk, attrs={"type": "prompt", "prompt": "?"})
+    assert outcome.context_updates["ask.output"] == "[Simulated] Response for stage: ask"
+
+
+# fan_in
+
+BRANCHES: list[Json] = [
+    {"id": "a", "status": "success", "last_response": "the answer of a"},
+    {"id": "b", "status": "partial_success", "last_response": "the answer of b"},
+    {"id": "c", "status": "fail", "last_response": "the answer of c"},
+]
+
+
+@pytest.mark.parametrize("named", [{}, {"agent": "corral"}])
+async def test_a_model_or_an_agent_picks_the_best_branch(
+    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+) -> None:
+    answer = '```json\n{"best_id": "b", "reason": "it is shorter"}\n```'
+    async with scripted_model.desk([say(answer)]) as desk:
+        outcome = await bench.attempt(
+            "join",
+            desk=desk,
+            attrs={"type": "fan_in", "prompt": "Which is best?", **named},
+            context={"parallel.results": BRANCHES},
+        )
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates == {
+        "parallel.fan_in.best_id": "b",
+        "parallel.fan_in.best_outcome": "partial_success",
+    }
+    assert outcome.notes == "it is shorter"
+    assert "the answer of a" in scripted_model.asked[0]
+    assert "the answer of c" not in scripted_model.asked[0]
+
+
+async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: Bench) -> None:
+    """Also of two branches that ended in the same node, and whatever that is called."""
+    branches: list[Json] = []
+    for number in (1, 2):
+        visit = f"write/it.{number}"
+        place = RunFolder(bench.run_folder).stage(visit, "write/it")
+        (place / "response.md").write_text(f"the whole answer {number}")
+        branches.append(
+            {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
+        )
+    async with Desk(simulate=True) as desk:
+        await bench.attempt(
+            "join",
+            desk=desk,
+            attrs={"type": "fan_in", "prompt": "Which?"},
+            context={"parallel.results": branches},
+        )
+    asked = bench.read("prompt.md", "join")
+    assert "the whole answer 1" in asked
+    assert "the whole answer 2" in asked
+
+
+async def test_a_judge_cannot_pick_what_is_not_there(
+    bench: Bench, scripted_model: Scripted
+) -> None:
+    async with scripted_model.desk(lambda _: say('{"best_id": "c"}')) as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"type": "fan_in", "prompt": "Which?"},
+            context={"parallel.results": BRANCHES},
+        )
+    assert outcome.status == "fail"
+
+
+async def test_a_judge_of_no_branches_fails(bench: Bench) -> None:
+    outcome = await bench.attempt(
+        attrs={"type": "fan_in", "prompt": "Which?"}, context={"parallel.results": BRANCHES[2:]}
+    )
+    assert outcome.failure_reason == "there is no branch to rank: none succeeded"
+
+
+# for_each
+
+
+async def test_commands_run_for_each_item_and_come_back_in_order(bench: Bench) -> None:
+    outcome = await bench.attempt(
+        "each",
+        attrs={
+            "type": "for_each",
+            "items": "{{files}}",
+            "tool_command": 'sleep 0.$((9 - 4)); printf "%s:%s" {{index}} "{{item.name}}"',
+            "max_parallel": 8,
+        },
+        context={"files": [{"name": f"$(evil) {n}"} for n in range(8)]},
+    )
+    assert outcome.status == "success", outcome
+    results = outcome.context_updates["each.results"]
+    assert isinstance(results, list)
+    assert results == [
+        {"index": n, "status": "success", "output": f"{n}:$(evil) {n}"} for n in range(8)
+    ]
+    assert bench.read("items/3/tool_output.txt", "each") == "3:$(evil) 3"
+    assert json.loads(bench.read("results.json", "each")) == results
+
+
+async def test_some_failures_are_a_partial_success_and_all_a_failure(bench: Bench) -> None:
+    attrs = {"type": "for_each", "items": "1, 2, 3", "tool_command": "test {{item}} -lt {{most}}"}
+    some = await bench.attempt(attrs=attrs, context={"most": 3})
+    assert some.status == "partial_success"
+    assert "1 of 3 items failed" in some.notes
+    assert some.context_updates["step.failed"] == 1
+    every = await bench.attempt(attrs=attrs, context={"most": 0})
+    assert every.status == "fail"
+    assert "3 of 3 items failed" in every.failure_reason
+    assert every.retryable is None
+
+
+async def test_no_items_are_a_success(bench: Bench) -> None:
+    outcome = await bench.attempt(
+        attrs={"type": "for_each", "items": "[]", "tool_command": "false"}
+    )
+    assert outcome.status == "success"
+    assert outcome.context_updates["step.results"] == []
+
+
+@pytest.mark.parametrize(
+    ("attrs", "said"),
+    [
+        ({"items": "[1"}, "is no JSON"),
+        ({"items": '{"a": 1}'}, "must be a list"),
+        ({"items": "{{n}}"}, "must be a list"),
+        ({"items": "1,2,3", "max_items": 2}, "over 2"),
+        ({"items": "1,2", "max_parallel": 0}, "max_parallel must be at least 1"),
+        ({}, "has no items"),
+        ({"items": "1", "tool_command": ""}, "neither a prompt nor a tool_command"),
+    ],
+)
+async def test_what_is_no_list_of_work_is_told(
+    bench: Bench, attrs: dict[str, Any], said: str
+) -> None:
+    outcome = await bench.attempt(
+        attrs={"type": "for_each", "tool_command": "true", **attrs}, context={"n": 3}
+    )
+    assert said in outcome.failure_reason
+    assert outcome.retryable is False
+
+
+async def test_no_more_work_at_once_than_is_allowed(bench: Bench, workspace: Path) -> None:
+    (workspace / "now").mkdir()
+    command = "touch now/{{item}}; ls now | wc -l >> counts; sleep 0.2; rm now/{{item}}"
+    outcome = await bench.attempt(
+        attrs={
+            "type": "for_each",
+            "items": "a,b,c,d,e,f",
+            "tool_command": command,
+            "max_parallel": 2,
+        }
+    )
+    assert outcome.status == "success", outcome
+    counts = [int(line) for line in (workspace / "counts").read_text().split()]
+    assert len(counts) == 6
+    assert max(counts) <= 2
+
+
+@pytest.mark.parametrize("named", [{"model": MODEL}, {"agent": "corral"}])
+async def test_a_model_or_an_agent_answers_for_each_item(
+    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+) -> None:
+    def answer(request: Request) -> Turn:
+        return say(f"<{request.last_text.splitlines()[-1]}>")
+
+    async with scripted_model.desk(answer) as desk:
+        outcome = await bench.attempt(
+            "each",
+            desk=desk,
+            attrs={"type": "for_each", "items": "a,b,c", "prompt": "Say {{item}}", **named},
+        )
+    assert outcome.status == "success", outcome
+    results = outcome.context_updates["each.results"]
+    assert isinstance(results, list)
+    assert [each["output"] for each in results if isinstance(each, dict)] == [
+        f"<Say {item}>" for item in "abc"
+    ]
+    assert outcome.tokens
+
+
+async def test_one_item_over_its_time_costs_only_itself(bench: Bench, workspace: Path) -> None:
+    outcome = await bench.attempt(
+        attrs={
+            "type": "for_each",
+            "items": "0,300",
+            "tool_command": "sleep {{item}}",
+            "item_timeout": "1s",
+        }
+    )
+    assert outcome.status == "partial_success"
+    results = outcome.context_updates["step.results"]
+    assert isinstance(results, list)
+    assert [each["status"] for each in results if isinstance(each, dict)] == ["success", "fail"]
+
+
+async def test_long_answers_are_whole_in_their_file_and_short_in_the_context(
+    bench: Bench,
+) -> None:
+    outcome = await bench.attempt(
+        attrs={
+            "type": "for_each",
+            "items": ",".join(map(str, range(40))),
+            "tool_command": "head -c 40000 /dev/zero | tr '\\0' x",
+            "max_parallel": 8,
+        }
+    )
+    assert outcome.status == "success", outcome
+    assert len(json.dumps(outcome.context_updates)) < 700_000
+    assert len(bench.read("results.json")) > 40 * 32_000

@@ -1,0 +1,383 @@
+"""One attempt of a node: whatever its handler does, there is an outcome, and it is JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pipelines.node_works import Bench
+
+from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
+from corral.events import Text
+from corral.pipelines import handlers
+from corral.pipelines import work as works
+from corral.pipelines.desk import Desk
+from corral.pipelines.handlers import Work
+from corral.pipelines.outcome import Outcome
+
+KIND = "test.step"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, workspace: Path) -> Bench:
+    return Bench(tmp_path / "run", workspace)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
+    yield
+    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+
+
+async def attempt(bench: Bench, handler: Any, **attrs: Any) -> Outcome:
+    handlers.register(KIND, handler)
+    return await bench.attempt(attrs={"type": KIND, **attrs})
+
+
+async def test_a_handlers_outcome_is_returned_and_written(bench: Bench) -> None:
+    async def step(_: Work) -> Outcome:
+        return Outcome(preferred_label="next", context_updates={"a": [1, {"b": None}]}, notes="ok")
+
+    outcome = await attempt(bench, step)
+    assert (outcome.status, outcome.preferred_label) == ("success", "next")
+    assert json.loads(bench.read("status.json")) == {
+        "outcome": "success",
+        "preferred_label": "next",
+        "suggested_next_ids": [],
+        "context_updates": {"a": [1, {"b": None}]},
+        "notes": "ok",
+    }
+
+
+async def test_none_is_success(bench: Bench) -> None:
+    async def step(_: Work) -> None:
+        return None
+
+    assert (await attempt(bench, step)).status == "success"
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (NetworkFailed("no route"), True),
+        (RateLimited("slow down"), True),
+        (AccessDenied("403"), False),
+        (ConfigError("no such thing", hint="Mend it."), False),
+    ],
+)
+async def test_an_error_of_ours_fails_the_node_in_its_own_words(
+    bench: Bench, error: Exception, retryable: bool
+) -> None:
+    async def step(_: Work) -> Outcome:
+        raise error
+
+    outcome = await attempt(bench, step)
+    assert outcome.status == "fail"
+    assert str(error).splitlines()[0] in outcome.failure_reason
+    assert outcome.retryable is retryable
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
+@pytest.mark.parametrize("error", [ZeroDivisionError("one by none"), SystemExit(3), Odd("odd")])
+async def test_a_handler_that_raises_fails_the_node_as_a_bug(
+    bench: Bench, error: BaseException, limit: dict[str, str]
+) -> None:
+    async def step(_: Work) -> Outcome:
+        raise error
+
+    async with asyncio.timeout(20):
+        outcome = await attempt(bench, step, **limit)
+    assert outcome.status == "fail"
+    assert f"raised {type(error).__name__}" in outcome.failure_reason
+    assert "in step" in bench.read("error.txt")
+
+
+@pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
+def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
+    bench: Bench, limit: dict[str, str]
+) -> None:
+    async def step(_: Work) -> Outcome:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as worker:
+        outcome = worker.submit(asyncio.run, attempt(bench, step, **limit)).result(20)
+    assert "raised KeyboardInterrupt" in outcome.failure_reason
+
+
+async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> None:
+    ended = False
+
+    async def step(_: Work) -> Outcome:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+        return Outcome()
+
+    outcome = await attempt(bench, step, timeout="50ms")
+    assert outcome.failure_reason == "step did not end within its timeout of 0.05s"
+    assert ended
+
+
+def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(works, "ENDING", 0.05)
+
+    async def step(_: Work) -> Outcome:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    with ThreadPoolExecutor(1) as worker:
+        outcome = worker.submit(asyncio.run, attempt(bench, step, timeout="50ms")).result(20)
+    assert "broken off" in outcome.failure_reason
+
+
+@pytest.mark.parametrize("timeout", [None, "1h"])
+async def test_a_cancelled_attempt_takes_its_handler_along(
+    bench: Bench, timeout: str | None
+) -> None:
+    begun, ended = asyncio.Event(), False
+
+    async def step(_: Work) -> Outcome:
+        nonlocal ended
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+        return Outcome()
+
+    task = asyncio.create_task(attempt(bench, step, **({"timeout": timeout} if timeout else {})))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended
+
+
+async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
+    bench: Bench,
+) -> None:
+    async def step(_: Work) -> Outcome:
+        raise asyncio.CancelledError
+
+    assert "cancelled itself" in (await attempt(bench, step)).failure_reason
+
+
+@pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
+async def test_what_is_no_outcome_is_named(bench: Bench, told: Any) -> None:
+    async def step(_: Work) -> Outcome:
+        return cast("Outcome", told)
+
+    outcome = await attempt(bench, step)
+    assert f"returned a {type(told).__name__}" in outcome.failure_reason
+    assert outcome.retryable is False
+
+
+async def test_an_outcome_of_wrong_types_is_named(bench: Bench) -> None:
+    async def step(_: Work) -> Outcome:
+        return Outcome(status=cast("Any", "great"))
+
+    assert "great" in (await attempt(bench, step)).failure_reason
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 1, 1, tzinfo=UTC),
+        {1: "a"},
+        [{"deep": {1, 2}}],
+        float("nan"),
+        float("inf"),
+        b"bytes",
+        "half \ud800",
+        2**70,
+        object(),
+    ],
+    ids=["date", "number key", "set inside", "nan", "inf", "bytes", "half", "huge", "object"],
+)
+async def test_what_is_no_json_fails_the_node_and_names_the_key(bench: Bench, value: Any) -> None:
+    async def step(_: Work) -> Outcome:
+        return Outcome(context_updates={"fine": 1, "bad.key": value})
+
+    outcome = await attempt(bench, step)
+    assert outcome.status == "fail"
+    assert "'bad.key'" in outcome.failure_reason
+
+
+async def test_a_value_nested_without_end_is_refused(bench: Bench) -> None:
+    async def step(_: Work) -> Outcome:
+        deep: Any = []
+        for _level in range(100_000):
+            deep = [deep]
+        return Outcome(context_updates={"deep": deep})
+
+    assert "nested" in (await attempt(bench, step)).failure_reason
+
+
+async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: Bench) -> None:
+    async def step(_: Work) -> Outcome:
+        return Outcome(context_updates={"small": 1, "large": "x" * 2_000_000})
+
+    assert "'large'" in (await attempt(bench, step)).failure_reason
+
+
+async def test_an_unknown_type_names_the_nearest(bench: Bench) -> None:
+    outcome = await bench.attempt(attrs={"type": "codegen"})
+    assert "Did you mean 'codergen'?" in outcome.failure_reason
+    assert outcome.retryable is False
+
+
+async def test_a_timeout_that_is_none_fails_clearly(bench: Bench) -> None:
+    outcome = await bench.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
+    assert "'soon' is no duration" in outcome.failure_reason
+
+
+async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
+    async def step(work: Work) -> Outcome:
+        told = {
+            "outcome": "PARTIAL_SUCCESS",
+            "preferred_next_label": "Fix",
+            "context_updates": {"x": 1},
+        }
+        (work.folder / "status.json").write_text(json.dumps(told))
+        return Outcome(context_updates={"x": 0, "y": 2}, tokens=7)
+
+    outcome = await attempt(bench, step)
+    assert outcome == Outcome(
+        status="partial_success",
+        preferred_label="Fix",
+        context_updates={"x": 1, "y": 2},
+        tokens=7,
+    )
+
+
+async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> None:
+    async def step(work: Work) -> Outcome:
+        (work.folder / "status.json").write_text('{"outcome": "success"}')
+        raise AccessDenied("403")
+
+    assert (await attempt(bench, step)).status == "fail"
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "{", "[]", '{"outcome": "great"}', '{"outcome": "success", "context_updates": 3}'],
+)
+async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: str) -> None:
+    async def step(work: Work) -> None:
+        (work.folder / "status.json").write_text(written)
+
+    outcome = await attempt(bench, step)
+    assert outcome.status == "fail"
+    assert "status.json" in outcome.failure_reason
+
+
+async def test_a_status_file_that_is_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"outcome": "success", "notes": "stolen"}')
+
+    async def step(work: Work) -> None:
+        (work.folder / "status.json").symlink_to(tmp_path / "other.json")
+
+    outcome = await attempt(bench, step)
+    assert outcome.status == "fail"
+    assert (tmp_path / "other.json").read_text().endswith('"stolen"}')
+
+
+async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(bench: Bench) -> None:
+    async def first(work: Work) -> Outcome:
+        (work.folder / "status.json").write_text('{"outcome": "fail", "notes": "not yet"}')
+        return Outcome()
+
+    async def second(_: Work) -> None:
+        return None
+
+    assert (await attempt(bench, first)).failure_reason == "not yet"
+    assert (await attempt(bench, second)).status == "success"
+
+
+async def test_auto_status_says_that_none_was_written(bench: Bench) -> None:
+    async def step(_: Work) -> None:
+        return None
+
+    outcome = await attempt(bench, step, auto_status=True)
+    assert (outcome.status, outcome.notes) == ("success", works.AUTO_STATUS)
+
+
+async def test_an_unwritable_folder_fails_before_anything_is_done(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text("in the way")
+    ran = False
+
+    async def step(_: Work) -> None:
+        nonlocal ran
+        ran = True
+
+    outcome = await attempt(bench, step)
+    assert "cannot be written" in outcome.failure_reason
+    assert not ran
+
+
+async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: Bench) -> None:
+    async def step(work: Work) -> Outcome:
+        os.rmdir(work.folder)
+        return Outcome(context_updates={"done": True})
+
+    outcome = await attempt(bench, step)
+    assert outcome.context_updates == {"done": True}
+    assert "could not be written" in outcome.notes
+
+
+async def test_secrets_of_the_environment_land_in_no_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "canary-secret-0123456789"
+    monkeypatch.setenv("SOME_API_KEY", secret)
+
+    async def step(work: Work) -> Outcome:
+        work.emit(Text(f"the key is {secret}"))
+        return Outcome(notes=secret, context_updates={"leak": {"key": f"<{secret}>"}})
+
+    outcome = await attempt(bench, step)
+    assert outcome.context_updates == {"leak": {"key": "<[SOME_API_KEY struck out]>"}}
+    assert b"struck out" in bench.everything()
+    assert secret.encode() not in bench.everything()
+
+
+async def test_events_are_kept_beside_the_node_and_passed_on(bench: Bench) -> None:
+    async def step(work: Work) -> None:
+        work.emit(Text("one"))
+        work.emit(Text("two"))
+
+    await attempt(bench, step)
+    kept = [json.loads(line) for line in bench.read("events.ndjson").splitlines()]
+    assert [event["delta"] for event in kept] == ["one", "two"]
+    assert bench.events == [Text("one"), Text("two")]
+
+
+async def test_simulated_work_answers_for_its_stage(bench: Bench) -> None:
+    async with Desk(simulate=True) as desk:
+        outcome = await bench.attempt("plan", desk=desk, attrs={"prompt": "Plan it"})
+    assert outcome.status == "success"
+    assert outcome.context_updates["last_response"] == "[Simulated] Response for stage: plan"
+    assert bench.read("prompt.md", "plan") == "Plan it"
+    assert bench.read("response.md", "plan") == "[Simulated] Response for stage: plan"

@@ -1,0 +1,76 @@
+"""The page on pipelines, the help and the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from corral.cli import pipeline, worker
+from corral.cli.lazy import Lazy
+from corral.pipelines.graph import SHAPES
+from corral.pipelines.handlers import BUILT_IN, OF_THE_PLAN
+from corral.pipelines.linting import lint
+from corral.pipelines.loading import load
+from corral.pipelines.transforms import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+
+
+def group() -> Lazy:
+    assert isinstance(pipeline.command, Lazy)
+    return pipeline.command
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(group())
+    found = {name: group().get_command(context, name) for name in pipeline.COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_the_pipelines_of_the_page_lint_clean() -> None:
+    blocks = re.findall(r"```dot\n(.*?)```", PAGE, re.DOTALL)
+    assert blocks
+    for text in blocks:
+        assert lint(load(text)) == []
+
+
+def test_every_shape_and_type_is_on_the_page() -> None:
+    for shape, kind in SHAPES.items():
+        assert f"| `{shape}` | `{kind}` |" in PAGE
+    for kind in (*BUILT_IN, *OF_THE_PLAN):
+        assert f"`{kind}`" in PAGE or kind == "batch.task", kind
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+def test_every_command_is_on_the_page_and_loads() -> None:
+    assert list(commands()) == list(pipeline.COMMANDS)
+    for name in commands():
+        assert f"corral pipeline {name}" in PAGE, name
+
+
+@pytest.mark.parametrize("name", ["run", "resume", "fork"])
+def test_every_option_that_matters_is_on_the_page(name: str) -> None:
+    told = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
+    for option in commands()[name].params:
+        if isinstance(option, click.Option):
+            assert told & {*option.opts}, option.name
+
+
+def test_every_option_says_what_it_does() -> None:
+    for command in (*commands().values(), worker.command):
+        assert command.help, command.name
+        for option in command.params:
+            assert not isinstance(option, click.Option) or option.help, (command.name, option.name)
+
+
+def test_every_link_leads_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", PAGE):
+        assert (ROOT / "docs" / link).exists(), link

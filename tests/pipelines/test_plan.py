@@ -1,0 +1,284 @@
+"""A run's life: from node to node, with one context, to its end."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from pipeline_play import FAIL, Play, play
+
+import corral.pipelines
+from corral.errors import PipelineInvalid
+from corral.pipelines import dot
+from corral.pipelines.conditions import ConditionError
+from corral.pipelines.orders import (
+    Cancelled,
+    Checkpoint,
+    Ended,
+    Finish,
+    Restart,
+    Steered,
+    Stop,
+    Visit,
+)
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.plan import Plan
+
+SANS_IO = "plan walk forks lanes gates managers book limits routes state attempts events orders"
+
+
+@pytest.mark.parametrize("name", SANS_IO.split())
+def test_the_plan_touches_no_machine(name: str) -> None:
+    path = Path(corral.pipelines.__file__).with_name(f"{name}.py")
+    tops: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            tops |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            tops.add(str(node.module).split(".")[0])
+    assert not tops & {"asyncio", "os", "time", "random", "datetime", "pathlib", "threading"}
+
+
+def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
+    run = play("s -> a -> b -> e")
+    assert run.status == "success"
+    assert run.path == ["a", "b"]
+    assert run.completed == ["s", "a", "b", "e"]
+    assert run.plan.state.current_node == "e"
+    assert run.context["current_node"] == "e"
+    assert run.context["last_stage"] == "e"
+
+
+def test_start_exit_and_conditional_cost_no_visit() -> None:
+    run = play("s -> c -> e; c [shape=diamond]")
+    assert run.path == []
+    assert run.status == "success"
+
+
+def test_every_node_that_ends_is_worth_a_checkpoint() -> None:
+    run = play("s -> a -> e")
+    assert [o.node for o in run.orders if isinstance(o, Checkpoint)] == ["s", "a", "e"]
+
+
+def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None:
+    graph = dot.parse(
+        'digraph demo { goal="ship it"; label="L"; s [shape=Mdiamond]; e [shape=Msquare]; s->a->e }'
+    )
+    run = Play(graph, values={"ticket": 7})
+    assert run.visit("a").context == {
+        "graph.goal": "ship it",
+        "graph.label": "L",
+        "graph.name": "demo",
+        "ticket": 7,
+        "current_node": "a",
+        "last_stage": "s",
+        "outcome": "success",
+        "preferred_label": "",
+    }
+
+
+def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own_keys() -> None:
+    said = Outcome(
+        context_updates={"x": [1], "outcome": "nonsense", "last_response": "r" * 300},
+        preferred_label="go",
+    )
+    run = play("s -> a -> b -> e", {"a": said})
+    context = run.visit("b").context
+    assert context["x"] == [1]
+    assert context["outcome"] == "success"
+    assert context["preferred_label"] == "go"
+    assert context["last_response"] == "r" * 200
+    assert context["last_stage"] == "a"
+
+
+def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
+    plan = Plan(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
+    [visit] = [order for order in plan.begin() if isinstance(order, Visit)]
+    deep = visit.context["deep"]
+    assert isinstance(deep, dict)
+    assert isinstance(deep["list"], list)
+    deep["list"].append(2)
+    visit.context["new"] = True
+    assert plan.state.context["deep"] == {"list": [1]}
+    assert "new" not in plan.state.context
+
+
+def test_a_node_without_an_edge_ends_the_run_in_success() -> None:
+    run = play("s -> a; a -> e [condition=never]")
+    assert run.status == "success"
+    assert run.completed == ["s", "a"]
+
+
+def test_a_failed_node_without_an_edge_fails_the_run_and_says_why() -> None:
+    run = play("s -> a; a -> e [condition=never]", {"a": FAIL})
+    assert run.finish == Finish(status="fail", reason="node 'a' failed: broken")
+
+
+def test_a_conditional_leaves_outcome_and_label_in_force() -> None:
+    body = """s -> a -> c; c [shape=diamond]; c -> good [condition="outcome=success"]
+        c -> bad [condition="outcome=fail"]; good -> e; bad -> e"""
+    assert play(body, {"a": FAIL}).path == ["a", "bad"]
+    assert play(body).path == ["a", "good"]
+    labels = """s -> a -> c -> d; c [shape=diamond]; d [shape=diamond]
+        d -> x [label=X]; d -> y; x -> e; y -> e"""
+    assert play(labels, {"a": Outcome(preferred_label="x")}).path == ["a", "x"]
+    assert play(labels, {"a": Outcome(preferred_label="z")}).path == ["a", "x"]
+
+
+def test_a_conditional_that_no_edge_leaves_after_a_failure_fails_the_run() -> None:
+    run = play('s -> a -> c; c [shape=diamond]; c -> e [condition="outcome=success"]', {"a": FAIL})
+    assert run.status == "fail"
+
+
+def test_a_skipped_node_is_no_failed_one() -> None:
+    run = play("s -> a; a -> e [condition=never]", {"a": Outcome(status="skipped")})
+    assert run.status == "success"
+    assert run.context["outcome"] == "skipped"
+
+
+def test_the_retry_counter_stands_in_the_context_until_a_success() -> None:
+    tried = Outcome(status="fail", attempts=3)
+    body = 's -> a; a -> b [condition="outcome=fail"]; b -> a; a -> e [condition="outcome=success"]'
+    run = play(body, {"a": [tried, Outcome(attempts=2)]})
+    assert run.visit("b").context["internal.retry_count.a"] == 2
+    assert "internal.retry_count.a" not in run.context
+    assert run.plan.state.retries == {}
+
+
+def test_late_double_and_unknown_messages_change_nothing() -> None:
+    run = Play("s -> a -> b -> e")
+    run.end("a")
+    before = run.plan.state
+    for message in (
+        Ended(id="a.1", outcome=FAIL),
+        Ended(id="a.2", outcome=FAIL),
+        Ended(id="nobody.1", outcome=FAIL),
+    ):
+        assert run.tell(message) == []
+    assert run.plan.state == before
+    run.end("b")
+    assert run.status == "success"
+    assert run.plan.receive(Cancelled()) == []
+    assert run.plan.receive(Steered(updates={"late": True})) == []
+    assert "late" not in run.context
+    assert run.plan.receive(Ended(id="b.1", outcome=Outcome())) == []
+    assert run.plan.begin() == []
+
+
+def test_nothing_is_heard_before_the_run_begins() -> None:
+    plan = Plan(Play("s -> a -> e").graph)
+    assert plan.receive(Cancelled()) == []
+    assert plan.begin() != []
+
+
+def test_a_node_may_be_visited_so_often_and_no_more() -> None:
+    run = play('max_visits=3; s -> a; a -> a [condition="outcome=success"]; a -> e')
+    assert run.path == ["a"] * 3
+    assert run.finish.reason == "node 'a' would be visited more than 3 times (max_visits)"
+    assert len(play('s -> a; a -> a [condition="outcome=success"]; a -> e').path) == 50
+
+
+def test_a_ring_of_conditionals_ends_too() -> None:
+    body = (
+        "s -> a -> b; b -> a [condition=graph.name]; b -> e; a [shape=diamond]; b [shape=diamond]"
+    )
+    run = play(body)
+    assert "max_visits" in run.finish.reason
+
+
+def test_loop_restart_begins_again_with_the_graphs_context_only() -> None:
+    body = """goal=G; s -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e"""
+    first = Outcome(context_updates={"x": 1})
+    run = play(body, {"a": first, "b": [FAIL, Outcome()]}, {"given": 1})
+    assert run.path == ["a", "b", "a", "b"]
+    assert [o for o in run.orders if isinstance(o, Restart)] == [Restart(round=2, node="a")]
+    assert run.visit("a").context == {
+        "graph.goal": "G",
+        "graph.name": "g",
+        "current_node": "a",
+    }
+    assert run.completed == ["a", "b", "e"]
+    assert run.plan.state.round == 2
+
+
+def test_cancelled_ends_all_that_is_open() -> None:
+    run = Play(
+        "s -> p; p [shape=component]; p -> a; p -> b; a -> f; b -> f; f -> e; f [type=fan_in]"
+    )
+    assert set(run.waiting) == {"a.1", "b.1"}
+    run.tell(Cancelled(reason="enough"))
+    assert [o.id for o in run.last if isinstance(o, Stop)] == ["a.1", "b.1"]
+    assert run.finish == Finish(status="cancelled", reason="enough")
+
+
+def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
+    dear = Outcome(cost_usd=0.6, tokens=600)
+    run = play("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    assert run.path == ["a", "b"]
+    assert run.finish.reason == "the budget is spent: 1.2000 of 1 USD (max_budget_usd)"
+    run = play("max_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    assert run.finish.reason == "the budget is spent: 1200 of 1000 tokens (max_tokens)"
+    assert (
+        play("max_tokens=1200; s -> a -> b -> c -> e", {"a": dear, "b": dear}).status == "success"
+    )
+
+
+def test_steered_from_outside_the_context_says_so() -> None:
+    run = Play("s -> a -> b -> e")
+    run.tell(Steered(updates={"advice": "be brief"}))
+    run.end("a")
+    assert run.visit("b").context["advice"] == "be brief"
+
+
+def test_what_is_open_can_be_ordered_again() -> None:
+    run = Play("s -> p; p [shape=component]; p -> a; p -> g; a -> f; g -> f [label=ok]; f -> e; "
+               "f [type=fan_in]; g [shape=hexagon]")  # fmt: skip
+    assert run.plan.pending() == [*run.waiting.values()]
+
+
+@pytest.mark.parametrize(
+    ("attrs", "fidelity", "thread"),
+    [
+        ("", "compact", None),
+        ("default_fidelity=truncate;", "truncate", None),
+        ("default_fidelity=truncate; b [fidelity=full];", "full", "a"),
+        ("b [fidelity=full, thread_id=mine];", "full", "mine"),
+        ("thread_id=ours; b [fidelity=full];", "full", "ours"),
+    ],
+)
+def test_fidelity_and_thread_come_from_edge_node_or_graph(
+    attrs: str, fidelity: str, thread: str | None
+) -> None:
+    visit = play(f"{attrs} s -> a -> b -> e").visit("b")
+    assert (visit.fidelity, visit.thread, visit.previous) == (fidelity, thread, "a")
+
+
+def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edges() -> None:
+    edge = 'a -> b [fidelity=full, thread_id="edge"]; b [fidelity="summary:low"];'
+    visit = play(f"{edge} s -> a; b -> e").visit("b")
+    assert (visit.fidelity, visit.thread) == ("full", "edge")
+    visit = play(f"{edge} b [thread_id=node]; s -> a; b -> e").visit("b")
+    assert visit.thread == "node"
+
+
+def test_a_graph_without_a_start_fails_at_once() -> None:
+    plan = Plan(dot.parse("digraph g { a -> b }"))
+    finish = plan.begin()[-1]
+    assert finish == Finish(status="fail", reason="a pipeline has one start node, this one 0")
+
+
+@pytest.mark.parametrize("attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_tokens="y"'])
+def test_a_limit_that_is_no_number_is_refused_before_anything_runs(attrs: str) -> None:
+    with pytest.raises(PipelineInvalid, match="is no number"):
+        Play(f"{attrs}; s -> a -> e")
+
+
+def test_a_condition_that_is_none_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConditionError):
+        Play('s -> a -> e [condition="= ="]')
+
+
+def test_a_nodes_attribute_that_is_no_duration_fails_the_node() -> None:
+    run = Play("s -> a -> e; a [shape=hexagon, human.timeout=soon]")
+    assert "'soon' is no duration" in run.finish.reason

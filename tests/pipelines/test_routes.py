@@ -1,0 +1,129 @@
+"""Which edge is taken, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_play import FAIL, graph_of, play
+
+from corral.events import Json
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.routes import Routes, accelerator, plain
+
+TRUE, FALSE = 'condition="outcome=success"', 'condition="outcome=fail"'
+
+
+def chosen(edges: str, outcome: Outcome | None = None) -> str | None:
+    """Where a node ``n`` with these edges goes."""
+    graph = graph_of(f"s -> n; {edges}")
+    said = outcome or Outcome()
+    label = said.preferred_label
+    context: dict[str, Json] = {"outcome": said.status, "preferred_label": label, "risk": "high"}
+    routes, node = Routes(graph), graph.nodes["n"]
+    if said.status == "fail":
+        way = routes.choose_failed(node, context, label, said.suggested_next_ids)
+        return None if way is None else way.target
+    edge = routes.choose(node, context, label, said.suggested_next_ids)
+    return None if edge is None else edge.target
+
+
+@pytest.mark.parametrize(
+    ("edges", "outcome", "target"),
+    [
+        # 1. conditions that are true, by weight, then target
+        (f"n -> a; n -> b [{TRUE}]", None, "b"),
+        (f"n -> a [{TRUE}]; n -> b [{TRUE}, weight=1]", None, "b"),
+        (f"n -> b [{TRUE}]; n -> a [{TRUE}]", None, "a"),
+        (f"n -> a [{FALSE}, weight=9]; n -> b", None, "b"),
+        (f"n -> a [{TRUE}]; n -> b [label=x]", Outcome(preferred_label="x"), "a"),
+        ('n -> a [condition="context.risk=high && outcome=success"]; n -> b', None, "a"),
+        ("n -> a [condition=\"missing=''\"]; n -> b", None, "a"),
+        # 2. the preferred label
+        ("n -> a [weight=9]; n -> b [label=Fix]", Outcome(preferred_label=" fix "), "b"),
+        ('n -> a; n -> b [label="[F] Fix"]', Outcome(preferred_label="fix"), "b"),
+        ('n -> a; n -> b [label="F) Fix"]', Outcome(preferred_label="[X] fix"), "b"),
+        ('n -> a; n -> b [label="F - Fix"]', Outcome(preferred_label="FIX"), "b"),
+        (f"n -> a; n -> b [label=x, {FALSE}]", Outcome(preferred_label="x"), "a"),
+        (
+            "n -> a [label=x]; n -> b [label=x]",
+            Outcome(preferred_label="x", suggested_next_ids=("b",)),
+            "b",
+        ),
+        # 3. the first suggested node that an unconditional edge reaches
+        ("n -> a; n -> b; n -> c", Outcome(suggested_next_ids=("zz", "c", "b")), "c"),
+        (f"n -> a; n -> b [{FALSE}]", Outcome(suggested_next_ids=("b",)), "a"),
+        (
+            "n -> a; n -> b [label=x]; n -> c",
+            Outcome(preferred_label="x", suggested_next_ids=("c",)),
+            "b",
+        ),
+        # 4. by weight, then target
+        ("n -> b; n -> a", None, "a"),
+        ("n -> a; n -> b [weight=2]; n -> c [weight=10]", None, "c"),
+        ("n -> a [weight=-1]; n -> b", None, "b"),
+        # none
+        (f"n -> a [{FALSE}]", None, None),
+        ("", None, None),
+    ],
+)
+def test_the_edge_of_a_node_that_did_not_fail(
+    edges: str, outcome: Outcome | None, target: str | None
+) -> None:
+    assert chosen(edges, outcome) == target
+
+
+@pytest.mark.parametrize(
+    ("edges", "target"),
+    [
+        (f"n -> a; n -> b [{FALSE}]", "b"),
+        (f'n -> a [condition="risk=high", weight=9]; n -> b [{FALSE}]', "b"),
+        ('n -> a [condition="risk=high"]; n -> b', "a"),
+        ('n -> a; n -> b [condition="outcome!=success"]', "b"),
+        (f"n [retry_target=x]; x -> e; n -> b [{FALSE}]", "b"),
+        ("n [retry_target=x, fallback_retry_target=y]; x -> e; y -> e; n -> b", "x"),
+        ("n [retry_target=gone, fallback_retry_target=y]; y -> e; n -> b", "y"),
+        ("n [fallback_retry_target=y]; y -> e; n -> b", "y"),
+        ("n -> b; n -> c [weight=1]", "c"),
+        (f"n -> b [{TRUE}]", None),
+        ("n [shape=hexagon]; n -> b [label=Approve]", None),
+    ],
+)
+def test_the_edge_of_a_failed_node(edges: str, target: str | None) -> None:
+    assert chosen(edges, FAIL) == target
+
+
+def test_the_graphs_retry_target_is_for_goal_gates_only() -> None:
+    run = play("retry_target=a; s -> a -> n; n -> e [condition=never]", {"n": FAIL})
+    assert run.path == ["a", "n"]
+    assert run.status == "fail"
+
+
+def test_a_label_that_reads_as_a_condition_counts_as_one_after_a_decision_only() -> None:
+    label = 'label="outcome == fail"'
+    assert chosen(f"n [shape=diamond]; n -> a [{label}]; n -> b") == "b"
+    assert chosen(f"n -> a [{label}]; n -> b") == "a"
+
+
+@pytest.mark.parametrize(
+    ("label", "key", "rest"),
+    [
+        ("[Y] Yes", "Y", "Yes"),
+        ("[ok] Fine", "ok", "Fine"),
+        ("Y) Yes", "Y", "Yes"),
+        ("Y - Yes", "Y", "Yes"),
+        (" [y]  Yes ", "y", "Yes"),
+        ("Yes", "", "Yes"),
+        ("Re - do", "", "Re - do"),
+        ("a-b", "", "a-b"),
+        ("[Y]", "", "[Y]"),
+        ("", "", ""),
+    ],
+)
+def test_an_accelerator_is_told_from_its_label(label: str, key: str, rest: str) -> None:
+    assert accelerator(label) == (key, rest)
+    assert plain(label) == rest.lower()
+
+
+def test_the_order_in_which_edges_were_written_decides_nothing() -> None:
+    forwards = "n -> a [weight=1]; n -> b [weight=1]; n -> c"
+    backwards = "n -> c; n -> b [weight=1]; n -> a [weight=1]"
+    assert chosen(forwards) == chosen(backwards) == "a"

@@ -1,0 +1,217 @@
+"""The run folder: what stands in it, and what happens where it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_play import FAIL, graph_of, play
+
+from corral.errors import StorageFailed
+from corral.pipelines import events
+from corral.pipelines.events import PipelineStarted, StepStarted
+from corral.pipelines.folder import LONGEST, RunFolder, file_name
+from corral.pipelines.keeper import Keeper
+from corral.pipelines.outcome import Outcome
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.create(graph_of("goal=G; s -> a -> e"), "run-1")
+    return made
+
+
+def test_a_new_folder_says_what_runs_and_since_when(folder: RunFolder) -> None:
+    manifest = json.loads((folder.path / "manifest.json").read_text())
+    assert manifest["name"] == "g"
+    assert manifest["goal"] == "G"
+    assert manifest["run_id"] == "run-1"
+    assert manifest["start_time"].endswith("Z")
+    assert folder.artifacts.is_dir()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+def test_a_run_that_is_taken_up_again_keeps_its_start(folder: RunFolder) -> None:
+    before = (folder.path / "manifest.json").read_bytes()
+    RunFolder(folder.path).create(graph_of("s -> e"), "run-1")
+    assert (folder.path / "manifest.json").read_bytes() == before
+
+
+def test_the_checkpoint_says_where_the_run_stands(folder: RunFolder) -> None:
+    run = play("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
+    folder.save(run.plan.state)
+    saved = json.loads((folder.path / "checkpoint.json").read_text())
+    assert {"timestamp", "logs"} <= set(saved)
+    assert saved["current_node"] == "b"
+    assert saved["completed_nodes"] == ["s", "a", "b"]
+    assert saved["node_outcomes"]["a"] == {"status": "success"}
+    assert saved["node_outcomes"]["b"] == {"status": "fail", "failure_reason": "broken"}
+    assert saved["node_retries"] == {}
+    assert saved["context"]["outcome"] == "fail"
+    assert saved["status"] == "fail"
+
+
+def test_a_changed_outcome_is_written_anew(folder: RunFolder) -> None:
+    state = play("s -> a -> e").plan.state
+    folder.save(state)
+    state.outcomes["a"] = Outcome(status="partial_success")
+    folder.save(state)
+    saved = json.loads((folder.path / "checkpoint.json").read_text())
+    assert saved["node_outcomes"]["a"] == {"status": "partial_success"}
+
+
+def test_a_node_is_a_link_to_its_latest_visit(folder: RunFolder) -> None:
+    first = folder.stage("a.1", "a")
+    (first / "prompt.md").write_text("one")
+    assert (folder.path / "a" / "prompt.md").read_text() == "one"
+    second = folder.stage("a.2", "a")
+    assert (folder.path / "a").resolve() == second
+    assert (first / "prompt.md").read_text() == "one"
+    assert folder.stage("a.1", "a") == first  # the first one once more, after a crash
+    assert (folder.path / "a").resolve() == second
+    assert folder.place("a.1") == first
+
+
+def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunFolder) -> None:
+    (folder.stage("a.1", "a") / "prompt.md").write_text("one")
+    folder.record([PipelineStarted(name="g")])
+    folder.save(play("s -> a -> e").plan.state)
+    folder.restart(2)
+    assert sorted(os.listdir(folder.path)) == [
+        "artifacts",
+        "events.ndjson",
+        "manifest.json",
+        "rounds",
+    ]
+    assert (folder.path / "rounds" / "1" / "a" / "prompt.md").read_text() == "one"
+    (folder.stage("a.2", "a") / "prompt.md").write_text("two")
+    folder.restart(2)  # told once more
+    assert (folder.path / "a" / "prompt.md").read_text() == "two"
+    folder.restart(3)
+    assert (folder.path / "rounds" / "2" / "a" / "prompt.md").read_text() == "two"
+
+
+def test_a_restart_that_was_cut_short_is_finished(folder: RunFolder) -> None:
+    (folder.path / "rounds" / ".1").mkdir(parents=True)
+    folder.stage("a.1", "a")
+    (folder.path / "visits").rename(folder.path / "rounds" / ".1" / "visits")
+    folder.restart(2)
+    assert (folder.path / "rounds" / "1" / "a").is_dir()
+
+
+def test_events_are_lines(folder: RunFolder) -> None:
+    told: list[events.RunEvent] = [
+        PipelineStarted(name="g"),
+        StepStarted(node="a", visit="a.1", kind="tool"),
+    ]
+    folder.record(told[:1])
+    folder.record(told[1:])
+    folder.close()
+    lines = (folder.path / "events.ndjson").read_bytes().splitlines()
+    assert [events.from_json(line) for line in lines] == told
+
+
+@pytest.mark.parametrize(
+    ("id", "name"),
+    [
+        ("build", "build"),
+        ("build.2", "build.2"),
+        ("m.1~2.steer", "m.1~2.steer"),
+        ("größe", "größe"),
+        ("a b", "a b"),
+        ("../../etc", "%2E.%2F..%2Fetc"),
+        ("a/b", "a%2Fb"),
+        ("checkpoint.json", "%63heckpoint.json"),
+        ("visits", "%76isits"),
+        (".hidden", "%2Ehidden"),
+        ("50%", "50%25"),
+        ("nul\0", "nul%00"),
+    ],
+)
+def test_every_id_has_a_file_name(id: str, name: str) -> None:
+    assert file_name(id) == name
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_no_two_ids_share_a_file_name_and_none_leaves_the_folder(one: str, other: str) -> None:
+    names = [file_name(id) for id in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    for name in names:
+        assert 0 < len(name.encode()) <= LONGEST
+        assert "/" not in name
+        assert not name.startswith(".")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_a_word_on_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageFailed, match="cannot write the run folder") as caught:
+        RunFolder(tmp_path / "file" / "run").create(graph_of("s -> e"), "r")
+    assert caught.value.hint
+
+
+def test_a_folder_that_is_gone_is_made_again(folder: RunFolder) -> None:
+    (folder.path / "manifest.json").unlink()
+    folder.artifacts.rmdir()
+    folder.path.rmdir()
+    folder.save(play("s -> a -> e").plan.state)
+    assert (folder.path / "checkpoint.json").exists()
+
+
+READ_ONLY = """
+import os, sys
+from corral.errors import StorageFailed
+from corral.pipelines.folder import RunFolder
+from corral.pipelines.state import State, Lane
+os.setuid(int(sys.argv[2]))
+folder = RunFolder(sys.argv[1])
+for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
+            lambda: folder.stage("a.1", "a"), lambda: folder.restart(2),
+            lambda: folder.record([])):
+    try:
+        act()
+    except StorageFailed as error:
+        print(error.message)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_a_read_only_folder_is_told_as_such(tmp_path: Path) -> None:
+    open_to_all = Path("/tmp") if os.access("/tmp", os.W_OK) else tmp_path
+    place = open_to_all / f"corral-read-only-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, str(place), str(NOBODY)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        place.rmdir()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Permission denied") == 4
+
+
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+    blocked = tmp_path / "run"
+    keeper = Keeper(RunFolder(blocked))
+    blocked.write_text("in the way")
+    state = play("s -> a -> e").plan.state
+    assert not keeper.save(state)
+    assert isinstance(keeper.failed, StorageFailed)
+    keeper.tell(PipelineStarted(name="g"))
+    blocked.unlink()
+    keeper.close(state)
+    assert keeper.failed is None
+    assert (blocked / "checkpoint.json").exists()
+    assert (blocked / "events.ndjson").read_bytes().count(b"\n") == 1

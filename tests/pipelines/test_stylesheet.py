@@ -1,0 +1,130 @@
+"""Which model and agent a node gets from the stylesheet."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.errors import ConfigError
+from corral.pipelines import stylesheet
+from corral.pipelines.graph import Node, Value
+from corral.pipelines.stylesheet import StylesheetError
+
+NODE = Node("review", {"shape": "hexagon"}, ("code", "hard"))
+
+
+def gives(text: str, node: Node = NODE) -> dict[str, Value]:
+    return stylesheet.parse(text).properties_of(node)
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("* { llm_model: all; }", "all"),
+        ("* { llm_model: all }", "all"),
+        ("*{llm_model:all}", "all"),
+        ("hexagon { llm_model: shape; } * { llm_model: all; }", "shape"),
+        (".code { llm_model: class; } hexagon { llm_model: shape; }", "class"),
+        ("#review { llm_model: id; } .code { llm_model: class; }", "id"),
+        (".code { llm_model: one; } .hard { llm_model: two; }", "two"),
+        (".hard { llm_model: two; } .code { llm_model: one; }", "one"),
+        ("* { llm_model: first; } * { llm_model: second; }", "second"),
+        ("* { llm_model: a; llm_model: b; }", "b"),
+        ("box { llm_model: no } .other { llm_model: no } #x { llm_model: no }", None),
+        ("#a, .hard, box { llm_model: either }", "either"),
+        ('* { llm_model: "gpt 5"; }', "gpt 5"),
+        ("* { llm_model: 'gpt 5'; }", "gpt 5"),
+        ("* { llm-model: dashes; }", "dashes"),
+        ("/* c { } */ * { /* d */ llm_model: /* e */ x; }", "x"),
+        ("\n*\n{\nllm_model\n:\nx\n;\n}\n", "x"),
+        ('#"review" { llm_model: quoted }', "quoted"),
+        ("", None),
+        ("* {}", None),
+    ],
+)
+def test_the_more_exact_selector_wins_and_of_two_alike_the_later(
+    text: str, model: str | None
+) -> None:
+    assert gives(text).get("llm_model") == model
+
+
+def test_every_property_is_given() -> None:
+    text = "* { llm_model: m; llm_provider: p; agent: claude; reasoning_effort: high; }"
+    assert gives(text) == {
+        "llm_model": "m", "llm_provider": "p", "agent": "claude", "reasoning_effort": "high",
+    }  # fmt: skip
+    assert gives("* { model: gemini:gemini-2.5-flash; }") == {"model": "gemini:gemini-2.5-flash"}
+
+
+def test_explicit_attributes_win_whatever_their_name_for_the_model() -> None:
+    text = "#n { model: gemini:x; llm_provider: openai; agent: a }"
+    assert gives(text, Node("n", {"agent": "mine"})) == {
+        "model": "gemini:x",
+        "llm_provider": "openai",
+    }
+    assert gives(text, Node("n", {"model": "m"})) == {"agent": "a"}
+    assert gives(text, Node("n", {"llm_model": "m"})) == {"llm_provider": "openai", "agent": "a"}
+
+
+def test_of_the_two_names_for_a_model_the_stronger_rule_alone_counts() -> None:
+    weak = "* { llm_model: a; llm_provider: p; } .hard { model: q:b; }"
+    assert gives(weak) == {"model": "q:b"}
+    assert gives("* { model: q:b; } .hard { llm_model: a; }") == {"llm_model": "a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "said"),
+    [
+        ("llm_model: x", 9, "expected {"),
+        ("* llm_model: x", 2, "expected {"),
+        ("* { llm_model x }", 14, "expected : after"),
+        ("* { llm_model: }", 15, "expected a value"),
+        ("* { llm_model: ; }", 15, "expected a value"),
+        ("* { llm_model: x", 16, "expected ; or }"),
+        ("* { llm_model: x; ", 2, "not closed"),
+        ("* { llm_modle: x }", 4, "no property is called llm_modle"),
+        ("* { temperature: x }", 4, "no property is called temperature"),
+        ("* { : x }", 4, "expected a property"),
+        ("@media { }", 0, "expected a selector"),
+        ("* { } }", 6, "expected a selector"),
+        (". { }", 0, "expected a selector"),
+        ("*, { }", 3, "expected a selector"),
+        ('* { llm_model: "x" y }', 19, "expected ; or }"),
+        ("/* never closed", 0, "expected a selector"),
+    ],
+)
+def test_what_is_no_stylesheet_is_refused_with_the_place(
+    text: str, position: int, said: str
+) -> None:
+    with pytest.raises(StylesheetError, match=said) as caught:
+        stylesheet.parse(text)
+    assert caught.value.position == position
+    assert isinstance(caught.value, ConfigError)
+
+
+def test_a_slip_in_a_property_is_named() -> None:
+    with pytest.raises(StylesheetError) as caught:
+        stylesheet.parse("* { llm_modle: x }")
+    assert "Did you mean llm_model?" in (caught.value.hint or "")
+
+
+pieces = st.sampled_from(["*", ".a", "#b", "box", "{", "}", ":", ";", "llm_model", "agent", '"',
+                          "'", "x", "/*", "*/", "\n", ","])  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(pieces, max_size=20).map(" ".join) | st.text(max_size=30))
+def test_any_text_is_a_stylesheet_or_a_stylesheet_error(text: str) -> None:
+    place = 0
+    try:
+        gives(text)
+    except StylesheetError as error:
+        place = error.position
+    assert 0 <= place <= len(text)
+
+
+def test_many_rules_for_many_nodes_are_found_by_name() -> None:
+    sheet = stylesheet.parse(" ".join(f"#n{i} {{ llm_model: m{i}; }}" for i in range(20_000)))
+    for i in range(20_000):
+        assert sheet.properties_of(Node(f"n{i}")) == {"llm_model": f"m{i}"}

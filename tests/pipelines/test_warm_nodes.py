@@ -1,0 +1,120 @@
+"""Nodes of the real Gemini CLI: one warm process serves many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pipelines.node_works import Bench, running_in
+from scripted import children
+
+from corral.io import folders
+from corral.keywords import Options
+from corral.pipelines.desk import Desk
+from corral.testing import Call, Request, Turn, say
+
+if TYPE_CHECKING:
+    from real_gemini import Gemini
+
+pytest_plugins = ("pipelines.node_fixtures",)
+pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
+
+
+def options_of(gemini: Gemini, script: object) -> Options:
+    """Those of a desk: the node has its own folder and time."""
+    options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+async def test_nodes_share_a_warm_process_and_nothing_is_left(
+    bench: Bench, gemini: Gemini, workspace: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        if "write" in request.last_text and not request.tool_results:
+            content = {"file_path": "made.txt", "content": "made"}
+            return Turn(calls=[Call("write_file", content)])
+        return say(f"answer to {request.last_text.split()[-1]}")
+
+    attrs = {"prompt": "question", "timeout": "3m"}
+    async with Desk(options=options_of(gemini, answer)) as desk:
+        async with asyncio.timeout(200):
+            outcomes = await asyncio.gather(
+                *(
+                    bench.attempt(f"n{n}", desk=desk, attrs={**attrs, "prompt": f"question {n}"})
+                    for n in range(4)
+                )
+            )
+            assert desk.warm == 1
+            assert len(children()) == 1
+            writes = await bench.attempt(
+                "w", desk=desk, attrs={**attrs, "prompt": "write it", "policy": "edits"}
+            )
+            assert desk.warm == 2
+            typed = await bench.attempt(
+                "t",
+                desk=desk,
+                attrs={
+                    **attrs,
+                    "prompt": 'say {"n": 1}',
+                    "output_schema": json.dumps({"type": "object"}),
+                },
+            )
+            assert desk.warm == 2
+    assert [outcome.failure_reason for outcome in (*outcomes, writes)] == [""] * 5
+    assert [outcome.context_updates["last_response"] for outcome in outcomes] == [
+        f"answer to {n}" for n in range(4)
+    ]
+    assert (workspace / "made.txt").read_text() == "made"
+    assert bench.read("response.md", "n2") == "answer to 2"
+    assert all(outcome.tokens for outcome in outcomes)
+    assert typed.status == "fail"  # it never answered with JSON, in a process of its own
+    assert running_in(workspace) == []
+    assert children() == []
+    assert list(folders.sessions().iterdir()) == []
+
+
+async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
+    bench: Bench, gemini: Gemini
+) -> None:
+    command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
+
+    def answer(request: Request) -> Turn:
+        if request.tool_results:
+            return say("done")
+        return Turn(calls=[Call("run_shell_command", {"command": command})])
+
+    async with Desk(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"prompt": "Say in status.json how it went", "policy": "all"},
+        )
+        assert desk.warm == 0
+    assert (outcome.status, outcome.failure_reason) == ("fail", "red"), outcome
+    assert children() == []
+
+
+async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
+    bench: Bench, gemini: Gemini, workspace: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        if request.tool_results:
+            return say("done")
+        return Turn(calls=[Call("write_file", {"file_path": "made.txt", "content": "made"})])
+
+    async with Desk(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={
+                "prompt": "Write it",
+                "policy": "edits",
+                "tool_hooks.post": "cat >> seen.ndjson; echo >> seen.ndjson",
+            },
+        )
+    assert outcome.status == "success", outcome
+    seen = [json.loads(line) for line in (workspace / "seen.ndjson").read_text().splitlines()]
+    assert [(each["hook"], each["status"], each["node"]) for each in seen] == [
+        ("post", "success", "step")
+    ]
