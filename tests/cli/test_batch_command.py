@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.pipeline_place import CORRAL, corral
 from engine.batch_place import MODEL, Model, results_of
-from pipeline_place import CORRAL, corral
 
-from corral.testing import ModelServer, Turn, fail
+from corral.testing import ModelServer, Turn, fail, hang
 
 
 @pytest.fixture
@@ -176,18 +176,19 @@ def test_interrupted_it_says_how_to_go_on(workspace: Path, model: Model) -> None
 
 
 def test_two_at_the_same_file_do_not_mix(workspace: Path, model: Model) -> None:
-    words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
-    model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.5)
-    process = start(*words, "--no-durable", cwd=workspace, env=model.env)
+    words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
+    model.special = lambda task, _request: hang("did") if task == "2" else None
+    process = start(*words, "--model", MODEL, cwd=workspace, env=model.env)
     try:
         eventually(workspace / "r.jsonl", 1, process)
-        second = batch(*words, "--no-durable", cwd=workspace, model=model)
-        _, said = process.communicate(timeout=60)
+        second = batch(*words, cwd=workspace, model=model)
     finally:
         process.kill()
+        process.communicate(timeout=60)
     assert second.returncode == 2
     assert "another process is writing to r.jsonl" in second.stderr
-    assert process.returncode == 0, said
+    model.special = lambda _task, _request: None
+    assert batch(*words, cwd=workspace, model=model).returncode == 0
     assert len(results_of(workspace / "r.jsonl")) == 4
 
 
@@ -258,8 +259,12 @@ def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
     tally.add(BatchResult(id="0", status="success", cost_usd=0.5), earlier=True)
     for number in range(1, 4):
         error = BatchError(code="x", message="no") if number == 3 else None
-        status = "failed" if error else "success"
-        result = BatchResult(id=str(number), status=status, error=error, cost_usd=0.25)
+        result = BatchResult(
+            id=str(number),
+            status="failed" if error else "success",
+            error=error,
+            cost_usd=0.25,
+        )
         tally.add(result)
         progress.show(result, tally.report(seconds=1))
     parts = progress.line().split(" · ")
