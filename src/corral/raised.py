@@ -24,11 +24,12 @@ def from_event(error: events.Error, result: object = None) -> CorralError:
 
 
 def by_code() -> dict[str, type[CorralError]]:
-    """Every class of the tree under its code."""
+    """Every class of the tree under its code. What other modules add to it is their own: it
+    is made of more than an event carries."""
     found: dict[str, type[CorralError]] = {}
     pending: list[type[CorralError]] = [CorralError]
     while pending:
         kind = pending.pop()
         found[kind.code] = kind
-        pending.extend(kind.__subclasses__())
+        pending.extend(k for k in kind.__subclasses__() if k.__module__ == errors.__name__)
     return found

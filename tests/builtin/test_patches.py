@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 from builtin.tooling import call, done, refused
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.builtin.tools.apply import State, carry_out
@@ -277,6 +277,7 @@ async def test_bytes_that_are_no_utf8_and_the_mark_at_the_beginning_stay(workspa
 lines = st.lists(st.sampled_from(["a", "b", " b", "c ", "", "é", "-x", "+y", "@@"]), max_size=25)
 
 
+@example([""], ["a", ""], "\n", True, 1)
 @given(lines, lines, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.integers(1, 3))
 def test_a_patch_made_of_two_texts_turns_one_into_the_other(
     before: list[str], after: list[str], ending: str, closed: bool, context: int

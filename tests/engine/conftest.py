@@ -16,7 +16,7 @@ from engine.engine_world import World, Zygote
 from corral.engine import adapter
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: other tests count this process's children
 def zygote() -> Iterator[Zygote]:
     made = Zygote()
     yield made

@@ -187,7 +187,8 @@ class _Reader:
                 hunk.at_end = True
                 self._at += 1
                 break
-            if self._is_header() or (not row.strip() and self._is_last_blank()):
+            # A line of one blank is an empty line of the file; only one of nothing is for the eye.
+            if self._is_header() or (not row and self._is_last_blank()):
                 break
             if not row:
                 hunk.rows.append((" ", ""))
