@@ -6,9 +6,9 @@ import pytest
 
 from corral.pipelines import handlers, linting
 from corral.pipelines.dot import parse
+from corral.pipelines.findings import Finding
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.handlers import Work
-from corral.pipelines.linting import Finding
 from corral.pipelines.rules import RULES
 
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare] "

@@ -12,8 +12,9 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import loading, templates, transforms
 from corral.pipelines.dot import parse
+from corral.pipelines.findings import Finding, error, warning
 from corral.pipelines.graph import Graph, Node
-from corral.pipelines.linting import Finding, LintError, error, warning
+from corral.pipelines.linting import LintError
 
 CONTEXT: dict[str, Json] = {
     "name": "Ada",

@@ -13,7 +13,7 @@ import msgspec
 from corral.cli.modules import imported
 from corral.errors import ConfigError
 from corral.pipelines import dot, loading, transforms
-from corral.pipelines.linting import Finding
+from corral.pipelines.findings import Finding
 from corral.pipelines.linting import lint as found_in
 
 DEFAULT = "minimal"

@@ -33,8 +33,8 @@ from corral.keywords import Options
 from corral.pipelines import inline, preflight
 from corral.pipelines.desk import Desk
 from corral.pipelines.events import RunEvent
+from corral.pipelines.findings import Rule
 from corral.pipelines.graph import Graph
-from corral.pipelines.linting import Rule
 from corral.pipelines.orders import Answer
 from corral.pipelines.people import Interviewer
 from corral.pipelines.transforms import Transform

@@ -15,9 +15,9 @@ from corral.events import Json
 from corral.io import folders
 from corral.keywords import Options
 from corral.pipelines import loading, nested
+from corral.pipelines.findings import Rule
 from corral.pipelines.graph import Graph
 from corral.pipelines.json_values import not_json
-from corral.pipelines.linting import Rule
 from corral.pipelines.transforms import Transform
 
 if TYPE_CHECKING:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from corral.pipelines import draw, events, handlers, people
     from corral.pipelines.desk import Desk
     from corral.pipelines.dot import DotError, parse
+    from corral.pipelines.findings import Finding
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.handlers import Work
-    from corral.pipelines.linting import Finding, LintError, lint
+    from corral.pipelines.linting import LintError, lint
     from corral.pipelines.loading import load
     from corral.pipelines.orders import Answer, Choice, Question
     from corral.pipelines.outcome import Outcome
@@ -45,7 +46,8 @@ _HOMES = {
     "corral.pipelines.dot": "DotError parse",
     "corral.pipelines.graph": "Edge Graph Node",
     "corral.pipelines.handlers": "Work",
-    "corral.pipelines.linting": "Finding LintError lint",
+    "corral.pipelines.findings": "Finding",
+    "corral.pipelines.linting": "LintError lint",
     "corral.pipelines.loading": "load",
     "corral.pipelines.orders": "Answer Choice Question",
     "corral.pipelines.outcome": "Outcome",

@@ -9,6 +9,7 @@ from pathlib import Path
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import dot, linting, transforms
+from corral.pipelines.findings import Rule
 from corral.pipelines.graph import Graph
 
 __all__ = ["load", "read"]
@@ -21,7 +22,7 @@ def load(
     goal: str | None = None,
     model: str | None = None,
     transforms: Iterable[transforms.Transform] = (),
-    rules: Iterable[linting.Rule] = (),
+    rules: Iterable[Rule] = (),
 ) -> Graph:
     """The graph of a file, or of a text that holds a ``{``. Raises ``DotError`` where it cannot
     be read, ``LintError`` with the findings where it must not run, and ``ConfigError``

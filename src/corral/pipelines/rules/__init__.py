@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.pipelines.linting import Rule
+from corral.pipelines.findings import Rule
 from corral.pipelines.rules import structure, texts, values, workers
 
 RULES: tuple[Rule, ...] = (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from corral.pipelines.findings import Finding, error, warning
 from corral.pipelines.graph import Graph, Value
-from corral.pipelines.linting import Finding, error, warning
 
 TARGETS = ("retry_target", "fallback_retry_target")
 

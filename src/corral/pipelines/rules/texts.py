@@ -10,8 +10,8 @@ from typing import get_args
 
 from corral.pipelines import conditions, stylesheet
 from corral.pipelines.conditions import All, Any, Clause, Condition, Tree
+from corral.pipelines.findings import Finding, error, warning
 from corral.pipelines.graph import Graph
-from corral.pipelines.linting import Finding, error, warning
 from corral.pipelines.outcome import Status
 
 STATUSES: tuple[str, ...] = get_args(Status)

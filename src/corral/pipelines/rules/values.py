@@ -8,8 +8,8 @@ from typing import get_args
 
 from corral.content import Effort
 from corral.pipelines import gates, templates
+from corral.pipelines.findings import Finding, error, warning
 from corral.pipelines.graph import Edge, Graph, Node, Value, seconds
-from corral.pipelines.linting import Finding, error, warning
 from corral.pipelines.rules.near import Nearest
 from corral.pipelines.rules.structure import TARGETS
 

@@ -10,8 +10,8 @@ from corral.errors import ConfigError, UnknownProvider
 from corral.io import config
 from corral.models import catalogue, registry
 from corral.pipelines import handlers
+from corral.pipelines.findings import Finding, warning
 from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node
-from corral.pipelines.linting import Finding, warning
 from corral.pipelines.rules.near import MOST, Nearest
 
 ASKED = ("codergen", "prompt")
