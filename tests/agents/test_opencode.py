@@ -71,6 +71,16 @@ def test_the_makers_own_models_are_off_unless_they_are_asked_for() -> None:
     assert "disabled_providers" not in config(launch(env={"OPENCODE_API_KEY": "canary-key"}))
 
 
+def test_the_list_of_all_models_is_read_where_one_of_it_may_be_used() -> None:
+    alone = launch(model="custom/m")
+    assert alone.files == {"models.json": "{}"}
+    assert alone.env["OPENCODE_MODELS_PATH"] == "/state/home/models.json"
+    trusted = launch(model="custom/m", inherit="project")
+    for started in (launch(), launch(model="openai/gpt-5.5"), trusted):
+        assert not started.files
+        assert "OPENCODE_MODELS_PATH" not in started.env
+
+
 def test_a_model_is_named_with_its_provider() -> None:
     for name in ("gpt", "/gpt", "gpt/"):
         with pytest.raises(errors.ConfigError, match="by its provider"):

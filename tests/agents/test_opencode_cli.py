@@ -81,7 +81,7 @@ def test_no_secret_is_written_into_the_configuration() -> None:
     }
     assert started.env["CORRAL_MCP_SECRET_0_N_TOKEN"] == "canary-1"
     assert config(started)["instructions"] == ["/state/home/system.md"]
-    assert started.files == {"system.md": "Be kind."}
+    assert started.files == {"models.json": "{}", "system.md": "Be kind."}
 
 
 @pytest.mark.parametrize(
