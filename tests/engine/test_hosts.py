@@ -102,6 +102,50 @@ def test_what_kills_its_host_every_time_fails_after_three(file_world: World) -> 
     assert world.begun() == {"slow.1#1": 3}
 
 
+def test_the_neighbours_of_what_kills_their_host_are_not_blamed_for_it(file_world: World) -> None:
+    world = file_world
+    kill = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1"
+    nodes: list[str] = []
+    for name in ("n0", "n1", "n2", "poison"):
+        begins = f"echo begin {name} >> {world.log}"
+        # It strikes when all are at work, and they last until it is given up.
+        all_there = f"while test $(sort -u {world.log} | wc -l) -lt 4; do sleep 0.02; done"
+        work = f"{begins}; {all_there}; {kill if name == 'poison' else waiting(world)}"
+        nodes.append(f'{name} [shape=parallelogram, tool_command="{work}"]; fork -> {name} -> join')
+    run = world.run(
+        "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> fork; join -> exit;"
+        ' fork [shape=component, max_parallel=4, join_policy="wait_all"];'
+        f" join [shape=tripleoctagon]; {'; '.join(nodes)} }}"
+    )
+    eventually(lambda: world.begun()["poison"] == 3, f"poison to strike thrice: {world.said()}")
+    eventually(lambda: world.begun()["n2"] == 2, "its neighbours to be begun again")
+    go(world)
+    assert world.ended(run) == 0, world.said()
+    closed = world.closed()
+    assert closed.outcomes["poison"].status == "fail"
+    assert "its host was killed while it ran, 3 times" in closed.outcomes["poison"].failure_reason
+    assert [closed.outcomes[name].status for name in ("n0", "n1", "n2")] == ["success"] * 3
+    assert world.begun() == {"n0": 2, "n1": 2, "n2": 2, "poison": 3}
+    eventually(lambda: not host.Place.of("r").folder.exists(), "all hosts to be gone")
+
+
+def test_cancelling_a_run_ends_what_goes_on_apart(file_world: World) -> None:
+    world = file_world
+    pids = world.folder / "pids"
+    run = world.run(pipeline(world, then=f"echo $$ >> {pids}; sleep 1000"))
+    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    os.kill(host_pid(), signal.SIGKILL)
+    eventually(lambda: len(pids.read_text().split()) == 2, "it to be begun again")
+    asyncio.run(doors.cancel("r", db=world.db))
+    assert world.ended(run) == 0, world.said()
+    assert world.closed().status == "cancelled"
+    eventually(
+        lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()),
+        "the command to be gone",
+    )
+    eventually(lambda: not host.Place.of("r").folder.exists(), "the host to be gone")
+
+
 def test_cancelling_a_run_ends_its_command(file_world: World) -> None:
     world = file_world
     pids = world.folder / "pids"

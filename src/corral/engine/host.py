@@ -5,7 +5,9 @@ job: a folder with what is to be done, and later with its result. Whoever takes 
 again finds the result there, or the host still at work, and waits on. It is for one
 machine; the files are in corral's own folder, one for each run, readable by the owner.
 
-A host ends by itself when the run has, or when it has had nothing to do for a while.
+A host ends by itself when the run has, or when it has had nothing to do for a while. One
+that is killed takes all its jobs along, and nobody knows which of them did it: each of them
+goes on *apart*, in a host of its own, so that only the guilty one dies again.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ FIRST_LOOK, LAST_LOOK = 0.02, 0.25
 """Seconds between two looks for a result: the first, and after a while."""
 CANCELLED = "cancelled"
 ALL = "all.cancel"
+APART = "apart"
+"""In the folder of a job: it has a host of its own."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,23 +48,37 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Place:
-    """The files of one run's host."""
+    """The files of a host: of one run's, or of one job's that goes on apart from it (in
+    ``home``, that of the run)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.gate = folder / "gate"
+    def __init__(self, folder: Path, home: Path | None = None) -> None:
+        self.folder, self.home = folder, home or folder
+        self.is_apart = home is not None
         self.lock = folder / "lock"
         self.fifo = folder / "wake"
-        self.run = folder / "run.json"
         self.asked = folder / "asked"
-        self.jobs = folder / "jobs"
-        self.end = folder / "end"
         self.log = folder / "host.log"
+        self.gate = self.home / "gate"
+        self.run = self.home / "run.json"
+        self.jobs = self.home / "jobs"
+        self.end = self.home / "end"
 
     @classmethod
     def of(cls, run_id: str) -> Place:
         digest = hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()
         return cls(folders.home() / "hosts" / digest)
+
+    def apart(self, name: str) -> Place:
+        return Place(self.home / "apart" / name, self.home)
+
+    def at(self, name: str) -> Place:
+        """Whose host works at this job."""
+        return self.apart(name) if (self.job(name) / APART).exists() else Place(self.home)
+
+    def everywhere(self) -> list[Place]:
+        """That of the run, and those of jobs that go on apart."""
+        found = (self.home / "apart").glob("*")
+        return [Place(self.home), *(self.apart(each.name) for each in found)]
 
     def job(self, name: str) -> Path:
         return self.jobs / name
@@ -77,19 +95,36 @@ class Place:
             if self.result(name) is not None:
                 return
             if not self.run.exists():
-                self.asked.mkdir(exist_ok=True)
                 self.jobs.mkdir(exist_ok=True)
-                with contextlib.suppress(FileExistsError):
-                    os.mkfifo(self.fifo, 0o600)
                 detached.put(self.run, msgspec.json.encode(begun))
             if not (self.job(name) / "job.json").exists():
                 # Whoever made the folder may have been killed before it wrote the file.
                 self.job(name).mkdir(exist_ok=True)
                 detached.put(self.job(name) / "job.json", msgspec.json.encode(job))
-            (self.asked / name).touch()
+            if not detached.is_held(self.lock):
+                self._set_apart()
+            place = self.at(name)
+            place.open()
+            (place.asked / name).touch()
             self.end.unlink(missing_ok=True)
-            detached.start("corral.engine.hosting", str(self.folder), lock=self.lock, log=self.log)
-        detached.knock(self.fifo)
+            which = (name,) if place.is_apart else ()
+            detached.start(
+                "corral.engine.hosting", str(self.folder), *which, lock=place.lock, log=place.log
+            )
+        detached.knock(place.fifo)
+
+    def open(self) -> None:
+        """Whoever asks for something there is heard from now on."""
+        self.asked.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self.fifo, 0o600)
+
+    def _set_apart(self) -> None:
+        """What the run's host had begun when it died."""
+        for folder in self.jobs.iterdir():
+            if any(folder.glob("begun.*")) and self.result(folder.name) is None:
+                self.apart(folder.name).open()
+                (folder / APART).touch()
 
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:
@@ -102,18 +137,30 @@ class Place:
                     break
             yield
 
-    def is_alive(self) -> bool:
+    def is_at(self, name: str) -> bool:
+        """Whether a host is there for this job."""
         try:
             with detached.alone(self.gate):
-                return detached.is_held(self.lock)
+                return detached.is_held(self.at(name).lock)
         except FileNotFoundError:
             return False
 
     def cancel(self, name: str) -> None:
         """End this job. The host answers with a result that says so."""
+        place = self.at(name)
         with contextlib.suppress(FileNotFoundError):
-            (self.asked / f"{name}.cancel").touch()
-            detached.knock(self.fifo)
+            (place.asked / f"{name}.cancel").touch()
+            detached.knock(place.fifo)
+
+    def tidy(self) -> None:
+        """Remove the files, where no other host needs them. Behind the gate."""
+        others = [each for each in self.everywhere() if each.folder != self.folder]
+        if not any(detached.is_held(each.lock) for each in others):
+            shutil.rmtree(self.home, ignore_errors=True)
+        elif self.is_apart:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            self.lock.unlink(missing_ok=True)
 
 
 def name_of(visit: str, attempt: int) -> str:
@@ -153,7 +200,7 @@ async def _kept(place: Place, name: str) -> Kept | None:
         if kept is not None:
             return kept
         looks += 1
-        if looks % 8 == 0 and not await asyncio.to_thread(place.is_alive):
+        if looks % 8 == 0 and not await asyncio.to_thread(place.is_at, name):
             return place.result(name)
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, LAST_LOOK)
@@ -171,13 +218,17 @@ def stop(run_id: str, visit: str) -> None:
 def close(run_id: str, *, cancel: bool = False) -> None:
     """The run is over: its host may go, and take its files along. Blocking."""
     place = Place.of(run_id)
+    hosts: list[Place] = []
     with contextlib.suppress(FileNotFoundError), detached.alone(place.gate):
-        if cancel and place.asked.exists():
-            (place.asked / ALL).touch()
+        hosts = place.everywhere()
+        for each in hosts:
+            if cancel and each.asked.exists():
+                (each.asked / ALL).touch()
         place.end.touch()
         if not detached.is_held(place.lock):
-            shutil.rmtree(place.folder, ignore_errors=True)
-    detached.knock(place.fifo)
+            place.tidy()
+    for each in hosts:
+        detached.knock(each.fifo)
 
 
 __all__ = ["ALL", "Job", "Kept", "Place", "Setting", "attempt", "close", "name_of"]

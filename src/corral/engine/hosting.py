@@ -2,7 +2,8 @@
 
 It runs without any worker, without the database, and without the engine's libraries. What
 a host before it began and did not end, as it was killed, is treated as the node's
-``on_crash`` says (``crashes``), and given up when it has killed three hosts.
+``on_crash`` says (``crashes``), and given up when it has killed three hosts: after the first
+it has a host of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ CRASHES = 3
 """Times that one job may be begun. What kills three hosts would kill the fourth."""
 
 
-def main(folder: str) -> None:
+def main(folder: str, apart: str = "") -> None:
+    """``apart``: the one job that it is for, else it is for the run's."""
     place = Place(Path(folder))
+    if apart:
+        place = place.apart(apart)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a person's Ctrl-C is for the worker
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     (place.folder / "pid").write_text(f"{os.getpid()}\n")  # for people: only the lock counts
@@ -121,7 +125,9 @@ class _Host:
         detached.put(self.place.job(name) / "result.json", msgspec.json.encode(kept))
 
     def _is_over(self, idle_since: float) -> bool:
-        return self.place.end.exists() or time.monotonic() - idle_since > LINGER
+        return (
+            self.place.is_apart or self.place.end.exists() or time.monotonic() - idle_since > LINGER
+        )
 
     def _leave(self) -> bool:
         """Unless somebody has just asked for something: nobody can while we look."""
@@ -129,6 +135,8 @@ class _Host:
             if os.listdir(self.place.asked):
                 return False
             if self.place.end.exists():
+                self.place.tidy()
+            elif self.place.is_apart:
                 shutil.rmtree(self.place.folder, ignore_errors=True)
             else:
                 # Whoever asks from now on starts another host.
