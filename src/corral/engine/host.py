@@ -156,7 +156,11 @@ class Place:
         """Remove the files, where no other host needs them. Behind the gate."""
         others = [each for each in self.everywhere() if each.folder != self.folder]
         if not any(detached.is_held(each.lock) for each in others):
-            shutil.rmtree(self.home, ignore_errors=True)
+            # At once: whoever comes meanwhile would make a gate in what is left of it.
+            gone = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
+            with contextlib.suppress(OSError):
+                self.home.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
         elif self.is_apart:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
@@ -201,7 +205,8 @@ async def _kept(place: Place, name: str) -> Kept | None:
             return kept
         looks += 1
         if looks % 8 == 0 and not await asyncio.to_thread(place.is_at, name):
-            return place.result(name)
+            # Where all files are gone the run has ended, and took its jobs along.
+            return place.result(name) or (None if place.run.exists() else Kept())
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, LAST_LOOK)
 
