@@ -104,16 +104,14 @@ def launch(
     config: DBOSConfig = {
         "name": APPLICATION,
         "system_database_url": url,
-        "sys_db_pool_size": _POOL,
         "application_version": str(PROTOCOL),
         "executor_id": executor,
         "serializer": DBOSPortableJSON,
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
     }
-    if url.startswith("sqlite"):
-        engine = config["system_database_engine"] = connections.open_engine(url, _POOL)
-        _engines.append(engine)
+    engine = config["system_database_engine"] = connections.open_engine(url, _POOL)
+    _engines.append(engine)
     DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)
     for name, (function, recoveries) in workflows.items():
@@ -129,7 +127,7 @@ def close() -> None:
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
-        _engines.pop().dispose()
+        connections.close_engine(_engines.pop())
 
 
 def recover(executor: str) -> int:
@@ -293,7 +291,7 @@ def connect(url: str) -> DBOSClient:
 
 def disconnect(client: DBOSClient) -> None:
     client.destroy()
-    _clients.pop(client).dispose()
+    connections.close_engine(_clients.pop(client))
 
 
 def submit(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from corral.engine import adapter, executor, queues
@@ -25,6 +27,37 @@ async def ask(database: Database, question: Callable[[DBOSClient], T]) -> T:
             return question(client)
 
     return await asyncio.to_thread(whole)
+
+
+@asynccontextmanager
+async def door(database: Database) -> AsyncGenerator[DBOSClient]:
+    """To the database, for many questions. A thread makes it, which goes on where its caller
+    is cancelled meanwhile: then it closes it again."""
+    turn = threading.Lock()
+    made: DBOSClient | None = None
+    left = False
+
+    def enter() -> DBOSClient:
+        nonlocal made
+        client = adapter.connect(database.url)
+        with turn:
+            made = client
+        if left:
+            leave()
+        return client
+
+    def leave() -> None:
+        nonlocal made
+        with turn:
+            client, made = made, None
+        if client is not None:
+            adapter.disconnect(client)
+
+    try:
+        yield await asyncio.to_thread(enter)
+    finally:
+        left = True
+        await asyncio.to_thread(leave)
 
 
 def closed(client: DBOSClient, run: str) -> Closed | None:

@@ -85,7 +85,7 @@ class Ledger:
         self._engine: Engine = connections.open_engine(database.url, 1)
 
     def close(self) -> None:
-        self._engine.dispose()
+        connections.close_engine(self._engine)
         adapter.disconnect(self.client)
 
     def rounds(self, name: str) -> list[Round]:

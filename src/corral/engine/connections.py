@@ -9,6 +9,11 @@ from corral.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+CONNECT = 5
+"""Seconds until a server that does not answer counts as away."""
+STUCK = 60
+"""Seconds that a transaction may stand still."""
+
 
 def open_engine(url: str, connections: int) -> Engine:
     """So many at once, at most."""
@@ -24,7 +29,35 @@ def open_engine(url: str, connections: int) -> Engine:
     if whole.drivername == "sqlite":
         event.listen(engine, "connect", _set_up)
         event.listen(engine, "before_cursor_execute", _begin)
+    else:
+        event.listen(engine, "do_connect", _within_a_time)
+        event.listen(engine, "connect", _let_go)
     return engine
+
+
+def close_engine(engine: Engine) -> None:
+    """And whatever a thread still asks through it, whose caller was cancelled and is gone: the
+    pool would take such a connection back after its end, and keep it until it is garbage."""
+    from sqlalchemy import event
+
+    event.listen(engine, "checkin", _end)
+    engine.dispose()
+
+
+def _end(_connection: Any, record: Any) -> None:
+    record.invalidate()
+
+
+def _within_a_time(_dialect: Any, _record: Any, _given: Any, options: dict[str, Any]) -> None:
+    options.setdefault("connect_timeout", CONNECT)
+    options.setdefault("application_name", "corral")
+
+
+def _let_go(connection: Any, _record: Any) -> None:
+    """As the library would: a session that is stuck within a transaction frees its locks."""
+    if "idle_in_transaction_session_timeout" not in connection.info.options:
+        connection.execute(f"SET idle_in_transaction_session_timeout = {STUCK * 1000}")
+        connection.commit()
 
 
 def _set_up(connection: Any, _record: Any) -> None:

@@ -17,11 +17,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from corral.engine import adapter
+from corral.engine.connections import CONNECT
 from corral.errors import ConfigError, StorageFailed
 from corral.io import folders
-
-CONNECT = 5
-"""Seconds to wait for a server that does not answer."""
 
 
 @dataclass(frozen=True)

@@ -158,18 +158,14 @@ def _begin(client: DBOSClient, begun: Begun) -> bool:
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> Closed:
     """What the run came to. Raises ``TimeoutError``."""
-    client = await asyncio.to_thread(adapter.connect, find(db).url)
-    try:
-        async with asyncio.timeout(timeout):
-            pause = 0.02
-            while True:
-                closed = await asyncio.to_thread(asking.closed, client, run)
-                if closed is not None:
-                    return closed
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 0.5)
-    finally:
-        await asyncio.to_thread(adapter.disconnect, client)
+    async with asking.door(find(db)) as client, asyncio.timeout(timeout):
+        pause = 0.02
+        while True:
+            closed = await asyncio.to_thread(asking.closed, client, run)
+            if closed is not None:
+                return closed
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
 
 
 class NotAsked(ConfigError):

@@ -143,8 +143,8 @@ class Executor:
 
         self._loop = asyncio.get_running_loop()
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
-        await asyncio.to_thread(self.leases.hold, self.id)
         try:
+            await asyncio.to_thread(self.leases.hold, self.id)
             self.queues = await asyncio.to_thread(
                 queues.register, self.database, self.pools, self.limits, self.poll
             )

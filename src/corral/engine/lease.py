@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.engine import adapter
-from corral.engine.database import CONNECT, Database, locks_of
+from corral.engine.connections import CONNECT
+from corral.engine.database import Database, locks_of
 from corral.io import descriptors
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Leases(Protocol):
         """The executors whose work is under way, as the database has it."""
         ...
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """For good."""
+        ...
 
 
 def open_leases(database: Database) -> Leases:
@@ -113,6 +116,7 @@ class ServerLeases:
         self._url = url
         self._connection: psycopg.Connection[Any] | None = None
         self._executor: str | None = None
+        self._released = False
         self._one_at_a_time = threading.RLock()
 
     def hold(self, executor: str) -> None:
@@ -159,6 +163,7 @@ class ServerLeases:
     def release(self) -> None:
         with self._one_at_a_time:
             self._executor = None
+            self._released = True
             self._forget()
 
     def _ask(self, statement: str, executor: str) -> bool:
@@ -169,6 +174,8 @@ class ServerLeases:
         if self._connection is None:
             import psycopg
 
+            if self._released:  # by whoever waited for a look at the others, in vain
+                raise RuntimeError("the lease was released")
             self._connection = psycopg.connect(
                 self._url,
                 autocommit=True,

@@ -171,8 +171,7 @@ def replayed(client: DBOSClient, run: str) -> tuple[WorkflowStatus, Replay]:
 async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
     """Its events from the first on, as they come, until it has ended."""
     database = find(db)
-    door = await asyncio.to_thread(adapter.connect, database.url)
-    try:
+    async with asking.door(database) as door:
         row = await asyncio.to_thread(adapter.whole, door, run)
         if row is None or row.input is None:
             raise ConfigError(f"there is no run {run!r}")
@@ -199,8 +198,6 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
                 return
             pause = min(pause * 1.4, LAST_LOOK) if is_quiet else FIRST_LOOK
             await asyncio.sleep(pause)
-    finally:
-        await asyncio.to_thread(adapter.disconnect, door)
 
 
 def _is_over(client: DBOSClient, run: str) -> bool:
