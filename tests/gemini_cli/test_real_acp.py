@@ -244,22 +244,26 @@ async def test_an_mcp_tool_runs_where_mcp_is_allowed(gemini: Gemini, tmp_path: P
 
 
 @pytest.mark.timeout(200)
-async def test_a_conversation_is_resumed_by_its_token_in_another_process(gemini: Gemini) -> None:
-    options = gemini.options([say("first answer"), say("second answer")], timeout=150)
+async def test_a_conversation_is_resumed_by_its_token_again_and_again(gemini: Gemini) -> None:
+    """At once: in the minute of its beginning, too, by which its file is named."""
+    script = [say("first answer"), say("second answer"), say("third answer")]
+    options = gemini.options(script, timeout=150)
     lane = gemini.lane
     async with corral.session("gemini-acp", **options) as session:
         first = await session.run("first question")
     options["resume"] = first.resume_token
-    async with corral.session("gemini-acp", **options) as session:
-        events = lawful([event async for event in session.prompt("second question")])
-    second = fold(events)
-    assert isinstance(events[0], Init)
-    assert events[0].resumed
-    assert second.text == "second answer"
-    assert second.session_id == first.session_id
+    for question in ("second question", "third question"):
+        async with corral.session("gemini-acp", **options) as session:
+            events = lawful([event async for event in session.prompt(question)])
+        assert isinstance(events[0], Init)
+        assert events[0].resumed
+        assert fold(events).ok
+        assert fold(events).session_id == first.session_id
     told = [(m.role, text) for m in lane.requests[-1].history for text in m.texts]
     assert told == [
         ("user", "first question"),
         ("model", "first answer"),
         ("user", "second question"),
+        ("model", "second answer"),
+        ("user", "third question"),
     ]

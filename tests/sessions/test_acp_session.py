@@ -36,8 +36,6 @@ from corral.events import (
     Vendor,
 )
 from corral.keywords import Options
-from corral.sessions import store
-from corral.sessions.acp_backend import until_next_minute
 from corral.sessions.broker import Asker, Broker
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -291,21 +289,6 @@ async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_told_to_be_
     with pytest.raises(errors.ResumeLost):
         corral.fold(events).raise_for_status()
     assert children() == []
-
-
-async def test_a_session_counts_from_when_the_agent_had_opened_it(workspace: Path) -> None:
-    result = await result_of(workspace, "text one", "--loads")
-    meta = store.find(result.resume_token or "").meta
-    assert meta.created < meta.opened < meta.updated
-
-
-@pytest.mark.parametrize(
-    ("opened", "now", "seconds"), [(119.0, 125.0, 0.0), (121.0, 125.0, 56.0), (121.0, 185.0, 0.0)]
-)
-def test_who_cannot_load_in_the_minute_of_the_opening_waits_for_the_next(
-    opened: float, now: float, seconds: float
-) -> None:
-    assert until_next_minute(opened, now) == seconds
 
 
 async def test_a_session_is_resumed_by_its_token_without_its_old_words(workspace: Path) -> None:

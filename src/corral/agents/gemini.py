@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents import gemini_failures, gemini_launch, gemini_policy
+from corral.agents import gemini_chats, gemini_failures, gemini_launch, gemini_policy
 from corral.agents.profile import Agent, Package, Probe
 from corral.content import Usage
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
@@ -277,7 +277,7 @@ _PEER = msgspec.structs.replace(
     mode_at_start=True,
     model_at_start=True,
     drops_media_beside_files=True,
-    load_needs_new_minute=True,
+    before_load=gemini_chats.make_older,
     sessions_a_process=40,
     memory_a_process=1024**3,
     supports=gemini_launch.SUPPORTS_ACP,

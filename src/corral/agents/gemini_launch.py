@@ -233,6 +233,9 @@ def _settings(run: Run, method: str) -> dict[str, Json]:
             "enableAutoUpdateNotification": False,
             "maxAttempts": run.retries,
             "plan": {"enabled": run.policy.mode == "plan"},
+            # A load leaves an empty file with the session's id. For its sake the next start
+            # would delete all files of that id, the conversation among them.
+            "sessionRetention": {"enabled": False},
             "topicUpdateNarration": False,
         },
         "model": {"maxSessionTurns": run.max_turns if run.max_turns is not None else -1},

@@ -200,8 +200,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """The model is an argument of the program, not a setting of a session."""
     drops_media_beside_files: bool = False
     """Images and audio get lost in a prompt that has attachments too."""
-    load_needs_new_minute: bool = False
-    """A session cannot be loaded in the clock minute of its creation."""
+    before_load: Callable[[str, str], None] | None = None
+    """What its files need before a session is loaded: its home, and the session's id."""
     sessions_a_process: int = 1000
     """After so many the process is replaced: some never free what a session took."""
     memory_a_process: int = 2 * 1024**3

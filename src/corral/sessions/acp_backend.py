@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import time
 from pathlib import Path
 from typing import Protocol
 
@@ -84,7 +83,7 @@ class AcpBackend:
         return self._connection is not None or self._failed_to_open
 
     async def prepare(self) -> None:
-        """A handshake, or the wait for a session's file, may be long: ``end_soon`` ends it."""
+        """A handshake may be long: ``end_soon`` ends it."""
         opening = self._opening = asyncio.get_running_loop().create_task(self._reach())
         try:
             await asyncio.wait([opening])
@@ -129,14 +128,14 @@ class AcpBackend:
                     "the agent's process ended, and it cannot load a conversation again",
                     hint="Start a new session.",
                 )
-            if agent.load_needs_new_minute:
-                await asyncio.sleep(until_next_minute(meta.opened or meta.created, time.time()))
+            if agent.before_load is not None:
+                home = str(self._kept.home)
+                await asyncio.to_thread(agent.before_load, home, meta.session_id)
             chat, _ = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )
             return chat
         chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
-        meta.opened = time.time()
         chat.models = offered.models
         await self._choose_mode(connection, chat, offered.modes)
         wants = run.model is not None and not agent.model_at_start
@@ -334,9 +333,3 @@ class AcpBackend:
         except UnicodeDecodeError:
             blob = base64.b64encode(data).decode()
             return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
-
-
-def until_next_minute(opened: float, now: float) -> float:
-    """Seconds. Loading a session in the minute in which it was opened would destroy it: the file
-    that keeps it is named by that minute."""
-    return 60 - now % 60 + 1 if int(now // 60) == int(opened // 60) else 0.0

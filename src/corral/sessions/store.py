@@ -37,8 +37,6 @@ class Meta(msgspec.Struct, omit_defaults=True):
     cwd: str
     created: float
     updated: float = 0.0
-    opened: float = 0.0
-    """When a peer had opened its own session, which is later: it had to start first."""
     session_id: str | None = None
     """The vendor's. Set only after a turn came to its end: before that there is
     nothing to go on from."""

@@ -244,8 +244,6 @@ async def ends_when_cancelled(stage: Stage) -> str:
 def resumes(stage: Stage) -> None:
     if not stage.agent.resumes:
         raise Skipped("it cannot resume")
-    if stage.agent.load_needs_new_minute:
-        raise Skipped("it can only after the clock's minute is over")
 
 
 async def goes_on(stage: Stage) -> str:
