@@ -7,22 +7,28 @@ the name of a minute before.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
-_MINUTE = "%Y-%m-%dT%H-%M"
+FILES = ".gemini/tmp/*/chats/session-*-{}.jsonl"
+_MINUTE = "session-%Y-%m-%dT%H-%M-"
 
 
-def make_older(home: str, session_id: str) -> None:
-    """See that the conversation may be loaded now. Raises ``OSError``."""
-    this = datetime.now(UTC).replace(second=0, microsecond=0)
-    end = f"-{session_id[:8]}.jsonl"
-    for file in [*Path(home, ".gemini", "tmp").glob(f"*/chats/session-*{end}")]:
-        minute = file.name.removeprefix("session-").removesuffix(end)
-        if minute < this.strftime(_MINUTE):
+def older_names(names: Sequence[str], session_id: str, now: float) -> dict[str, str]:
+    """Those of this conversation's files that may not be loaded now → another name for each."""
+    rest = f"{session_id[:8]}.jsonl"
+    taken, renamed = {*names}, dict[str, str]()
+    for name in names:
+        earlier, free = now, name
+        if not name.endswith(rest) or name < _name(now, rest):
             continue
-        free, earlier = file, this
-        while free.exists():
-            earlier -= timedelta(minutes=1)
-            free = file.with_name(f"session-{earlier:{_MINUTE}}{end}")
-        file.rename(free)
+        while free in taken:
+            earlier -= 60
+            free = _name(earlier, rest)
+        taken.add(free)
+        renamed[name] = free
+    return renamed
+
+
+def _name(at: float, rest: str) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime(_MINUTE) + rest

@@ -11,7 +11,7 @@ the same from their own package through the entry point group
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -200,8 +200,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """The model is an argument of the program, not a setting of a session."""
     drops_media_beside_files: bool = False
     """Images and audio get lost in a prompt that has attachments too."""
-    before_load: Callable[[str, str], None] | None = None
-    """What its files need before a session is loaded: its home, and the session's id."""
+    chat_files: str = ""
+    """Where in its home a conversation is kept: a pattern, with a hole for the first eight
+    characters of its id."""
+    rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
+    """Which of those must have another name before the conversation is loaded: their names, its
+    id, the time → old name → new one."""
     sessions_a_process: int = 1000
     """After so many the process is replaced: some never free what a session took."""
     memory_a_process: int = 2 * 1024**3

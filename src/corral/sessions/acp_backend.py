@@ -17,6 +17,7 @@ from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.chat import Chat
 from corral.sessions.connection import Connection
+from corral.sessions.furnish import make_loadable
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
@@ -128,9 +129,7 @@ class AcpBackend:
                     "the agent's process ended, and it cannot load a conversation again",
                     hint="Start a new session.",
                 )
-            if agent.before_load is not None:
-                home = str(self._kept.home)
-                await asyncio.to_thread(agent.before_load, home, meta.session_id)
+            await asyncio.to_thread(make_loadable, agent, self._kept)
             chat, _ = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )

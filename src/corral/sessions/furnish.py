@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
-from corral.agents.profile import Launch, image_name
+from corral.agents.profile import Agent, Launch, image_name
 from corral.errors import StorageFailed
 from corral.io import folders
 from corral.sessions.prepare import Prepared
@@ -32,7 +33,24 @@ def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
             copy = kept.images / image_name(number, image)
             shutil.copy(os.path.join(prepared.cwd, image), copy)
     except OSError as error:
-        raise StorageFailed(
-            f"cannot write the session's folder {kept.folder}: {error.strerror}",
-            hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
-        ) from error
+        raise _unwritable(kept, error) from error
+
+
+def make_loadable(agent: Agent, kept: Kept) -> None:
+    """See that the agent can load the session's conversation now."""
+    session = kept.meta.session_id
+    if agent.rename_to_load is None or session is None:
+        return
+    found = {file.name: file for file in kept.home.glob(agent.chat_files.format(session[:8]))}
+    try:
+        for old, new in agent.rename_to_load([*found], session, time.time()).items():
+            found[old].rename(found[old].with_name(new))
+    except OSError as error:
+        raise _unwritable(kept, error) from error
+
+
+def _unwritable(kept: Kept, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"cannot write the session's folder {kept.folder}: {error.strerror}",
+        hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+    )

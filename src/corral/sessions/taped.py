@@ -51,7 +51,7 @@ def replayed(agent: Agent, run: Run) -> tuple[Agent, Found, Environment]:
     keys = {name: f"no-key-is-needed-{name}" for name in names}
     ours = {name: value for name, value in os.environ.items() if name not in agent.secret_env}
     env = environment.gather(agent, run, {**ours, **keys})
-    agent = replace(agent, explain=_explain(agent), credential_files=(), before_load=None)
+    agent = replace(agent, explain=_explain(agent), credential_files=(), rename_to_load=None)
     return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
 
 
