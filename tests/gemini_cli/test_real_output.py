@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.gemini_cli
 
 
-@pytest.mark.parametrize("size", [490_000, 20_000_000], ids=["490 kB", "20 MB"])
+@pytest.mark.parametrize(
+    "size",
+    [490_000, 3_000_000, pytest.param(20_000_000, marks=pytest.mark.slow)],
+    ids=["490 kB", "3 MB", "20 MB"],
+)
 async def test_a_long_answer_arrives_whole(gemini: Gemini, size: int) -> None:
     chance = random.Random(size)
     line = "%08x ✓ 👩‍🚀\u2028\n"
