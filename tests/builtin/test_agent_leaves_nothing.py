@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import sys
 import threading
 
 import pytest
@@ -12,6 +14,8 @@ from scripted import children, descriptors
 
 import corral
 from corral.events import Event, Init, Text, ToolUse
+from corral.io import folders
+from corral.io.ledger import Ledger
 from corral.result import Result
 from corral.testing import Call, Turn, call, hang, say
 
@@ -67,6 +71,33 @@ async def test_a_task_that_is_cancelled_takes_all_along(ours: Ours) -> None:
         await task
     assert not runs(pid)
     assert children() == []
+
+
+HOST = """
+import asyncio, json, sys
+import corral
+
+async def whole():
+    async with corral.session(**json.loads(sys.argv[1])) as session:
+        await session.run("go")
+
+asyncio.run(whole())
+"""
+
+
+async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: Ours) -> None:
+    # In a session of its own, so that no signal to the group reaches it.
+    script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
+    led = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
+    host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, json.dumps(led))
+    pid = await pid_in(ours.workspace / "pid")
+    host.kill()
+    await host.wait()
+    assert runs(pid), "nothing was left: this proves nothing"
+    ledger = Ledger(folders.ledger())
+    assert [entry.agent for entry in ledger.reap()] == ["corral"]
+    await eventually(lambda: not runs(pid))
+    assert ledger.live() == []
 
 
 async def test_an_exception_of_the_readers_takes_all_along(ours: Ours) -> None:

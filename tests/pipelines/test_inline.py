@@ -8,6 +8,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -177,6 +178,46 @@ def test_the_first_success_ends_the_others(stage: Stage) -> None:
     result = run(body + "p -> a -> f; p -> b -> f; p -> c -> f")
     assert result.ok
     assert set(stage.ended) == {"a.1", "b.1", "c.1"}
+
+
+def deaf(hears: type[BaseException]) -> Callable[[Work], Awaitable[Outcome | None]]:
+    """Goes on, whatever it is told."""
+
+    async def act(_work: Work) -> Outcome | None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except hears:
+                continue
+
+    return act
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the last word
+@pytest.mark.parametrize("hears", [asyncio.CancelledError, BaseException])
+def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hears: type[BaseException],
+) -> None:
+    monkeypatch.setattr(inline, "ENDING", 0.05)
+    handlers.register("deaf", deaf(hears))
+    handlers.register("step", for_ever_not)
+    body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
+    body += "a [type=deaf]; p -> a -> f; p -> b -> f"
+    with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along
+        given = inline.run(steps(body), desk=Desk(), folder=tmp_path / "run", run_id="r")
+        result = apart.submit(asyncio.run, given).result(30)
+    assert result.ok
+    said = "node 'a' of r did not stop within 0.05 s"
+    assert said in caplog.text
+    assert said in (tmp_path / "run" / "checkpoint.json").read_text()
+
+
+async def for_ever_not(_work: Work) -> Outcome | None:
+    await asyncio.sleep(0)
+    return None
 
 
 def test_people_are_asked(stage: Stage) -> None:

@@ -16,7 +16,7 @@ from pipelines.node_works import Bench
 
 from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text
-from corral.pipelines import handlers
+from corral.pipelines import calling, handlers
 from corral.pipelines import work as works
 from corral.pipelines.desk import Desk
 from corral.pipelines.handlers import Work
@@ -136,7 +136,7 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> Non
 def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "ENDING", 0.05)
+    monkeypatch.setattr(calling, "ENDING", 0.05)
 
     async def step(_: Work) -> Outcome:
         while True:

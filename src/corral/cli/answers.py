@@ -1,12 +1,8 @@
-"""An answer on its way to the terminal, and the signals that end it."""
+"""An answer on its way to the terminal."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 import sys
-from collections.abc import Callable, Generator
 
 from corral.events import Event, Text
 
@@ -40,27 +36,3 @@ class Answer:
     def end(self) -> str:
         ended, self._ends_line = self._ends_line, True
         return "" if ended else "\n"
-
-
-_ENDING = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)
-]
-
-
-@contextlib.contextmanager
-def signals(cancel: Callable[[], None]) -> Generator[None]:
-    """Ctrl-C and TERM end the agent; the stream then ends by itself."""
-    loop = asyncio.get_running_loop()
-    try:
-        for number in _ENDING:
-            loop.add_signal_handler(number, cancel)
-    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number in _ENDING:
-            loop.remove_signal_handler(number)

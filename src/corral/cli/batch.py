@@ -155,7 +155,7 @@ def command(tasks: str, **given: Any) -> int:
 
 
 async def _through(batch: Batch, progress: Progress) -> BatchReport:
-    from corral.cli.answers import signals
+    from corral.cli.signals import signals
 
     task = asyncio.ensure_future(batch.whole())
 

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from corral.agents import DEFAULT_AGENT
-from corral.cli.answers import Answer, signals
+from corral.cli.answers import Answer
 from corral.cli.choices import chosen_agent, chosen_policy
 from corral.cli.out import Out
 from corral.cli.progress import Progress
 from corral.cli.questions import Terminal, somebody_is_there
 from corral.cli.run import exit_code
+from corral.cli.signals import signals
 from corral.content import Usage
 from corral.errors import CallerError, CorralError
 from corral.events import Done

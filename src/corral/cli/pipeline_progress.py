@@ -135,6 +135,10 @@ class Progress:
         self.done += 1
         self.say(f"{mark} {node}{took}{': ' + _short(said, 300) if said else ''}")
 
+    def at_work(self) -> str:
+        """The nodes that are."""
+        return ", ".join(name for name, step in self._steps.items() if step.mark in "●↻")
+
     def say(self, line: str) -> None:
         """A line above what moves."""
         if not self._enabled:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -12,10 +11,11 @@ from typing import TypeAlias
 import click
 import msgspec
 
-from corral.cli.answers import signals
 from corral.cli.databases import option
+from corral.cli.out import Out
 from corral.cli.pipeline_progress import Progress
 from corral.cli.questions import somebody_is_there
+from corral.cli.signals import signals
 from corral.engine.results import PipelineResult, plain
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.graph import Graph
@@ -46,6 +46,8 @@ class Shown:
         self.name = ""
         self._durable = durable
         self._db = option(db)
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._is_left = False
 
     def began(self, name: str, folder: Path) -> None:
         self.name = name
@@ -53,7 +55,7 @@ class Shown:
 
     def event(self, event: RunEvent) -> None:
         if self.as_json:
-            _write(to_json(event) + b"\n")
+            self._say(to_json(event))
         self.progress.show(event)
 
     def through(self, whole: Whole, *, auto: bool) -> int:
@@ -62,12 +64,48 @@ class Shown:
             result = asyncio.run(self._through(whole, auto=auto))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return self._interrupted()
+        except BrokenPipeError:
+            self._interrupted()
+            raise
         return self._told(result)
 
     async def _through(self, whole: Whole, *, auto: bool) -> PipelineResult:
         task = asyncio.ensure_future(whole(self._people(auto=auto)))
-        with signals(lambda: _void(task.cancel())), self.progress:
-            return await task
+
+        def end() -> None:
+            self._is_left = True
+            task.cancel()
+
+        with signals(end, self.progress.at_work), self.progress:
+            return await (self._written(task) if self.as_json else task)
+
+    async def _written(self, task: asyncio.Task[PipelineResult]) -> PipelineResult:
+        """A reader who stops reading holds up what is written, never the run."""
+        with Out(lambda: self._is_left) as out:
+            writing = asyncio.ensure_future(self._write(out))
+            try:
+                await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():  # nobody will read any more
+                    task.cancel()
+                    await asyncio.wait({task})
+                    await writing
+                result = await task
+                self._say(msgspec.json.encode({"type": "result", **plain(result)}))
+                self._lines.put_nowait(b"")
+                await writing
+                return result
+            finally:
+                for each in (task, writing):
+                    each.cancel()
+                await asyncio.wait({writing, task})
+
+    def _say(self, line: bytes) -> None:
+        self._lines.put_nowait(line + b"\n")
+
+    async def _write(self, out: Out) -> None:
+        """Raises ``OSError``."""
+        while line := await self._lines.get():
+            await out.write(line)
 
     def _people(self, *, auto: bool) -> Interviewer | None:
         if auto:
@@ -77,9 +115,7 @@ class Shown:
         return _Here(Console(), self.progress)
 
     def _told(self, result: PipelineResult) -> int:
-        if self.as_json:
-            _write(msgspec.json.encode({"type": "result", **plain(result)}) + b"\n")
-        elif result.status == "success" and (text := result.text):
+        if not self.as_json and result.status == "success" and (text := result.text):
             click.echo(text.removesuffix("\n"))
         if result.status == "waiting":
             self._asks(result)
@@ -126,12 +162,3 @@ class _Here:
         text = "".join(c for c in question.text if c in "\n\t" or c.isprintable())
         with self._progress.paused():
             return await self._console.ask(msgspec.structs.replace(question, text=text))
-
-
-def _write(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
-
-
-def _void(_told: bool) -> None:
-    """A signal's handler says nothing."""

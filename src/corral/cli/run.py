@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from corral.agents import DEFAULT_AGENT
-from corral.cli.answers import Answer, signals
+from corral.cli.answers import Answer
 from corral.cli.choices import chosen_agent, chosen_policy, chosen_way
 from corral.cli.dry_run import dry_run
 from corral.cli.out import Out
 from corral.cli.progress import Progress
 from corral.cli.prompts import read_prompt
 from corral.cli.questions import Terminal, somebody_is_there
+from corral.cli.signals import signals
 from corral.errors import ConfigError
 from corral.events import Done, Event, to_json
 from corral.raised import by_code

@@ -7,7 +7,7 @@ from pathlib import Path
 from corral.engine import crashes, host, workspaces
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Setting, Verdict
-from corral.pipelines import attempts, handlers, work
+from corral.pipelines import attempts, calling, handlers, work
 from corral.pipelines.desk import Desk
 from corral.pipelines.folder import RunFolder
 from corral.pipelines.graph import Node
@@ -46,19 +46,18 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     if isinstance(as_is, Outcome):
         return as_is
     node, visit = as_is
-    outcome = await work.attempt(
-        handlers.Work(
-            run_id=begun.run_id,
-            graph=begun.graph,
-            node=node,
-            visit=visit,
-            attempt=attempt,
-            folder=place,
-            run_folder=folder.path,
-            workspace=Path(begun.setting.workspace),
-            desk=desk,
-        )
+    attempt_at = handlers.Work(
+        run_id=begun.run_id,
+        graph=begun.graph,
+        node=node,
+        visit=visit,
+        attempt=attempt,
+        folder=place,
+        run_folder=folder.path,
+        workspace=Path(begun.setting.workspace),
+        desk=desk,
     )
+    outcome = await calling.bounded(work.attempt(attempt_at), node.id, begun.run_id)
     if outcome.ok and begun.setting.repository:
         await workspaces.keep(begun.setting, begun.run_id, f"corral: {begun.run_id} {visit.id}")
     return outcome
@@ -71,9 +70,5 @@ def is_detached(setting: Setting, node: Node) -> bool:
         return said in (True, "true")
     if setting.simulate or not setting.detached or node.kind not in IN_A_HOST:
         return False
-    return _is_ours(node.kind)
-
-
-def _is_ours(kind: str) -> bool:
-    """Whether a host would find the same handler: not one that was registered by hand here."""
-    return handlers.find(kind).__module__.startswith("corral.pipelines.nodes.")
+    # A host would not find what was registered by hand here.
+    return handlers.is_ours(handlers.find(node.kind))

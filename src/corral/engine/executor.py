@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -28,7 +29,11 @@ GRACE = 120.0
 have taken its work over long since."""
 LAUNCH = 60.0
 CLOSE = 20.0
+BLOCKED = 10.0
+"""Seconds in which its loop must have had a turn, once it is to end: what blocks the loop for
+longer is left where it is."""
 
+_log = logging.getLogger("corral.engine")
 _current: Executor | None = None
 _starting = threading.Lock()
 
@@ -67,7 +72,8 @@ class Executor:
         self.failed: CorralError | None = None
         self.desks = desks.Desks()
         self._missed: set[str] = set()
-        self._attempts = 0
+        self._at_work: dict[int, str] = {}
+        self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
@@ -75,6 +81,7 @@ class Executor:
         self._stop = asyncio.Event()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._until = 0.0
+        self._is_abandoned = False
 
     # The process's own thread, or one of ours.
 
@@ -115,16 +122,49 @@ class Executor:
 
     def stop(self, drain: float = 0.0) -> None:
         """Take no more work; let the nodes under way finish for that many seconds at most;
-        then leave everything to whoever recovers it. Blocking, unless called in its loop."""
+        then leave everything to whoever recovers it. Blocking, unless called in its thread.
+        A node that holds the loop for ever is left at that, and named."""
         self._until = time.monotonic() + drain
         self.draining = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        if not self._ready.done() or self.has_turns(drain + BLOCKED):
             self._thread.join(drain + CLOSE + LAUNCH)
-            if self._thread.is_alive():
-                raise RuntimeError("the engine did not end in time")
+        if self._thread.is_alive():
+            self._abandon()
+
+    def has_turns(self, seconds: float) -> bool:
+        """Whether its loop comes to anything in that time, or has ended. Blocking."""
+        heard = threading.Event()
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(heard.set)
+        except RuntimeError:
+            return True
+        return heard.wait(seconds)
+
+    @property
+    def held_by(self) -> str:
+        """What keeps it from ending, for people."""
+        nodes = ", ".join(sorted(self._at_work.values()))
+        return (
+            f"the engine did not end, as {nodes or 'something'} holds its loop: what works at a"
+            " node must not block. It waits to be resumed."
+        )
+
+    def _abandon(self) -> None:
+        """Its thread goes on until the process ends; whatever it comes to nobody takes."""
+        global _current  # noqa: PLW0603
+        _log.warning(self.held_by)
+        self._stop.set()
+        self._is_abandoned = True
+        _current = None
+        with contextlib.suppress(Exception):  # as much as can be done beside the loop
+            adapter.close()
+        self.leases.release()
 
     def _whole(self) -> None:
         global _current  # noqa: PLW0603
@@ -136,7 +176,8 @@ class Executor:
             elif not isinstance(error, Exception):
                 raise
         finally:
-            _current = None
+            if _current is self:
+                _current = None
 
     async def _main(self) -> None:
         from corral.engine import runs, visits
@@ -177,6 +218,8 @@ class Executor:
 
     async def _close(self) -> None:
         self.closing = True
+        if self._is_abandoned:  # there may be another by now
+            return
         mine = asyncio.current_task()
         left = [task for task in asyncio.all_tasks() if task is not mine]
         for task in left:
@@ -196,15 +239,17 @@ class Executor:
     # What the workflows ask it.
 
     @contextlib.contextmanager
-    def attempt(self) -> Generator[None]:
-        """A node is being worked at: a draining executor waits for it."""
-        self._attempts += 1
+    def attempt(self, node: str) -> Generator[None]:
+        """It is being worked at: a draining executor waits for it."""
+        self._count += 1
+        key = self._count
+        self._at_work[key] = node
         self._idle.clear()
         try:
             yield
         finally:
-            self._attempts -= 1
-            if not self._attempts:
+            del self._at_work[key]
+            if not self._at_work:
                 self._idle.set()
 
     async def admitted(self) -> None:

@@ -86,7 +86,7 @@ async def _attempt(run_id: str, visit: Visit, attempt: int) -> Json:
     if begun is None:
         begun = unpack(await adapter.input_of(run_id), Begun)
         remember(begun)
-    with here.attempt():
+    with here.attempt(f"{visit.id} of {run_id}"):
         try:
             outcome = await attempts.make(begun, visit, attempt, here)
         except Exception as error:  # a bug of ours must fail its node, not hang its run

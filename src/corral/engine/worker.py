@@ -8,11 +8,15 @@ started again, goes on where it was.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from corral.engine import database, queues
+from corral.engine import database, executor, queues
 from corral.engine.executor import Executor
 
 AT_ONCE = 16
@@ -47,8 +51,10 @@ def serve(
 
     def end(_number: int, _frame: FrameType | None) -> None:
         nonlocal told
-        worker.stop(0.0 if told else drain)
+        left = 0.0 if told else drain
+        worker.stop(left)
         told = True
+        threading.Thread(target=_see_it_end, args=(worker, left), daemon=True).start()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -56,3 +62,12 @@ def serve(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _see_it_end(worker: Executor, drain: float) -> None:
+    """A node that blocks the loop cannot be told to end: then the process goes, as if killed."""
+    while executor.running() is worker:
+        if not worker.has_turns(drain + executor.BLOCKED):
+            print(f"corral: {worker.held_by}", file=sys.stderr, flush=True)
+            os._exit(1)
+        time.sleep(1.0)

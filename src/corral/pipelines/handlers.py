@@ -150,6 +150,12 @@ def find(kind: str) -> Handler:
     )
 
 
+def is_ours(function: Handler) -> bool:
+    """Whether it is built in: it ends when it is cancelled, needs a folder, and is the same in
+    every process. One that somebody registered need not be."""
+    return function.__module__.startswith("corral.pipelines.nodes.")
+
+
 def known() -> list[str]:
     """Every node type that there is here, by name."""
     from importlib.metadata import entry_points

@@ -21,8 +21,6 @@ from corral.pipelines.orders import Answered, Ended, Expired, Message, Question,
 from corral.pipelines.outcome import Outcome, failed
 from corral.pipelines.people import Interviewer
 
-OURS = "corral.pipelines.nodes."
-"""Handlers that need a folder; one that somebody registered makes what it needs."""
 NOWHERE = Path(os.devnull)
 
 
@@ -94,7 +92,7 @@ class Hands:
         """The run's folder, the visit's, and whether anything is to be written there."""
         folder = self._folder
         if folder is None:
-            if not handlers.find(kind).__module__.startswith(OURS):
+            if not handlers.is_ours(handlers.find(kind)):  # which makes what it needs
                 return NOWHERE, NOWHERE, False
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")

@@ -29,8 +29,8 @@ from msgspec.structs import replace
 
 from corral.errors import CorralError
 from corral.events import Json
+from corral.pipelines import calling, loading, nested
 from corral.pipelines import events as told
-from corral.pipelines import loading, nested
 from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.folder import RunFolder
 from corral.pipelines.graph import Graph
@@ -140,7 +140,8 @@ class Running:
         self._news = asyncio.Event()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], str] = {}
+        """Told to stop, and at what they are."""
         self._children: dict[str, Running] = {}
         self._depth = depth
         self._seq = 0
@@ -298,8 +299,8 @@ class Running:
             case Stop():
                 if task := self._tasks.pop(order.id, None):
                     task.cancel()
-                    self._leaving.add(task)
-                    task.add_done_callback(self._leaving.discard)
+                    self._leaving[task] = order.id.rpartition(".")[0]
+                    task.add_done_callback(self._left)
             case Restart():
                 if self._keeper is not None:
                     self._keeper.restart(order.round)
@@ -322,10 +323,15 @@ class Running:
         self._tasks.pop(id, None)
         self._inbox.put_nowait(message)
 
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.pop(task, None)
+
     async def _stopped(self) -> None:
-        """What was told to stop has ended."""
+        """What was told to stop has ended, or was broken off."""
         if self._leaving:
-            await asyncio.wait(self._leaving, timeout=ENDING)
+            ending = [calling.end(*each, self.run_id, ENDING) for each in self._leaving.items()]
+            for said in filter(None, await asyncio.gather(*ending)):
+                self.plan.state.log(said)
 
     async def _child(self, order: Child) -> Message:
         if self._depth >= nested.DEEPEST:

@@ -22,8 +22,6 @@ from corral.builtin.tools.running import run
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.io import folders
-from corral.io.ledger import Ledger
 from corral.io.platform import WINDOWS
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.handlers import Work
@@ -169,7 +167,7 @@ async def run_command(
         timeout,
         hear,
         stdin=stdin,
-        ledger=Ledger(folders.ledger(), "command"),
+        owner="command",
     )
     if len(kept) > KEPT:
         cut += len(kept) - KEPT

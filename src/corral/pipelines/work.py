@@ -7,31 +7,22 @@ here.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
-import threading
-import traceback
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from corral.errors import CorralError
 from corral.events import Json
 from corral.io.environment import Eraser
-from corral.pipelines import desk as desks
-from corral.pipelines import handlers, stage
+from corral.pipelines import calling, handlers, stage
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
-from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.handlers import Work
 from corral.pipelines.json_values import not_json
 from corral.pipelines.outcome import Outcome, failed
 
-ENDING = 10.0
-"""Seconds that a handler has to end once it is cancelled. What is still at work then is broken
-off: nobody waits for it."""
 LARGEST = 1024 * 1024
 """Bytes of an outcome: it is journalled, and goes along with every later node."""
 AUTO_STATUS = "auto-status: handler completed without writing status"
@@ -54,96 +45,17 @@ async def attempt(work: Work) -> Outcome:
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
     if not work.keeps:
-        told = await _told(handler, work, limit)
+        told = await calling.told(handler, work, limit)
         return _small(work, _checked(told, work.node.kind), eraser)
     diary = stage.Diary(work.folder, eraser, work.emit)
     try:
-        told = await _told(handler, dataclasses.replace(work, emit=diary.emit), limit)
+        told = await calling.told(handler, dataclasses.replace(work, emit=diary.emit), limit)
     finally:
         diary.close()
     outcome = _checked(told, work.node.kind)
     if outcome.ok:
         outcome = _with_its_own_status(work, outcome)
     return _written(work, _small(work, outcome, eraser))
-
-
-async def _told(handler: Handler, work: Work, limit: float | None) -> object:
-    """What the handler returns, and what it raises as an outcome."""
-    try:
-        if limit is None:
-            return await _called(handler, work)
-        return await _in_time(_called(handler, work), limit, work)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return failed(f"the handler of {work.node.kind!r} cancelled itself")
-
-
-async def _called(handler: Handler, work: Work) -> object:
-    """Whatever it raises: an exit in a task would end the loop, and with it all other runs. Only
-    a person's Ctrl-C, which comes to the main thread, is not the handler's."""
-    try:
-        return await handler(work)
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except CorralError as error:
-        return outcome_of(error)
-    except BaseException as error:
-        in_main = threading.current_thread() is threading.main_thread()
-        if isinstance(error, KeyboardInterrupt) and in_main:
-            raise
-        with suppress(OSError):  # the reason is in the outcome all the same
-            desks.keep(work, "error.txt", traceback.format_exc())
-        said = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return failed(f"the handler of {work.node.kind!r} raised {said}")
-
-
-async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Work) -> object:
-    """A task of its own: a handler that will not be cancelled must not hold the run."""
-    spare = OWN_CLOCK.get(work.node.kind, 0.0)
-    task = asyncio.ensure_future(running)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=limit + spare)
-    except asyncio.CancelledError:
-        await _ended(task, running)
-        raise
-    if done:
-        return task.result()
-    ended = await _ended(task, running)
-    left = "" if ended else "; it would not end, and was broken off"
-    return failed(f"{work.node.id} did not end within its timeout of {limit:g}s{left}")
-
-
-OWN_CLOCK = {
-    "codergen": 60.0,
-    "prompt": 10.0,
-    "tool": 15.0,
-    "parallel.fan_in": 60.0,
-    "batch.item": 120.0,
-}
-"""Types that keep the node's timeout themselves, to end in order and tell what they came to:
-seconds beyond it after which they are cancelled all the same."""
-
-
-async def _ended(task: asyncio.Future[Any], running: Coroutine[Any, Any, object]) -> bool:
-    """Whether it has ended, cancelled, within a bounded time. One that has not is broken off
-    where it waits: a loop that is to end would wait for it for ever."""
-    task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=ENDING)
-    if done:
-        _seen(task)
-        return True
-    task.add_done_callback(_seen)
-    with suppress(RuntimeError):  # it will not hear of that either
-        running.close()
-    task.cancel()
-    return False
-
-
-def _seen(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # nobody else will ask, and the loop would complain
 
 
 def _checked(told: object, kind: str) -> Outcome:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from corral.builtin.tools.workspace import Workspace
+from corral.io import folders
 from corral.io.ledger import Ledger
 from corral.io.process import Exit, Process
 
@@ -31,13 +32,14 @@ async def run(
     hear: Callable[[bytes], bool | None],
     *,
     stdin: bytes | None = None,
-    ledger: Ledger | None = None,
+    owner: str = "corral",
 ) -> Ran:
     """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
     has heard enough. When this returns or raises, nothing that it started is left.
 
     What it left running is heard for a moment after its own end. Raises ``CorralError`` where
-    it cannot be started. With a ``ledger`` somebody else can end it where we are killed.
+    it cannot be started. It is in the ledger, as ``owner``'s: where we are killed, somebody else
+    ends it.
     """
     process = await Process.start(
         argv,
@@ -45,7 +47,7 @@ async def run(
         env=workspace.child_env(),
         stdin=stdin,
         scratch=workspace.scratch,
-        ledger=ledger,
+        ledger=Ledger(folders.ledger(), owner),
     )
 
     async def listen() -> None:

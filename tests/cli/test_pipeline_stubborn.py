@@ -1,0 +1,169 @@
+"""``corral pipeline run`` with handlers that will not stop, and readers that do not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli.pipeline_place import CORRAL, pipeline, put
+
+WAYS = ["--no-durable", "--db=runs.db"]
+STEPS = """
+import asyncio, time
+from pathlib import Path
+from corral.cli import signals
+from corral.events import Text
+from corral.pipelines import calling, handlers, inline
+
+signals.BLOCKED = calling.ENDING = inline.ENDING = 0.2
+try:
+    from corral.engine import executor
+    executor.BLOCKED = 0.2
+except ImportError:
+    pass
+
+@handlers.handler("my.blocks")
+async def blocks(work):
+    Path("began").touch()
+    time.sleep(1000)
+
+@handlers.handler("my.spins")
+async def spins(work):
+    Path("began").touch()
+    while True:
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+
+@handlers.handler("my.flood")
+async def flood(work):
+    for _ in range(2000):
+        work.emit(Text(delta="x" * 200))
+
+@handlers.handler("my.last")
+async def last(work):
+    Path("finished").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
+
+@handlers.handler("my.deaf")
+async def deaf(work):
+    while True:
+        Path("began").touch()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+"""
+STUBBORN = """digraph stubborn {{
+    start [shape=Mdiamond]; done [shape=Msquare]
+    stuck [type="{kind}"]
+    start -> stuck -> done
+}}"""
+
+
+FLOOD = """digraph flood {
+    start [shape=Mdiamond]; done [shape=Msquare]
+    flood [type="my.flood"]; last [type="my.last"]
+    start -> flood -> last -> done
+}"""
+
+
+def eventually(there: Path) -> None:
+    until = time.monotonic() + 60
+    while not there.exists():
+        assert time.monotonic() < until, f"{there} never came"
+        time.sleep(0.01)
+
+
+def begin(workspace: Path, graph: str, *words: str) -> subprocess.Popen[str]:
+    (workspace / "steps.py").write_text(STEPS)
+    return subprocess.Popen(
+        [CORRAL, "pipeline", "run", put(workspace, graph), "--import", "steps", *words],
+        cwd=workspace,
+        env={**os.environ, "PYTHONPATH": str(workspace)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["my.blocks", "my.spins", "my.deaf"])
+@pytest.mark.parametrize("way", WAYS)
+def test_ctrl_c_ends_a_run_whose_node_will_not_stop(workspace: Path, kind: str, way: str) -> None:
+    running = begin(workspace, STUBBORN.format(kind=kind), way)
+    try:
+        eventually(workspace / "began")
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.communicate()
+    assert running.returncode == 130, said
+    assert "stuck" in said.partition("stop")[0], said
+    assert "did not" in said
+    assert "Traceback" not in said
+
+
+def test_a_worker_that_a_node_blocks_ends_when_it_is_told_to(workspace: Path) -> None:
+    graph = STUBBORN.format(kind="my.blocks")
+    follower = begin(workspace, graph, "--db=runs.db", "--queue=default")
+    words = ("worker", "--db=runs.db", "--import=steps", "--drain=0")
+    env = {**os.environ, "PYTHONPATH": str(workspace)}
+    worker = subprocess.Popen(
+        [CORRAL, *words], cwd=workspace, env=env, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        eventually(workspace / "began")
+        worker.send_signal(signal.SIGTERM)
+        _, said = worker.communicate(timeout=60)
+    finally:
+        for process in (worker, follower):
+            process.kill()
+            process.communicate()
+    assert worker.returncode == 1, said
+    assert "stuck.1" in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reader_that_does_not_read_holds_up_neither_the_run_nor_ctrl_c(
+    workspace: Path, way: str
+) -> None:
+    running = begin(workspace, FLOOD, way, "--json")
+    try:
+        eventually(workspace / "finished")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 130
+        assert running.stderr is not None
+        assert "Traceback" not in running.stderr.read()
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_reader_who_leaves_ends_the_command_and_the_run_can_go_on(workspace: Path) -> None:
+    running = begin(workspace, FLOOD, "--db=runs.db", "--json")
+    assert running.stdout is not None
+    try:
+        first = json.loads(running.stdout.readline())
+        running.stdout.close()
+        assert running.wait(timeout=60) != 0
+        assert running.stderr is not None
+        with running.stderr:
+            said = running.stderr.read()
+    finally:
+        running.kill()
+        running.wait()
+    assert "Traceback" not in said
+    assert f"corral pipeline resume {first['run_id']} --db runs.db" in said
+    (workspace / "go").touch()
+    env = {"PYTHONPATH": str(workspace)}
+    words = ("resume", first["run_id"], "--db=runs.db", "--import", "steps")
+    done = pipeline(*words, cwd=workspace, env=env)
+    assert done.returncode == 0, done.stderr
