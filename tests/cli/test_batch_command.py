@@ -273,3 +273,25 @@ def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
     assert parts[3].endswith(" left")
     assert parts[4] == "$1.2500"
     assert progress.share == 0.4
+
+
+def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
+    tasks = put(workspace, 2)
+    done = batch(tasks, "--simulate", "-p", "{{n}}", "-o", "r.jsonl", "--name", "b", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    (seen,) = json.loads(corral("batches", "list", "--json", cwd=workspace).stdout)
+    assert (seen["name"], seen["status"], seen["succeeded"]) == ("b", "success", 2)
+    shown = corral("batches", "list", cwd=workspace).stdout
+    assert re.search(r"^b +success +2/2 +0 ", shown, re.MULTILINE), shown
+    shown = corral("batches", "show", "b", cwd=workspace).stdout
+    assert "2: 2 done, 0 failed, 0 left" in shown
+    assert str(workspace / "r.jsonl") in shown
+    ended = corral("batches", "cancel", "b", cwd=workspace)
+    assert (ended.returncode, "ended already: success" in ended.stderr) == (2, True)
+    wrong = corral("prune", "--older-than", "soon", cwd=workspace)
+    assert (wrong.returncode, "is no duration" in wrong.stderr) == (2, True)
+    said = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
+    assert re.search(r"^batch +success .* b\n1 would be removed", said, re.MULTILINE), said
+    assert "1 removed" in corral("prune", "--older-than", "0s", cwd=workspace).stdout
+    assert corral("batches", "list", "--json", cwd=workspace).stdout == "[]\n"
+    assert lines_of(workspace / "r.jsonl") == 2

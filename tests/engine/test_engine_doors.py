@@ -183,21 +183,6 @@ def test_a_pipeline_that_only_moved_in_its_file_has_not_changed() -> None:
     assert again.same(loading.load(CHAIN), loading.load(moved))
 
 
-def test_a_run_that_has_ended_can_be_forgotten(world: World) -> None:
-    worker = world.worker()
-    submit(world, CHAIN)
-    world.closed()
-    submit(world, CHAIN.replace('c [type="t.step"]', 'c [type="t.wait", file="/never"]'), "open")
-    eventually(lambda: world.begun()["c.1#1"] == 2, "the second run to come to its last node")
-    with pytest.raises(ConfigError, match="has not ended"):
-        asyncio.run(doors.delete("open", db=world.db))
-    assert asyncio.run(doors.delete_ended(before=1e12, db=world.db)) == ["r"]
-    assert [each.id for each in asyncio.run(doors.list_runs(db=world.db))] == ["open"]
-    with pytest.raises(ConfigError, match="there is no run"):
-        asyncio.run(doors.show("r", db=world.db))
-    world.kill(worker)
-
-
 def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: World) -> None:
     (world.workspace / "inner.dot").write_text(
         "digraph inner { start [shape=Mdiamond]; exit [shape=Msquare];"

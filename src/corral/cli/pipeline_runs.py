@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ import msgspec
 from corral.cli.databases import option
 from corral.cli.pipeline_run import DB
 from corral.cli.tables import table
+from corral.cli.times import when
 from corral.engine.adapter import require
 from corral.errors import ConfigError
 
@@ -45,7 +45,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(found).decode())
         return
     rows = [
-        (one.id, _status(one), _when(one.created), _when(one.ended), one.goal or one.pipeline)
+        (one.id, _status(one), when(one.created), when(one.ended), one.goal or one.pipeline)
         for one in found
     ]
     click.echo(table(("run", "status", "begun", "ended", "goal"), rows))
@@ -160,10 +160,6 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
 
 def _status(run: Overview) -> str:
     return f"{run.status}, asks" if run.asks else run.status
-
-
-def _when(moment: float | None) -> str:
-    return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def _me() -> str:

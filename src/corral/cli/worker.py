@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="At the first signal, let nodes finish so long.",
 )
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="End when the database has been away so long.",
+)
 def command(
     *,
     db: str | None,
@@ -46,6 +54,7 @@ def command(
     limits: tuple[str, ...],
     modules: tuple[str, ...],
     drain: float,
+    grace: float,
 ) -> int:
     """Work at the runs of a database, with others or alone, until Ctrl-C or TERM.
 
@@ -72,6 +81,7 @@ def command(
         limits=[_limit(text) for text in limits],
         concurrency=concurrency,
         drain=drain,
+        grace=grace,
         on_ready=ready,
     )
     return 0

@@ -20,6 +20,7 @@ import msgspec
 
 from corral.engine import adapter, asking, connections, executor, host, queues, visits
 from corral.engine.batch_hands import visit_of
+from corral.engine.batch_results import BatchClosed, BatchReport, BatchStatus
 from corral.engine.batch_tasks import BatchTask
 from corral.engine.database import Database
 from corral.engine.journal import Begun, Task, pack, unpack
@@ -47,6 +48,8 @@ POISON = 5
 CHUNK = 400
 """Rows asked for at once: SQLite takes so many names in one question."""
 REVIVED = "revived"
+CLOSED = "closed"
+"""Label of a round that has ended: what the batch came to."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,15 +100,36 @@ class Ledger:
             if row is None:
                 return found
             given = cast("dict[str, Any]", row.input or {"args": [{}]})["args"][0]
-            if row.name != visits.NAME or "digests" not in given.get("values", {}):
+            if row.name != visits.BATCH:
                 raise ConfigError(f"{name!r} is a run already", hint="Give the batch another name.")
             found.append(Round(number=number, begun=unpack(given, Begun)))
 
-    def begin(self, begun: Begun) -> None:
-        """Keep the terms of a round, where they are not yet kept."""
+    def begin(self, begun: Begun, output: str) -> None:
+        """Keep the terms of a round, where they are not yet kept. ``output``: for people."""
         if self.client.retrieve_queue(begun.pool) is None:
             self.client.register_queue(begun.pool)
-        adapter.submit(self.client, visits.NAME, begun.run_id, begun.pool, pack(begun))
+        labels: dict[str, Json] = {"output": output}
+        adapter.submit(
+            self.client, visits.BATCH, begun.run_id, begun.pool, pack(begun), labels=labels
+        )
+
+    def close_round(
+        self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None
+    ) -> None:
+        """Write down what the batch came to with this round, for lists."""
+        closed = BatchClosed(
+            status=status or report.stopped or ("success" if report.ok else "fail"),
+            at=time.time(),
+            total=report.total,
+            succeeded=report.succeeded,
+            failed=report.failed,
+            cost_usd=report.cost_usd,
+        )
+        self.client.update_workflow_attributes(round_id, {CLOSED: pack(closed)}, merge=True)
+
+    def reopen_round(self, round_id: str) -> None:
+        """It goes on."""
+        self.client.update_workflow_attributes(round_id, {CLOSED: None}, merge=True)
 
     def tasks(self, round: Round) -> dict[str, WorkflowStatus]:
         """Those that were given to it, by id, without what came of them."""
@@ -301,9 +325,10 @@ class OnQueue:
             chosen = self._suspects.pop(0)
             await self._door.ask(lambda ledger: ledger.release(chosen, self._queue))
 
-    async def close(self) -> None:
+    async def close(self, report: BatchReport) -> None:
         """All have ended: whoever worked at them may go."""
         await asyncio.to_thread(host.close, self._round.id, cancel=True)
+        await self._door.ask(lambda ledger: ledger.close_round(self._round.id, report))
 
 
 class Door:

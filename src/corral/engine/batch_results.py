@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -130,6 +130,23 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether every task is done, and well."""
         return self.succeeded == self.total
+
+
+BatchStatus: TypeAlias = Literal["running", "interrupted", "success", "fail", "budget", "cancelled"]
+"""``interrupted``: nobody gives it tasks; ``budget``: there was no money left. The command that
+began it goes on with either."""
+
+
+class BatchClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch had come to when it ended, for lists."""
+
+    status: BatchStatus
+    total: int
+    succeeded: int
+    failed: int
+    cost_usd: float
+    at: float | None = None
+    """Seconds since the epoch; None where it has not ended."""
 
 
 class Tally:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from corral.engine import adapter, database, doors, queues
+from corral.engine import database, doors, queues
 from corral.engine.batch_hands import Working
 from corral.engine.batch_output import Output
 from corral.engine.batch_queue import Door, Ledger, OnQueue, Round, resource_of, terms_of
-from corral.engine.batch_results import BatchResult, result_of
+from corral.engine.batch_results import BatchReport, BatchResult, result_of
+from corral.engine.batch_survey import survey
 from corral.engine.batch_tasks import BatchTask, difference
 from corral.engine.batch_terms import Terms
 from corral.engine.journal import Begun
@@ -55,7 +56,7 @@ class Standing(msgspec.Struct, kw_only=True):
     lingers: bool = False
     """Whether what is under way goes on when this process ends."""
     hands: Working | None = None
-    close: Callable[[], Awaitable[None]] | None = None
+    close: Callable[[BatchReport], Awaitable[None]] | None = None
 
 
 def standing_of(wish: Wish, terms: Terms, out: Output | None) -> Standing:
@@ -104,9 +105,11 @@ async def durable_standing(
                 at=time.time(),
             )
             round = terms_of(begun, terms.digests, len(rounds) + 1, again)
-            await door.ask(partial(Ledger.begin, begun=round.begun))
+            where_to = "" if out is None else str(out.path.absolute())
+            await door.ask(partial(Ledger.begin, begun=round.begun, output=where_to))
         else:
             round = rounds[-1]
+            await door.ask(partial(Ledger.reopen_round, round_id=round.id))
         known = {name: each for name, each in history.known.items() if name not in again}
         written = {name: line for name, line in lines.items() if known.get(name) == line}
         if out is not None and written.keys() != lines.keys():
@@ -175,23 +178,8 @@ def _history(
     ledger: Ledger, *, rounds: list[Round], terms: Terms, lines: dict[str, BatchResult] | None
 ) -> _History:
     known: dict[str, BatchResult] = {}
-    flying: dict[str, str] = {}
-    stale: list[str] = []
-    ended: dict[str, tuple[str, int]] = {}
-    for round in rounds:
-        for name in round.again:
-            # What came of it before does not count any more.
-            ended.pop(name, None)
-        given = ledger.tasks(round)
-        for name, row in given.items():
-            fits = name in terms.tasks and round.digests.get(name) == terms.tasks[name].digest
-            if row.status in adapter.ENDED:
-                if fits:
-                    ended[name] = (row.workflow_id, round.number)
-            elif fits:
-                flying[name] = row.workflow_id
-            else:
-                stale.append(row.workflow_id)
+    found = survey(ledger, rounds, terms.digests)
+    ended, flying = found.ended, found.flying
     since = {name: round.number for round in rounds for name in round.again}
     for name, line in (lines or {}).items():
         if _answers(terms, line) and line.round >= since.get(name, 1) and name not in flying:
@@ -208,7 +196,7 @@ def _history(
     return _History(
         known=known,
         flying=flying,
-        stale=stale,
+        stale=found.stale,
         is_whole=all(name in told for name in wanted if name in terms.tasks),
     )
 

@@ -299,7 +299,7 @@ class Batch:
             self._show(await asyncio.to_thread(line.add, fresh))
         self._show(await asyncio.to_thread(line.end))
         if standing.close is not None:
-            await standing.close()
+            await standing.close(self.report)
 
     def _show(self, results: Iterable[BatchResult]) -> None:
         for result in results:

@@ -70,6 +70,14 @@ def prepare(database: Database) -> None:
         _prepare_server(database)
 
 
+def is_there(database: Database) -> bool:
+    """Whether there may be something in it; ready then. Blocking."""
+    if database.path is not None and not database.path.exists():
+        return False
+    prepare(database)
+    return True
+
+
 def _prepare_file(database: Database, path: Path) -> None:
     try:
         if not path.parent.exists():

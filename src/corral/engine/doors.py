@@ -1,4 +1,4 @@
-"""The doors to durable runs: begin, watch, answer, cancel, take up again, look, delete.
+"""The doors to durable runs: begin, watch, answer, cancel, take up again, look.
 
 A run without a pool runs in this process, in a thread of the engine's own, and waits to be
 resumed where the process ends before it does. A run in a pool is taken up by the workers
@@ -259,29 +259,6 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
 
     await ask(database, move)
     return run
-
-
-async def delete(run: str, *, db: str | None = None) -> None:
-    """Forget a run that has ended, with all its nodes; its folder stays. Raises
-    ``ConfigError`` for one that has not."""
-    database = find(db)
-
-    def forget(client: DBOSClient) -> None:
-        if asking.closed(client, run) is None:
-            raise ConfigError(f"the run {run!r} has not ended", hint="Cancel it first.")
-        client.delete_workflow(run, delete_children=True)
-        host.close(run, cancel=True)
-
-    await ask(database, forget)
-
-
-async def delete_ended(*, before: float, db: str | None = None) -> list[str]:
-    """Forget the runs that ended before this moment (seconds since the epoch); returns them."""
-    found = await looking.list_runs(db=db, limit=None)
-    old = [each.id for each in found if each.ended is not None and each.ended < before]
-    for run in old:
-        await delete(run, db=db)
-    return old
 
 
 follow = looking.follow

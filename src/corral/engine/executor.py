@@ -25,8 +25,8 @@ from corral.io.ledger import Ledger
 SWEEP = 1.0
 """Seconds between two looks for dead executors."""
 GRACE = 120.0
-"""Seconds without a lease, as the database is away, until the executor gives up: others may
-have taken its work over long since."""
+"""Seconds without a lease, as the database is away, until an executor gives up unless it was
+told otherwise: others may have taken its work over long since."""
 LAUNCH = 60.0
 CLOSE = 20.0
 BLOCKED = 10.0
@@ -59,8 +59,9 @@ class Executor:
         pools: Sequence[str] | None = None,
         limits: Sequence[queues.Limit] = (),
         poll: float = 1.0,
+        grace: float = GRACE,
     ) -> None:
-        self.database = database
+        self.database, self.grace = database, grace
         self.id = f"{_plain(socket.gethostname())}-{os.getpid()}-{os.urandom(4).hex()}"
         self.own = None if pools is not None else queues.own(self.id)
         self.pools = tuple(pools) if pools is not None else (queues.own(self.id),)
@@ -189,8 +190,11 @@ class Executor:
             self.queues = await asyncio.to_thread(
                 queues.register, self.database, self.pools, self.limits, self.poll
             )
-            workflows = {runs.NAME: (runs.run, runs.RECOVERIES)}
+            workflows: dict[str, tuple[adapter.Workflow, int]] = {
+                runs.NAME: (runs.run, runs.RECOVERIES)
+            }
             workflows[visits.NAME] = (visits.visit, visits.RECOVERIES)
+            workflows[visits.BATCH] = (visits.batch, visits.RECOVERIES)
             adapter.launch(
                 self.database.url,
                 executor=self.id,
@@ -271,7 +275,7 @@ class Executor:
                 held = False
             if not held:
                 lost = lost or time.monotonic()
-                if time.monotonic() - lost > GRACE:
+                if time.monotonic() - lost > self.grace:
                     self._give_up()
                     return
             for _ in range(10):
@@ -295,7 +299,7 @@ class Executor:
 
     def _give_up(self) -> None:
         self.failed = StorageFailed(
-            f"the database {self.database.shown} was away for {GRACE:.0f} s: this worker ends",
+            f"the database {self.database.shown} was away for {self.grace:g} s: this worker ends",
             hint="What it ran is taken up by others, or when it is started again.",
         )
         if self._loop is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from corral.engine import adapter, asking, queues, runs
-from corral.engine.database import Database, find, prepare
+from corral.engine.database import find, is_there
 from corral.engine.diaries import Diaries
 from corral.engine.journal import Begun, Closed, unpack
 from corral.engine.replay import Replay
@@ -77,7 +77,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Overview]:
     """Newest first; without the runs that are nodes of others."""
     database = find(db)
-    if not await asyncio.to_thread(_is_there, database):
+    if not await asyncio.to_thread(is_there, database):
         return []
 
     def ask(client: DBOSClient) -> list[Overview]:
@@ -86,13 +86,6 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ov
             return [_overview(each, lives) for each in found]
 
     return await asking.ask(database, ask)
-
-
-def _is_there(database: Database) -> bool:
-    if database.path is not None and not database.path.exists():
-        return False
-    prepare(database)
-    return True
 
 
 def _overview(row: WorkflowStatus, lives: asking.Lives) -> Overview:
@@ -135,7 +128,7 @@ def _status(row: WorkflowStatus, lives: asking.Lives) -> Status:
 async def show(run: str, *, db: str | None = None) -> Shown:
     """Where it stands, as its journal has it. Raises ``ConfigError`` where there is none."""
     database = find(db)
-    if not await asyncio.to_thread(_is_there, database):
+    if not await asyncio.to_thread(is_there, database):
         raise ConfigError(f"there is no run {run!r}")
 
     def ask(client: DBOSClient) -> Shown:

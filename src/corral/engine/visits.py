@@ -19,6 +19,8 @@ from corral.pipelines.orders import Ended, Expired, Visit, Woken
 from corral.pipelines.outcome import Outcome, failed
 
 NAME = "corral.node"
+BATCH = "corral.batch"
+"""What the tasks of a batch share is the input of one of these, which does nothing."""
 RECOVERIES = 20
 """Times that a visit is taken up again after its worker died: then it is what kills them."""
 
@@ -45,6 +47,10 @@ async def visit(payload: dict[str, Json]) -> Json:
         return pack(outcome)
     message = pack(Ended(id=task.visit.id, outcome=outcome))
     await adapter.send(task.run_id, message, key=f"ended {task.visit.id}")
+    return None
+
+
+async def batch(_payload: dict[str, Json]) -> Json:
     return None
 
 

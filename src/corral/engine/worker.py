@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from corral.engine import database, executor, queues
-from corral.engine.executor import Executor
+from corral.engine.executor import GRACE, Executor
 
 AT_ONCE = 16
 """Nodes at once in one worker; the others are for other workers, or for later."""
@@ -34,19 +34,20 @@ def serve(
     concurrency: int | None = AT_ONCE,
     drain: float = DRAIN,
     poll: float = 1.0,
+    grace: float = GRACE,
     on_ready: Callable[[Executor], None] | None = None,
 ) -> None:
     """Until a signal. Call it in the first thread of a process that does nothing else.
 
     ``concurrency``: how many nodes that do real work it takes at once, where no limit of
     their own says otherwise; None: all there are. ``imports``: modules that register node
-    types. Raises ``StorageFailed`` when the database stays away.
+    types. Raises ``StorageFailed`` when the database stays away for over ``grace`` seconds.
     """
     for module in imports:
         importlib.import_module(module)
     if concurrency is not None:
         limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
-    worker = Executor(database.find(db), pools=pools, limits=limits, poll=poll)
+    worker = Executor(database.find(db), pools=pools, limits=limits, poll=poll, grace=grace)
     told = False
 
     def end(_number: int, _frame: FrameType | None) -> None:

@@ -157,6 +157,7 @@ def work(order: dict[str, Any]) -> None:
         concurrency=order.get("at_once", 16),
         drain=order.get("drain", 0.0),
         poll=order.get("poll", 0.05),
+        grace=order.get("grace", executor.GRACE),
         on_ready=ready,
     )
 

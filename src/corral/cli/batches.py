@@ -1,0 +1,130 @@
+"""``corral batches``: the batches of a database, from outside. No engine is started here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+import msgspec
+
+from corral.cli.pipeline_run import DB
+from corral.cli.tables import table
+from corral.cli.times import when
+from corral.engine.adapter import require
+
+JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+@click.group("batches")
+def command() -> None:
+    """List and show batches, and end them.
+
+    A batch is begun, and gone on with, by `corral batch`.
+    """
+
+
+@command.command("list")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="The newest so many.",
+)
+@DB
+@JSON
+def list_batches(limit: int, db: str | None, as_json: bool) -> None:
+    """The batches of a database, the newest first."""
+    require()
+    from corral.engine import batch_looking
+
+    found = asyncio.run(batch_looking.list_batches(db=db, limit=limit))
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    rows = [
+        (
+            one.name,
+            one.status,
+            f"{one.succeeded + one.failed:,}/{one.total:,}",
+            f"{one.failed:,}",
+            _cost(one.cost_usd),
+            when(one.created),
+            when(one.ended),
+            one.output or "–",
+        )
+        for one in found
+    ]
+    head = ("batch", "status", "done", "failed", "cost", "begun", "ended", "output")
+    click.echo(table(head, rows))
+
+
+@command.command("show")
+@click.argument("name", metavar="BATCH")
+@DB
+@JSON
+def show(name: str, db: str | None, as_json: bool) -> None:
+    """How BATCH stands, and what failed of it."""
+    require()
+    from corral.engine import batch_looking, batches
+
+    found = asyncio.run(batch_looking.show_batch(name, db=db))
+    one = found.overview
+    if as_json:
+        whole = {
+            **msgspec.to_builtins(one),
+            "prompt": found.prompt,
+            "agent": found.agent,
+            "model": found.model,
+            "folder": found.folder,
+            "report": batches.as_json(found.report),
+        }
+        click.echo(msgspec.json.encode(whole).decode())
+        return
+    asked = " · ".join(filter(None, (found.agent, found.model)))
+    click.echo(f"batch      {one.name}")
+    click.echo(f"status     {one.status}")
+    click.echo(
+        f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
+        f" {one.left:,} left"
+    )
+    click.echo(f"cost       {_cost(one.cost_usd)}")
+    click.echo(f"begun      {when(one.created)}")
+    click.echo(f"ended      {when(one.ended)}")
+    click.echo(f"output     {one.output or '–'}")
+    click.echo(f"folder     {found.folder}")
+    click.echo(f"asked      {asked or 'the default agent'}: {_line(found.prompt)}")
+    for each in found.report.failures:
+        named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
+        click.echo(f"  {each.count:,} × {each.code} ({named}): {_line(each.message)}")
+    if one.status in ("interrupted", "budget"):
+        click.echo("go on with it by the command that began it")
+
+
+@command.command("cancel")
+@click.argument("name", metavar="BATCH")
+@DB
+def cancel(name: str, db: str | None) -> None:
+    """End what BATCH has at work: it has ended then.
+
+    The command that began it can still go on with it: those tasks count as failed.
+    """
+    require()
+    from corral.engine import batch_looking
+    from corral.errors import ConfigError
+
+    shown = asyncio.run(batch_looking.show_batch(name, db=db)).overview
+    if shown.status in batch_looking.OVER:
+        raise ConfigError(f"{name} has ended already: {shown.status}")
+    count = asyncio.run(batch_looking.cancel_batch(name, db=db))
+    click.echo(f"{name} is cancelled, {count:,} tasks with it")
+
+
+def _cost(usd: float) -> str:
+    return f"${usd:.4f}" if usd else "–"
+
+
+def _line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 100 else flat[:99] + "…"

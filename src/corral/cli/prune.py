@@ -1,0 +1,50 @@
+"""``corral prune``: forget runs and batches that ended long ago."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+import msgspec
+
+from corral.cli.pipeline_run import DB
+from corral.cli.tables import table
+from corral.cli.times import when
+from corral.errors import ConfigError
+
+
+@click.command("prune")
+@click.option(
+    "--older-than",
+    required=True,
+    metavar="AGE",
+    help="What ended longer ago than this: 12h, 30d.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@DB
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> None:
+    """Remove runs of pipelines and batches that ended long ago, for good.
+
+    They go from the database, and their folders from corral's home. What has not ended stays,
+    however old; so do run folders elsewhere, results of batches, and branches.
+    """
+    from corral.engine.adapter import require
+
+    require()
+    from corral.engine import retention
+    from corral.pipelines.graph import seconds
+
+    try:
+        age = seconds(older_than)
+    except ValueError as error:
+        raise ConfigError(f"--older-than: {error}") from error
+    gone = asyncio.run(retention.prune(older_than=age, db=db, dry_run=dry_run))
+    if as_json:
+        click.echo(msgspec.json.encode(gone).decode())
+        return
+    if gone:
+        rows = [(each.kind, each.status, when(each.ended), each.name) for each in gone]
+        click.echo(table(("kind", "status", "ended", "name"), rows))
+    would = "would be removed" if dry_run else "removed"
+    click.echo(f"{len(gone):,} {would}")
