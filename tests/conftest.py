@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from installed import ON_DEMAND, managed
+from installed import ON_DEMAND, managed, mark_of
 from real_gemini import Gemini
 
 from corral import agents
@@ -93,6 +93,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(whole())
     return True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A mark for the tests of each agent's real program: a new agent brings its own."""
+    for agent in agents.every():
+        if agent.programs:
+            marked = f"{mark_of(agent.name)}: drives the real {agent.title}"
+            config.addinivalue_line("markers", marked)
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,8 +15,6 @@ from corral.io import programs
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[1] / ".cache" / "corral")
 """Read before any test moves CORRAL_HOME."""
 
-ON_DEMAND = {"copilot": "copilot-cli", "claude_acp": "claude-acp", "qwen": "qwen-cli"}
-"""Mark → agent, of those that only ``make test AGENTS=all`` installs."""
 MARKS = {"gemini-acp": "gemini_cli", "gemini-cli": "gemini_cli", "claude-acp": "claude_acp"}
 """Of agents whose tests are not marked by the first word of their name."""
 
@@ -29,6 +28,12 @@ def managed(name: str) -> str:
 
 def mark_of(name: str) -> str:
     return MARKS.get(name, name.partition("-")[0])
+
+
+_MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text()
+_MORE = re.findall(r"^AGENTS_HERE = .*,\$\(AGENTS\)\),(.*)\)$", _MAKEFILE, re.MULTILINE)[0].split()
+ON_DEMAND = {mark_of(agents.find(name).name): agents.find(name).name for name in _MORE}
+"""Mark → agent, of those that only ``make test AGENTS=all`` installs."""
 
 
 def installed(name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from laws import lawful
 
+from corral import agents
 from corral.agents.profile import Agent, Ending
 from corral.events import Done, Event, Init, to_json
 from corral.options import Run
@@ -57,3 +58,18 @@ def done_of(events: list[Event]) -> Done:
 
 def as_lines(events: list[Event]) -> str:
     return "".join(to_json(event).decode() + "\n" for event in events)
+
+
+class Tapes:
+    """The recordings of one agent, in the folder that has the first word of its name."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agents.find(agent)
+        self.folder = RECORDINGS / agent.partition("-")[0]
+        self.names = names(self.folder)
+
+    def __call__(self, name: str, size: int = 1 << 20) -> list[Event]:
+        return play(self.agent, self.folder, name, size)
+
+    def done(self, name: str) -> Done:
+        return done_of(self(name))

@@ -203,7 +203,7 @@ def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
         (Finish(ok=True), None, errors.KilledBySignal),
         (None, None, errors.KilledBySignal),
         (None, 127, errors.BrokenInstall),
-        (None, 1, errors.StreamBroken),
+        (None, 1, errors.ProcessFailed),
     ],
 )
 def test_success_needs_the_last_word_and_a_clean_exit(

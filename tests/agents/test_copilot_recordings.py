@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from agents.played import RECORDINGS, as_lines, done_of, names, play
-from goldens import check_golden
+from agents.played import Tapes
 
-from corral import agents
 from corral.agents.copilot_report import read_report
 from corral.events import (
-    Done,
     Error,
-    Event,
     FileChange,
     Init,
     Json,
@@ -24,59 +20,8 @@ from corral.events import (
 from corral.result import fold
 from corral.wire.stream import Finish, Stream
 
-AGENT = agents.find("copilot-cli")
-FOLDER = RECORDINGS / "copilot"
-NAMES = names(FOLDER)
-
-CODE = {
-    "e401": "authentication",
-    "e404": "model_not_found",
-    "e429": "rate_limit",
-    "e500": "server",
-    "empty": "empty_answer",
-    "sigint": "killed_by_signal",
-    "sigint-group": "killed_by_signal",
-    "sigterm": "killed_by_signal",
-    "sigterm-group": "interrupted",
-    "sigterm-group-tool": "killed_by_signal",
-    "sigterm-tool": "killed_by_signal",
-}
-"""All others are a success."""
-
-DENIED = {
-    "mcp-default": ["fake-echo"],
-    "outside-root": ["create"],
-    "read-deny": ["view"],
-    "read-outside": ["view"],
-    "shell-default": ["bash"],
-    "shell-excluded": ["Bash"],
-    "write-deny": ["create"],
-}
-
-
-def played(name: str, size: int = 1 << 20) -> list[Event]:
-    return play(AGENT, FOLDER, name, size)
-
-
-def done(name: str) -> Done:
-    return done_of(played(name))
-
-
-def test_there_are_recordings() -> None:
-    assert len(NAMES) > 25
-    assert set(CODE) | set(DENIED) <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recording_becomes_these_events(name: str) -> None:
-    check_golden(FOLDER / f"{name}.events.ndjson", as_lines(played(name)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
-    ended = done(name)
-    assert (ended.error.code if ended.error else None) == CODE.get(name)
-    assert [refusal.name for refusal in ended.denied] == DENIED.get(name, [])
+played = Tapes("copilot-cli")
+done, NAMES = played.done, played.names
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,13 +64,13 @@ def test_retries_are_told_each() -> None:
 
 
 def test_an_exit_of_zero_after_a_signal_is_no_success() -> None:
-    assert b'"exitCode":0' in (FOLDER / "sigterm-group.ndjson").read_bytes()
+    assert b'"exitCode":0' in (played.folder / "sigterm-group.ndjson").read_bytes()
     assert done("sigterm-group").status == "interrupted"
 
 
 def lines(*frames: object) -> list[object]:
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    assert played.agent.translator is not None
+    stream = Stream(played.agent.frames, played.agent.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

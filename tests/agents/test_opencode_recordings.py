@@ -4,71 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from agents.played import RECORDINGS, as_lines, done_of, names, play
-from goldens import check_golden
+from agents.played import Tapes
 
-from corral import agents
-from corral.events import Done, Error, Event, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
+from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
 from corral.wire.stream import Stream
 
-AGENT = agents.find("opencode-cli")
-FOLDER = RECORDINGS / "opencode"
-NAMES = names(FOLDER)
-
-CODE = {
-    "SIGHUP-group-tool": "killed_by_signal",
-    "SIGTERM-group-tool": "killed_by_signal",
-    "badmodel": "server",
-    "cut": "killed_by_signal",
-    "e400": "invalid_request",
-    "e401": "authentication",
-    "e404": "model_not_found",
-    "e429-long": "rate_limit",
-    "outside": "stream_broken",
-    "read-outside": "stream_broken",
-    "sigterm": "killed_by_signal",
-    "sigterm-tool": "killed_by_signal",
-    "sseerr": "killed_by_signal",
-    "write-ask": "stream_broken",
-}
-"""All others are a success."""
-
-DENIED = {
-    "fetch-deny": ["WebFetch"],
-    "mcp-deny": ["mcp__fake__echo"],
-    "outside": ["write"],
-    "outside-deny": ["write"],
-    "read-deny": ["Read"],
-    "read-outside": ["read"],
-    "shell-deny": ["Bash"],
-    "write-ask": ["write"],
-    "write-deny": ["Write"],
-}
-
-
-def played(name: str, size: int = 1 << 20) -> list[Event]:
-    return play(AGENT, FOLDER, name, size)
-
-
-def done(name: str) -> Done:
-    return done_of(played(name))
-
-
-def test_there_are_recordings() -> None:
-    assert len(NAMES) > 20
-    assert set(CODE) | set(DENIED) <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recording_becomes_these_events(name: str) -> None:
-    check_golden(FOLDER / f"{name}.events.ndjson", as_lines(played(name)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
-    ended = done(name)
-    assert (ended.error.code if ended.error else None) == CODE.get(name)
-    assert [refusal.name for refusal in ended.denied] == DENIED.get(name, [])
+played = Tapes("opencode-cli")
+done, NAMES = played.done, played.names
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,8 +62,8 @@ def test_a_command_that_failed_is_no_tool_that_failed() -> None:
 
 
 def lines(*frames: object) -> list[object]:
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    assert played.agent.translator is not None
+    stream = Stream(played.agent.frames, played.agent.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

@@ -176,7 +176,7 @@ def test_the_key_that_is_there_chooses_the_service() -> None:
     assert value(both, "--auth-type") == "openai"
     assert both.hidden_env == {"ANTHROPIC_API_KEY"}
     assert value(launch(env={"ANTHROPIC_API_KEY": "k"}), "--auth-type") == "anthropic"
-    with pytest.raises(errors.AuthenticationFailed, match="no key"):
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
         launch(env={})
 
 

@@ -2,72 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from agents.played import RECORDINGS, as_lines, done_of, names, play
-from goldens import check_golden
+from agents.played import Tapes
 
-from corral import agents
-from corral.events import Done, Error, Event, PermissionRequest, Text, Thinking, Unknown
+from corral.events import Error, PermissionRequest, Text, Thinking
 
-AGENT = agents.find("qwen-cli")
-FOLDER = RECORDINGS / "qwen"
-NAMES = names(FOLDER)
-
-CODE = {
-    "badjson": "process_failed",
-    "e400ctx": "context_length",
-    "e401": "authentication",
-    "e404": "model_not_found",
-    "e429": "interrupted",
-    "empty": "empty_answer",
-    "sigint-group": "killed_by_signal",
-    "sigkill-tool": "killed_by_signal",
-    "sigterm": "killed_by_signal",
-}
-"""All others are a success."""
-
-DENIED = {
-    "mcp-default": ["mcp__fake__echo"],
-    "policy": ["run_shell_command"],
-    "read-excl": ["Read"],
-    "write-allowed": ["Write"],
-    "write-default": ["Write"],
-}
-
-
-def played(name: str, size: int = 1 << 20) -> list[Event]:
-    return play(AGENT, FOLDER, name, size)
-
-
-def done(name: str) -> Done:
-    return done_of(played(name))
-
-
-def test_there_are_recordings() -> None:
-    assert len(NAMES) > 20
-    assert set(CODE) | set(DENIED) <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recording_becomes_these_events(name: str) -> None:
-    check_golden(FOLDER / f"{name}.events.ndjson", as_lines(played(name)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
-    ended = done(name)
-    assert (ended.error.code if ended.error else None) == CODE.get(name)
-    assert [refusal.name for refusal in ended.denied] == DENIED.get(name, [])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_the_chunks_are_cut_changes_nothing(name: str) -> None:
-    assert as_lines(played(name, 7)) == as_lines(played(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_line_is_known(name: str) -> None:
-    assert [event for event in played(name) if isinstance(event, Unknown)] == []
+played = Tapes("qwen-cli")
+done, NAMES = played.done, played.names
 
 
 def test_words_in_pieces_are_told_once_though_each_block_comes_again_with_an_id_of_its_own() -> (

@@ -11,8 +11,9 @@ import os
 
 from corral.agents import tool_servers
 from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy, options_acp
+from corral.agents.launching import check_effort
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
-from corral.errors import AuthenticationFailed, ConfigError
+from corral.errors import AuthenticationFailed
 from corral.events import Json
 from corral.options import Run
 
@@ -175,12 +176,8 @@ def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) ->
         flags += ["--max-turns", str(run.max_turns)]
     if run.max_budget_usd is not None:
         flags += ["--max-budget-usd", f"{run.max_budget_usd:f}"]
+    check_effort(run, "Claude Code", EFFORTS)
     if run.reasoning_effort is not None:
-        if run.reasoning_effort not in EFFORTS:
-            raise ConfigError(
-                f"Claude Code has no effort {run.reasoning_effort!r}",
-                hint=f"It has: {', '.join(EFFORTS)}.",
-            )
         flags += ["--effort", run.reasoning_effort]
     if run.output_schema is not None:
         flags += ["--json-schema", json.dumps(run.output_schema)]

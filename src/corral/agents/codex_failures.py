@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 from corral import errors
+from corral.agents import endings
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -69,21 +70,9 @@ _HINTS: dict[type[CorralError], str] = {
 
 def explain(ending: Ending) -> CorralError | None:
     """None for a success: a completed turn, some answer, and a clean exit."""
-    finish = ending.finish
-    if finish is None:
+    if ending.finish is None:
         return _without_result(ending)
-    if not finish.ok:
-        return of_text(finish.message or "Codex reported an error without saying which")
-    if ending.signal is not None or ending.code:
-        return errors.ProcessFailed(
-            f"Codex completed its turn but exited with {ending.code or ending.signal}"
-        )
-    if not ending.answered:
-        return errors.EmptyAnswer(
-            "Codex completed its turn without any answer",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
-    return None
+    return endings.explain(ending, "Codex", "codex", lambda _, said: of_text(said))
 
 
 def explain_acp(ending: Ending) -> CorralError | None:

@@ -23,7 +23,7 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
-from corral.wire.calls import table, tables
+from corral.wire.calls import table, tables, texts
 from corral.wire.frames import named, one_of
 from corral.wire.notices import retrying, warning
 from corral.wire.stream import Finish, Item, Translate
@@ -174,8 +174,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
 
 
 def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
-    parts = tables(table(item.get("result")).get("content"))
-    output = "\n".join(str(part["text"]) for part in parts if "text" in part) or None
+    output = texts(table(item.get("result")).get("content"))
     error = _why(item)
     if error is None:
         return ToolResult(call_id, "success", output=output)

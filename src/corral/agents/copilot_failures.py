@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral import errors
+from corral.agents import endings
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -10,6 +11,7 @@ KEY_HINT = (
     "Set COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY for a provider of your own, or"
     " COPILOT_GITHUB_TOKEN for GitHub's."
 )
+_LOST = "No session, task, or name matched"
 _AGAIN = "The model's service is at fault: try again."
 
 _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
@@ -34,27 +36,16 @@ _SIGNS: tuple[tuple[tuple[str, ...], int], ...] = (
 
 def explain(ending: Ending) -> CorralError | None:
     """None for a success, which needs its last word *and* a clean exit."""
-    finish = ending.finish
-    if finish is None:
-        return _without_a_word(ending)
-    if not finish.ok:
-        return _failed(finish.kind or "", finish.message or "no word of why")
-    if ending.signal is not None:
-        return errors.KilledBySignal(
-            f"Copilot gave its answer and was then killed by signal {ending.signal}"
-        )
-    if ending.code != 0:
-        return errors.ProcessFailed(f"Copilot gave its answer but exited with {ending.code}")
-    if not ending.answered:
-        return errors.EmptyAnswer("the model answered nothing", hint="Often transient: try again.")
-    return None
+    if ending.finish is None and "authentication" in ending.stderr.lower():
+        return errors.AuthenticationFailed(ending.stderr.strip(), hint=KEY_HINT)
+    return endings.explain(ending, "Copilot", "copilot", _failed, _LOST)
 
 
 def _failed(kind: str, message: str) -> CorralError:
     if kind == "aborted":
         return errors.Interrupted("Copilot was told to stop")
     if message.startswith("No response was returned"):
-        return errors.EmptyAnswer(message, hint="Often transient: try again.")
+        return errors.EmptyAnswer(message, hint=endings.AGAIN)
     status = int(kind) if kind.isdecimal() else _status_of(message)
     if status is not None and status >= 500:
         return errors.ServerFailed(message, hint=_AGAIN)
@@ -73,19 +64,3 @@ def _failed(kind: str, message: str) -> CorralError:
 def _status_of(message: str) -> int | None:
     low = message.lower()
     return next((status for signs, status in _SIGNS if any(sign in low for sign in signs)), None)
-
-
-def _without_a_word(ending: Ending) -> CorralError:
-    said = "\n".join(ending.stderr.splitlines()[:6])
-    if ending.signal is not None:
-        return errors.KilledBySignal(f"Copilot was killed by signal {ending.signal}")
-    if ending.code in (126, 127):
-        return errors.BrokenInstall(
-            said or "the program could not be run",
-            hint="Install it again: corral agents install copilot",
-        )
-    if "No session, task, or name matched" in said:
-        return errors.ResumeLost("Copilot no longer knows the session", hint="Start a new one.")
-    if "authentication" in said.lower():
-        return errors.AuthenticationFailed(said, hint=KEY_HINT)
-    return errors.StreamBroken(f"Copilot ended by itself (exit {ending.code}): {said}".rstrip(": "))

@@ -9,8 +9,9 @@ import uuid
 from corral.agents import tool_servers
 from corral.agents.copilot_failures import KEY_HINT
 from corral.agents.copilot_policy import compile_alone, compile_asking
+from corral.agents.launching import credentials, refuse_own_files, refuse_users
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
-from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.errors import ConfigError
 from corral.events import Json
 from corral.options import Run
 
@@ -71,13 +72,8 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
 
 def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     """As a peer that stays."""
-    if run.inherit == "nothing" and place.project_files:
-        raise UntrustedFolder(
-            f"Copilot would run this repository's own hooks: {', '.join(place.project_files[:5])}",
-            hint="If you trust them, say inherit='project' (--inherit project); copilot-cli does"
-            " not run them.",
-            phase="config",
-        )
+    also = "copilot-cli does not run them"
+    refuse_own_files(run, place, "Copilot would run this repository's own hooks", also)
     compiled = compile_asking(run.policy, run)
     return Launch(
         argv=(*place.program, "--acp", *_common(run, place), *compiled.flags),
@@ -93,8 +89,7 @@ def _files(run: Run) -> dict[str, str]:
 
 
 def _common(run: Run, place: Place) -> list[str]:
-    if run.inherit == "user":
-        raise ConfigError(f"{run.agent} cannot inherit the user's settings")
+    refuse_users(run)
     flags = [
         "--no-auto-update",
         "--no-remote",
@@ -128,12 +123,7 @@ def _auth(run: Run, place: Place) -> str:
         if not (run.model or env.get("COPILOT_MODEL") or env.get("COPILOT_PROVIDER_MODEL_ID")):
             raise ConfigError(f"with {PROVIDER} a model must be named", hint="Give model=.")
         return f"authentication: {PROVIDER}; GitHub is not contacted"
-    found = next((name for name in TOKENS if env.get(name)), None)
-    if found is None:
-        raise AuthenticationFailed(
-            "no credentials for Copilot were found", hint=KEY_HINT, phase="config"
-        )
-    return f"authentication: {found}"
+    return f"authentication: {credentials(place, TOKENS, 'Copilot', KEY_HINT)}"
 
 
 def _env(run: Run, place: Place) -> dict[str, str]:

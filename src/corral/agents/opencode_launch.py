@@ -6,10 +6,11 @@ import json
 import os
 
 from corral.agents import tool_servers
+from corral.agents.launching import refuse_own_files, refuse_users
 from corral.agents.opencode_failures import KEY_HINT
 from corral.agents.opencode_policy import permissions, rules_alone
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
-from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.errors import AuthenticationFailed, ConfigError
 from corral.events import Json
 from corral.options import Run
 
@@ -124,15 +125,8 @@ def _env(run: Run, place: Place, config: dict[str, Json]) -> dict[str, str]:
 
 
 def _trust(run: Run, place: Place) -> None:
-    if run.inherit == "user":
-        raise ConfigError(f"{run.agent} cannot inherit the user's settings")
-    if run.inherit == "nothing" and place.project_files:
-        raise UntrustedFolder(
-            "OpenCode would run this repository's own settings and plugins:"
-            f" {', '.join(place.project_files[:5])}",
-            hint="If you trust them, say inherit='project' (--inherit project).",
-            phase="config",
-        )
+    refuse_users(run)
+    refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
 
 
 def _config(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral import errors
-from corral.agents import qwen_launch
+from corral.agents import endings, qwen_launch
 from corral.agents.api_failures import of_service
 from corral.agents.profile import Agent, Ending, Package, Probe
 from corral.agents.qwen_policy import TOOLS, compile_policy
@@ -46,45 +46,21 @@ QUIRKS = Quirks(
 
 def explain(ending: Ending) -> CorralError | None:
     """None for a success; else what went wrong."""
-    finish, said = ending.finish, "\n".join(ending.stderr.strip().splitlines()[-6:])
-    if finish is None:
-        return _without_result(ending, said)
-    if finish.ok and ending.signal is not None:
-        return errors.KilledBySignal(f"Qwen Code answered and was killed by signal {ending.signal}")
-    if finish.ok and ending.code not in (0, None):
-        return errors.ProcessFailed(f"Qwen Code reported success but exited with {ending.code}")
-    if finish.ok and not ending.answered:
-        return errors.EmptyAnswer(
-            "Qwen Code ended its turn without any answer",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
-    if finish.ok:
-        return None
-    message = finish.message or "Qwen Code reported an error without saying which"
-    text = message.removeprefix(MANNERS.error_text).removesuffix("]")
-    if text.startswith("Operation cancelled"):
-        return errors.Interrupted("the turn was stopped")
-    if "empty response" in text:
-        return errors.EmptyAnswer(text, hint="Often transient: try again.")
-    return of_service(text.removeprefix("Internal error: "), qwen_launch.KEY_HINT)
-
-
-def _without_result(ending: Ending, said: str) -> CorralError:
-    """The exit code and stderr are all there is."""
-    if ending.code == 53:
+    if ending.finish is None and ending.code == 53:
         return errors.TurnLimit(
             f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
             hint="Raise max_turns (--max-turns), or ask for less.",
         )
-    if "no saved session found" in said.lower():
-        return errors.ResumeLost("Qwen Code no longer knows the session", hint="Start a new one.")
-    if ending.signal is not None:
-        return errors.KilledBySignal(f"Qwen Code was killed by signal {ending.signal}")
-    if ending.code in (126, 127):
-        return errors.BrokenInstall(said, hint="Install it again: corral agents install qwen")
-    if ending.code == 0:
-        return errors.StreamBroken("Qwen Code exited without a result: the answer may be cut short")
-    return errors.ProcessFailed(f"failed (exit {ending.code}): {said or 'no word of why'}")
+    return endings.explain(ending, "Qwen Code", "qwen", _failed, "no saved session found")
+
+
+def _failed(_kind: str, message: str) -> CorralError:
+    text = message.removeprefix(MANNERS.error_text).removesuffix("]")
+    if text.startswith("Operation cancelled"):
+        return errors.Interrupted("the turn was stopped")
+    if "empty response" in text:
+        return errors.EmptyAnswer(text, hint=endings.AGAIN)
+    return of_service(text.removeprefix("Internal error: "), qwen_launch.KEY_HINT)
 
 
 def translator() -> Translate:

@@ -13,9 +13,10 @@ import os
 from msgspec.structs import replace
 
 from corral.agents import prompt_command, tool_servers
+from corral.agents.launching import check_effort, credentials
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
 from corral.agents.qwen_policy import OWN_SERVER, SETTINGS_FILE, compile_policy
-from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.errors import UntrustedFolder
 from corral.events import Json
 from corral.options import Run
 
@@ -67,15 +68,9 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
 
 def _launch(run: Run, place: Place) -> Launch:
     compiled = compile_policy(run.policy, run)
-    key = next((name for name in _SERVICES if place.env.get(name)), None)
-    if key is None:
-        raise AuthenticationFailed("no key for Qwen Code was found", hint=KEY_HINT, phase="config")
+    key = credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
-    if run.reasoning_effort is not None and run.reasoning_effort not in _EFFORTS:
-        raise ConfigError(
-            f"Qwen Code has no effort {run.reasoning_effort!r}",
-            hint=f"It has: {', '.join(_EFFORTS)}.",
-        )
+    check_effort(run, "Qwen Code", _EFFORTS)
     flags = [*compiled.flags, f"--auth-type={service}"]
     flags += [f"--model={run.model}"] if run.model is not None else []
     flags += ["--extensions=none"] if run.inherit != "user" else []

@@ -48,3 +48,8 @@ def tables(listed: object) -> list[dict[str, Any]]:
     """The objects in a list; nothing where it is none."""
     found = cast("list[object]", listed) if isinstance(listed, list) else []
     return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
+
+
+def texts(listed: object) -> str | None:
+    """What a list of parts says, a line each; ``None`` where that is nothing."""
+    return "\n".join(str(part["text"]) for part in tables(listed) if "text" in part) or None

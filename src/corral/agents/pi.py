@@ -1,0 +1,199 @@
+"""pi, for one prompt: what it is, how it starts, what it means.
+
+Facts hold for 0.74.2 (the last for Node 20), each seen in a run of the real program:
+
+- It has no rules: a tool is offered (``--tools``) or there is none of that name, and what is
+  offered goes wherever the user may. So an extension of ours fences in the paths that are given.
+- It has no web tools, no tool servers and nobody to ask.
+- The prompt goes in on stdin, is trimmed, and nothing in it is acted on.
+- A repository's ``.pi/settings.json`` counts whatever the switches say, and may put a command
+  before every command: a folder that carries any is refused.
+- It exits with 0 whatever came of it, and tries a busy service again *after* ``agent_end``.
+- It makes a file of sign-ins where there is none: that file proves nothing, so keys alone count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import msgspec
+
+from corral.agents import endings
+from corral.agents.launching import credentials, refuse_own_files, refuse_users
+from corral.agents.offered import compiler
+from corral.agents.profile import Agent, Launch, Package, Place, Probe
+from corral.content import Cost, Usage
+from corral.errors import ConfigError
+from corral.events import Init, Thinking, ToolKind, ToolResult
+from corral.options import Run
+from corral.wire.calls import call, hidden, texts
+from corral.wire.frames import named, one_of
+from corral.wire.notices import retrying
+from corral.wire.stream import Finish, Item, Translate
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
+KEY_HINT = f"Set one of {', '.join(KEYS)}."
+_HOME = ".pi/agent"
+_BARE = ("--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes",
+         "--no-context-files")  # fmt: skip
+TOOLS: dict[str, ToolKind] = {"read": "read", "grep": "search", "find": "search", "ls": "read",
+                              "edit": "edit", "write": "edit", "bash": "execute"}  # fmt: skip
+POLICY = compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
+_FENCED = "corral: outside the workspace"
+FENCE = """import { realpathSync } from "node:fs";
+import { basename, dirname, join, resolve, sep } from "node:path";
+const up = (path) => join(real(dirname(path)), basename(path));
+const real = (path) => { try { return realpathSync(path); } catch { return up(path); } };
+const within = (root, path) => `${path}${sep}`.startsWith(root.endsWith(sep) ? root : root + sep);
+export default (pi) => pi.on("tool_call", (event, ctx) => {
+  if (event.toolName === "bash") return;
+  const place = real(resolve(ctx.cwd, event.input.path ?? "."));
+  if (!ROOTS.some((root) => within(real(root), place))) return { block: true, reason: REASON };
+  event.input.path = place;
+});
+"""
+"""What it judges is what the tool gets: no name that pi would read in another way."""
+
+
+class Message(msgspec.Struct, frozen=True, rename="camel"):
+    role: str = ""
+    model: str | None = None
+    usage: dict[str, Any] = {}
+    stop_reason: str | None = None
+    error_message: str | None = None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    type: str = ""
+    delta: str = ""
+
+
+class Frame(msgspec.Struct, frozen=True, rename="camel"):
+    id: str | None = None
+    message: Message = Message()
+    assistant_message_event: Piece = Piece()
+    tool_call_id: str = ""
+    tool_name: str = ""
+    args: Any = None
+    result: dict[str, Any] = {}
+    is_error: bool = False
+    error_message: str = ""
+
+
+_NAMES = named(Frame, (
+    "session", "agent_start", "agent_end", "turn_start", "turn_end", "message_start",
+    "message_update", "message_end", "tool_execution_start", "tool_execution_update",
+    "tool_execution_end", "auto_retry_start", "auto_retry_end", "queue_update",
+    "compaction_start", "compaction_end"))  # fmt: skip
+
+
+def translator() -> Translate:
+    last, usage, cost = Message(), Usage(), 0.0
+
+    def translate(frames: list[Any]) -> list[Item]:
+        nonlocal last, usage, cost
+        items: list[Item] = []
+        for frame in frames:
+            name, piece = _NAMES[type(frame)], frame.assistant_message_event
+            if name == "message_update" and piece.type == "text_delta":
+                items.append(piece.delta)
+            elif name == "message_update" and piece.type == "thinking_delta":
+                items.append(Thinking(piece.delta))
+            elif name == "session":
+                items.append(Init(session_id=frame.id))
+            elif name == "tool_execution_start":
+                kind = TOOLS.get(frame.tool_name, "other")
+                items.append(call(frame.tool_call_id, frame.tool_name, frame.args, kind=kind))
+            elif name == "tool_execution_end":
+                items.append(_tool_end(frame))
+            elif name == "auto_retry_start":
+                items.append(retrying(frame.error_message))
+            elif name == "message_end" and frame.message.role == "assistant":
+                last = frame.message
+                usage, cost = usage + _usage(last.usage), cost + last.usage["cost"]["total"]
+            elif name == "agent_end":
+                why, spent = last.stop_reason, Cost(cost, "reported") if cost else Cost()
+                message = last.error_message or f"the answer broke off: {why}"
+                items.append(Finish(ok=why == "stop", stop_reason=why, usage=usage, cost=spent,
+                                    model=last.model, message=message))  # fmt: skip
+        return items
+
+    return translate
+
+
+def _usage(told: dict[str, Any]) -> Usage:
+    read, write = told.get("cacheRead", 0), told.get("cacheWrite", 0)
+    return Usage(input=told.get("input", 0) + read + write, output=told.get("output", 0),
+                 cache_read=read, cache_write=write, coverage="complete")  # fmt: skip
+
+
+def _tool_end(frame: Frame) -> ToolResult:
+    said, name = texts(frame.result.get("content")) or "", frame.tool_name
+    if not frame.is_error:
+        return ToolResult(frame.tool_call_id, "success", output=said)
+    if name in TOOLS and said == f"Tool {name} not found":
+        return ToolResult(frame.tool_call_id, "denied", error=hidden(name))
+    return ToolResult(frame.tool_call_id, "denied" if said == _FENCED else "error", error=said)
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    refuse_users(run)
+    refuse_own_files(run, place, "pi would obey this repository's own settings")
+    effort = "off" if run.reasoning_effort == "none" else run.reasoning_effort
+    found, url = credentials(place, KEYS, "pi", KEY_HINT), place.env.get("OPENAI_BASE_URL")
+    model, files = run.model, dict[str, str]()
+    if url and model is None:
+        raise ConfigError("with OPENAI_BASE_URL a model must be named", hint="Give model=.")
+    if url and model is not None:
+        custom = {"baseUrl": url, "api": "openai-completions", "apiKey": KEYS[0]}
+        models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
+        model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
+    flags = [*POLICY(run.policy, run).flags, *(_BARE if run.inherit == "nothing" else ())]
+    if not (run.policy.is_unlimited or run.policy.mode == "native"):
+        roots = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
+        files["fence.ts"] = f"const ROOTS = {json.dumps(roots)}, REASON = {_FENCED!r};\n{FENCE}"
+        flags += ["--extension", os.path.join(place.home, "fence.ts")]
+    if run.system_prompt is not None:  # as a file: text that names one would be read from there
+        files["system.md"] = run.system_prompt
+        flags += ["--append-system-prompt", os.path.join(place.home, "system.md")]
+    for flag, value in (("--model", model), ("--thinking", effort),
+                        ("--fork" if run.fork else "--session", resume)):  # fmt: skip
+        flags += [flag, value] if value is not None else []
+    env = {"PI_CODING_AGENT_DIR": os.path.join(place.home, _HOME), "PI_OFFLINE": "1",
+           "PI_TELEMETRY": "0", "TMPDIR": place.tmp, "NO_COLOR": "1"}  # fmt: skip
+    argv, notes = (
+        (*place.program, "--print", "--mode", "json", *flags),
+        (f"authentication: {found}",),
+    )
+    return Launch(argv=argv, env=env, stdin=prompt.encode(), files=files, notes=notes)
+
+
+PROBE = Probe(("write", {"path": "probe.txt", "content": "written by the agent\n"}),
+              ("bash", {"command": "touch shell.txt"}), "OPENAI_BASE_URL", "OPENAI_API_KEY",
+              "scripted", ("read", {"path": "here.txt"}))  # fmt: skip
+AGENT = Agent(
+    name="pi-cli",
+    aliases=("pi",),
+    title="pi",
+    description="pi for one prompt: a process each, words as they come",
+    transport="stream",
+    programs=("pi",),
+    package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
+    frames=one_of(_NAMES),
+    translator=translator,
+    compile=POLICY,
+    launch=launch,
+    explain=endings.explained("pi", "pi", KEY_HINT, lost="No session found matching"),
+    tools=TOOLS,
+    probe=PROBE,
+    supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),
+    capabilities=("tools", "files", "resume", "usage", "thinking"),
+    resumes=True,
+    env_family=(*KEYS, "OPENAI_BASE_URL"),
+    secret_env=KEYS,
+    project_files=(".pi",),
+    fatal_stderr=("Failed to load extension", "Extension error"),
+)
+AGENTS = (AGENT,)

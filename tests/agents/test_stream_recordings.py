@@ -1,0 +1,126 @@
+"""What the real programs wrote that run alone, and what it becomes: the same laws for each."""
+
+from __future__ import annotations
+
+import pytest
+from agents.played import Tapes, as_lines
+from goldens import check_golden
+
+from corral.events import Unknown
+
+LEAST = {"copilot-cli": 26, "opencode-cli": 21, "qwen-cli": 21, "pi-cli": 8}
+
+CODE = {
+    "copilot-cli": {
+        "e401": "authentication",
+        "e404": "model_not_found",
+        "e429": "rate_limit",
+        "e500": "server",
+        "empty": "empty_answer",
+        "sigint": "killed_by_signal",
+        "sigint-group": "killed_by_signal",
+        "sigterm": "killed_by_signal",
+        "sigterm-group": "interrupted",
+        "sigterm-group-tool": "killed_by_signal",
+        "sigterm-tool": "killed_by_signal",
+    },
+    "opencode-cli": {
+        "SIGHUP-group-tool": "killed_by_signal",
+        "SIGTERM-group-tool": "killed_by_signal",
+        "badmodel": "server",
+        "cut": "killed_by_signal",
+        "e400": "invalid_request",
+        "e401": "authentication",
+        "e404": "model_not_found",
+        "e429-long": "rate_limit",
+        "outside": "stream_broken",
+        "read-outside": "stream_broken",
+        "sigterm": "killed_by_signal",
+        "sigterm-tool": "killed_by_signal",
+        "sseerr": "killed_by_signal",
+        "write-ask": "stream_broken",
+    },
+    "qwen-cli": {
+        "badjson": "process_failed",
+        "e400ctx": "context_length",
+        "e401": "authentication",
+        "e404": "model_not_found",
+        "e429": "interrupted",
+        "empty": "empty_answer",
+        "sigint-group": "killed_by_signal",
+        "sigkill-tool": "killed_by_signal",
+        "sigterm": "killed_by_signal",
+    },
+    "pi-cli": {
+        "e401": "authentication",
+        "e404": "model_not_found",
+        "e500": "server",
+        "empty": "empty_answer",
+        "lost": "resume_lost",
+        "sigterm": "process_failed",
+    },
+}
+"""All others are a success."""
+
+DENIED = {
+    "copilot-cli": {
+        "mcp-default": ["fake-echo"],
+        "outside-root": ["create"],
+        "read-deny": ["view"],
+        "read-outside": ["view"],
+        "shell-default": ["bash"],
+        "shell-excluded": ["Bash"],
+        "write-deny": ["create"],
+    },
+    "opencode-cli": {
+        "fetch-deny": ["WebFetch"],
+        "mcp-deny": ["mcp__fake__echo"],
+        "outside": ["write"],
+        "outside-deny": ["write"],
+        "read-deny": ["Read"],
+        "read-outside": ["read"],
+        "shell-deny": ["Bash"],
+        "write-ask": ["write"],
+        "write-deny": ["Write"],
+    },
+    "qwen-cli": {
+        "mcp-default": ["mcp__fake__echo"],
+        "policy": ["run_shell_command"],
+        "read-excl": ["Read"],
+        "write-allowed": ["Write"],
+        "write-default": ["Write"],
+    },
+    "pi-cli": {"refused": ["bash", "write", "read"]},
+}
+
+TAPES = {name: Tapes(name) for name in LEAST}
+EVERY = [(name, tape) for name, tapes in TAPES.items() for tape in tapes.names]
+
+
+@pytest.mark.parametrize("agent", LEAST)
+def test_there_are_recordings(agent: str) -> None:
+    assert len(TAPES[agent].names) >= LEAST[agent]
+    assert set(CODE[agent]) | set(DENIED[agent]) <= set(TAPES[agent].names)
+
+
+@pytest.mark.parametrize(("agent", "name"), EVERY)
+def test_a_recording_becomes_these_events(agent: str, name: str) -> None:
+    played = TAPES[agent]
+    check_golden(played.folder / f"{name}.events.ndjson", as_lines(played(name)))
+
+
+@pytest.mark.parametrize(("agent", "name"), EVERY)
+def test_how_it_ended_and_what_was_refused_is_told_rightly(agent: str, name: str) -> None:
+    ended = TAPES[agent].done(name)
+    assert (ended.error.code if ended.error else None) == CODE[agent].get(name)
+    assert [refusal.name for refusal in ended.denied] == DENIED[agent].get(name, [])
+
+
+@pytest.mark.parametrize(("agent", "name"), EVERY)
+def test_where_the_chunks_are_cut_changes_nothing(agent: str, name: str) -> None:
+    assert as_lines(TAPES[agent](name, 7)) == as_lines(TAPES[agent](name))
+
+
+@pytest.mark.parametrize(("agent", "name"), EVERY)
+def test_every_line_is_known(agent: str, name: str) -> None:
+    assert [event for event in TAPES[agent](name) if isinstance(event, Unknown)] == []
