@@ -7,6 +7,7 @@ the next event, so a slow reader slows the agent and memory stays flat.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import weakref
@@ -51,6 +52,8 @@ class Turn:
         self._check = check
         self._prepared = prepared
         self._kept = kept
+        self._earlier = kept.meta.session_id
+        """The session that was there before this turn."""
         self._prompt = prompt
         self._backend = backend
         self._eraser = eraser
@@ -172,6 +175,7 @@ class Turn:
             return await self._finish(guard, deadlines)
         deadlines.hear()
         batch = guard.take(items, time.time())
+        self._note(guard)
         if guard.finish is not None:
             deadlines.finish()
         return batch
@@ -229,6 +233,15 @@ class Turn:
         changed = workspace.compare(self._before, after, guard.written)
         return changed, self._before.complete and after.complete and not self._shared
 
+    def _note(self, guard: Guard) -> None:
+        """Of a turn that has begun to work, the session: we may be killed before its end."""
+        meta = self._kept.meta
+        begun = guard.session_id is not None and (guard.answered or guard.worked)
+        if begun and self._prepared.run.keep and meta.session_id != guard.session_id:
+            meta.session_id = guard.session_id
+            with contextlib.suppress(OSError):  # said at the turn's end
+                self._kept.save()
+
     def _remember(self, guard: Guard, error: CorralError | None, *, resumable: bool) -> bool:
         meta = self._kept.meta
         meta.turns += 1
@@ -237,8 +250,7 @@ class Turn:
         meta.model = (guard.finish.model if guard.finish else None) or meta.model
         head = " ".join(self._prompt[:200].split())[:80]
         meta.title = meta.title or self._eraser.clean_text(head)
-        if resumable:
-            meta.session_id = guard.session_id
+        meta.session_id = guard.session_id if resumable else self._earlier
         try:
             if self._prepared.run.keep:
                 self._kept.save()

@@ -134,6 +134,7 @@ def run(order: dict[str, Any]) -> None:
                 run_id=order["run"],
                 values={"log": order["log"]},
                 detached=order.get("detached"),
+                options=order.get("options"),
             )
         except ConfigError as error:
             if "already" not in str(error):
