@@ -117,11 +117,21 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     answered = corral(*words, "--text", "too early", cwd=workspace)
     assert answered.returncode == 0, answered.stderr
     assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
+    told = pipeline("show", name, "--db", "mine.db", cwd=workspace)
+    assert "answered, and not taken yet" in told.stdout
+    assert "corral pipeline answer" not in told.stdout
+    told = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
+    assert [each["answered"] for each in json.loads(told.stdout)["questions"]] == [True]
     done = pipeline("resume", name, "--db", "mine.db", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     result = lines_of(done)[-1]
     assert result["completed"] == ["start", "ask", "keep", "done"]
     assert result["context"]["human.gate.text"] == "too early"
+    folder = Path(result["folder"])
+    for node in result["completed"]:
+        assert json.loads((folder / node / "status.json").read_text())["outcome"] == "success", node
+    gate = json.loads((folder / "ask" / "status.json").read_text())
+    assert gate["context_updates"]["human.gate.selected"] == "N"
 
     late = pipeline("answer", name, "Y", "--db", "mine.db", cwd=workspace)
     assert late.returncode == 2
@@ -239,6 +249,9 @@ def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert lines_of(done)[-1]["run"] != name
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three", "two", "three"]
+    done = pipeline("fork", name, "--from", "start", "--json", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "done.txt").read_text().split()[5:] == ["one", "two", "three"]
     late = pipeline("cancel", name, cwd=workspace)
     assert late.returncode == 2
     assert "ended already: success" in late.stderr
@@ -266,6 +279,13 @@ def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> 
     assert newest(workspace) != name
     assert shown(name, workspace)["status"] == "cancelled"
     assert (workspace / "done.txt").read_text() == "first\n"
+
+    name = newest(workspace)
+    assert pipeline("answer", name, "Y", cwd=workspace).returncode == 0
+    put(workspace, text.replace("echo shipped", "echo shipped >> done.txt"))
+    done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "done.txt").read_text() == "first\nshipped\n"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from engine.engine_world import eventually
 from sqlalchemy.exc import OperationalError
 
 from corral.engine import adapter, database
@@ -101,6 +104,35 @@ def test_a_newer_protocol_and_an_older_one(tmp_path: Path) -> None:
     opened.close()
     with pytest.raises(ConfigError, match="older corral"):
         database.prepare(found)
+
+
+MAKES = """
+import sys, time
+from pathlib import Path
+import dbos
+from corral.engine import adapter, database
+
+here = database.find(sys.argv[1])
+Path(sys.argv[2]).touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+database.prepare(here)
+client = adapter.connect(here.url)
+adapter.listing(client)
+adapter.disconnect(client)
+"""
+
+
+def test_many_who_find_it_new_at_once_all_find_it_made(tmp_path: Path) -> None:
+    def one(number: int) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", MAKES, "new.db", f"ready{number}"]
+        return subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+    makers = [one(number) for number in range(6)]
+    eventually(lambda: len([*tmp_path.glob("ready*")]) == 6, "all to be ready")
+    (tmp_path / "go").touch()
+    said = [maker.communicate(timeout=60)[1] for maker in makers]
+    assert [maker.returncode for maker in makers] == [0] * 6, "".join(said)
 
 
 def test_a_server_that_is_away() -> None:

@@ -415,6 +415,16 @@ def test_the_folder_tells_the_run(stage: Stage, tmp_path: Path) -> None:
     assert names[-1] == "PipelineCompleted"
 
 
+def test_every_node_that_ended_has_its_status(stage: Stage, tmp_path: Path) -> None:
+    body = "p [type=parallel]; f [type=fan_in]; c [type=conditional]; s -> c -> p; f -> g; "
+    body += "g [type=wait.human]; g -> e [label=Go]; p -> a -> f; p -> b -> f"
+    result = run(body, folder=tmp_path / "run", people=AutoApprove())
+    assert sorted(result.completed) == sorted("scpabfge")
+    for node in result.completed:
+        status = json.loads((tmp_path / "run" / node / "status.json").read_text())
+        assert status["outcome"] == "success", node
+
+
 def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: Path) -> None:
     stage.acts["b"] = for_ever
     path = tmp_path / "run" / "checkpoint.json"

@@ -53,6 +53,15 @@ RED: list[tuple[str, str, str, object, str, str]] = [
         "tripleoctagon",
     ),
     (
+        "fan_out_has_fan_in",
+        "warning",
+        LINE + "a -> p p [shape=component] f [type=fan_in] g [type=fan_in] "
+        "p -> b -> f -> exit p -> c -> g -> exit",
+        "p",
+        "no fan-in in common: b comes to f; c comes to g",
+        "tripleoctagon",
+    ),
+    (
         "condition_syntax",
         "error",
         LINE + 'a -> exit [condition="outcome >"]',

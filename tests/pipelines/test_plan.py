@@ -245,6 +245,12 @@ def test_what_is_open_can_be_ordered_again() -> None:
         ("default_fidelity=truncate; b [fidelity=full];", "full", "a"),
         ("b [fidelity=full, thread_id=mine];", "full", "mine"),
         ("thread_id=ours; b [fidelity=full];", "full", "ours"),
+        ("b [fidelity=full, class=mine];", "full", "a"),
+        (
+            "subgraph { label=Outer; subgraph { label=Inner; b [fidelity=full, class=mine] } }",
+            "full",
+            "inner",
+        ),
     ],
 )
 def test_fidelity_and_thread_come_from_edge_node_or_graph(

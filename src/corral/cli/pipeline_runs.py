@@ -79,8 +79,12 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         if outcome is not None:
             said = outcome.failure_reason or outcome.notes
             click.echo(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
-    for question in (each.question for each in asked):
+    for each in asked:
+        question = each.question
         click.echo(f"? {question.node}: {question.text}")
+        if each.answered:
+            click.echo("    answered, and not taken yet")
+            continue
         for choice in question.choices:
             click.echo(f"    [{choice.key}] {choice.label}")
         click.echo(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
@@ -152,7 +156,9 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
         "completed": found.state.completed,
         "outcomes": outcomes(found.state.outcomes),
         "context": found.state.context,
-        "questions": [each.question for each in asked],
+        "questions": [
+            {**msgspec.to_builtins(each.question), "answered": each.answered} for each in asked
+        ],
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }

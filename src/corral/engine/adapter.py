@@ -15,6 +15,7 @@ Rules, each learnt from an experiment:
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -318,10 +319,16 @@ def submit(
 
 def tell(client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None) -> bool:
     """Whether it counts: of several with one key, only the first does."""
-    late = key is not None and connections.is_told(_clients[client], workflow_id, key)
+    late = key is not None and told(client, workflow_id, key) is not None
     if not late:
         client.send(workflow_id, message, INBOX, key)
     return not late
+
+
+def told(client: DBOSClient, workflow_id: str, key: str) -> Json:
+    """The message of that key, taken up or not; None: there is none."""
+    raw = connections.told(_clients[client], workflow_id, key)
+    return None if raw is None else json.loads(raw)
 
 
 def listing(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.engine import asking, doors, looking, workspaces
+from corral.engine import adapter, asking, doors, looking, workspaces
 from corral.engine.database import find
+from corral.engine.journal import unpack
 from corral.engine.replay import Replay
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph
@@ -26,8 +27,12 @@ def known_before(replay: Replay, node: str) -> dict[str, Message]:
     """What had come of everything but the last visit of this node and what follows from it.
     Raises ``ConfigError`` where the node was not visited."""
     visits = [key for key in replay.ordered if key.rpartition(".")[0] == node]
+    passed = [key for key in replay.passed if key.rpartition(".")[0] == node]
+    if passed and not visits:
+        before = set([*replay.ordered][: replay.passed[passed[-1]]])
+        return {message.id: message for message in answers(replay) if message.id in before}
     if not visits:
-        names = sorted({key.rpartition(".")[0] for key in replay.ordered})
+        names = sorted({key.rpartition(".")[0] for key in (*replay.ordered, *replay.passed)})
         raise ConfigError(f"{node!r} was not visited", hint=f"Visited: {', '.join(names)}.")
     chosen = max(visits, key=lambda key: replay.ordered[key])
     moment = replay.ordered[chosen]
@@ -82,6 +87,7 @@ async def go_on_changed(
         )
     await doors.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in answers(replay)}
+    known |= await _given(run, replay, db)
     return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool)
 
 
@@ -99,6 +105,20 @@ def same(one: Graph, other: Graph) -> bool:
 async def _replay(run: str, db: str | None) -> Replay:
     def look(client: DBOSClient) -> Replay:
         return looking.replayed(client, run)[1]
+
+    return await asking.ask(find(db), look)
+
+
+async def _given(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
+    """Answers that were given, and that nobody has taken yet."""
+
+    def look(client: DBOSClient) -> dict[str, Message]:
+        found: dict[str, Message] = {}
+        for question in replay.questions:
+            told = adapter.told(client, run, asking.answer_key(question.id))
+            if told is not None:
+                found[question.id] = unpack(told, Answered)
+        return found
 
     return await asking.ask(find(db), look)
 

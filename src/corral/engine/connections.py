@@ -96,11 +96,19 @@ def check(engine: Engine, workflow_id: str) -> None:
                 raise ConfigError(f"what is kept of {workflow_id!r} was not written by corral")
 
 
-def is_told(engine: Engine, workflow_id: str, key: str) -> bool:
-    """Whether a message with this key was sent to it, taken up or not."""
+def told(engine: Engine, workflow_id: str, key: str) -> str | None:
+    """The message with this key that was sent to it, taken up or not, as JSON; None: there is
+    none. Raises ``ConfigError`` where it is not ours."""
     import sqlalchemy as sa
 
     schema = "" if engine.dialect.name == "sqlite" else "dbos."
-    statement = sa.text(f"SELECT 1 FROM {schema}notifications WHERE message_uuid = :id")
+    statement = sa.text(
+        f"SELECT message, serialization FROM {schema}notifications WHERE message_uuid = :id"
+    )
     with engine.connect() as opened:
-        return opened.execute(statement, {"id": f"{key}::{workflow_id}"}).first() is not None
+        found = opened.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
+    if found is None:
+        return None
+    if found[1] != "portable_json":
+        raise ConfigError(f"what was told to {workflow_id!r} was not written by corral")
+    return str(found[0])

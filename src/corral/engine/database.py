@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from corral.engine import adapter
 from corral.engine.connections import CONNECT
 from corral.errors import ConfigError, StorageFailed
-from corral.io import folders
+from corral.io import detached, folders
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,12 @@ def _prepare_file(database: Database, path: Path) -> None:
             hint="Name another with --db or CORRAL_DB.",
             phase="config",
         ) from error
+    # Of several who find it new, one makes it, and the others wait.
+    with detached.alone(locks_of(path) / ".made"):
+        _look_into(database, path)
+
+
+def _look_into(database: Database, path: Path) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=30)) as opened:
             # A property of the file, so that one writer does not shut out the readers.

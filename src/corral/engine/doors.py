@@ -198,7 +198,7 @@ async def answer(
         raise NotAsked(f"which question of {run}? Open: {names}")
     words = said if isinstance(said, Answer) else Answer(value=said)
     message = pack(Answered(id=chosen[0].id, answer=words, by=by))
-    key = f"answered {chosen[0].id}"
+    key = asking.answer_key(chosen[0].id)
     if not await ask(database, lambda client: adapter.tell(client, run, message, key=key)):
         raise NotAsked(
             f"{chosen[0].node} of {run} has been answered already",

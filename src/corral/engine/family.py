@@ -22,6 +22,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     run: str
     question: Question
+    answered: bool = False
+    """It has its answer, which nobody has taken yet."""
 
     @property
     def id(self) -> str:
@@ -38,7 +40,9 @@ async def questions(run: str, *, db: str | None = None) -> list[Asked]:
         for name in [run, *sorted(row.workflow_id for row in found)]:
             raw = adapter.look_up(client, name, runs.QUESTIONS)
             if isinstance(raw, dict):
-                asked += [Asked(name, unpack(each, Question)) for each in raw.values()]
+                for question in (unpack(each, Question) for each in raw.values()):
+                    told = adapter.told(client, name, asking.answer_key(question.id))
+                    asked.append(Asked(name, question, told is not None))
         return asked
 
     return await asking.ask(find(db), look)
@@ -69,6 +73,8 @@ async def answer(
     meant = [
         each for each in asked if gate in (None, each.question.node, each.question.id, each.id)
     ]
+    if len(meant) > 1:
+        meant = [each for each in meant if not each.answered]
     if len(meant) != 1:
         names = ", ".join(each.id.removeprefix(f"{run}/") for each in asked)
         if not names:

@@ -105,7 +105,8 @@ class Following:
 
     async def _ask(self, people: Interviewer) -> None:
         """Ask what is open by now, and leave off what is not open any more."""
-        asked = {each.id: each for each in await family.questions(self.run, db=self.db)}
+        found = await family.questions(self.run, db=self.db)
+        asked = {each.id: each for each in found if not each.answered}
         known = {each.id for each in self._asking.values()} | self._said
         for task, each in self._asking.items():
             if each.id not in asked:

@@ -33,6 +33,7 @@ class Projection:
         if event is not None and self._stream.count > self._told:
             self._keeper.tell(event)
         if isinstance(order, Checkpoint):
+            self._keeper.ended(order)
             self._keeper.save(state)
         elif isinstance(order, Restart):
             self._keeper.restart(order.round)

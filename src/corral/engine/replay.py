@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 from corral.engine.journal import Begun, Retrying, unpack_message
 from corral.engine.stream import Stream
 from corral.events import Json
-from corral.pipelines.events import PipelineEvent
-from corral.pipelines.orders import Ask, Child, Ended, Message, Order, Question, Visit
+from corral.pipelines.events import PipelineEvent, StepStarted
+from corral.pipelines.handlers import OF_THE_PLAN
+from corral.pipelines.orders import Ask, Child, Ended, Message, Order, Question, Tell, Visit
 from corral.pipelines.outcome import failed
 from corral.pipelines.plan import Plan
 
@@ -36,6 +37,8 @@ class Replay:
         """Taken so far, in order."""
         self.ordered: dict[str, int] = {}
         """Visit, question or child → how many messages had been taken when it was ordered."""
+        self.passed: dict[str, int] = {}
+        """Visit of a node that the plan does itself → how much had been ordered by then."""
         self._questions: dict[str, Question] = {}
         self._at_hand: list[Message] = []
         self._obey(self.plan.begin(), begun.at)
@@ -80,6 +83,8 @@ class Replay:
                 case Child(id=known):
                     self.children[known] = order
                     self._ordered(known)
+                case Tell(event=StepStarted(visit=known, kind=kind)) if kind in OF_THE_PLAN:
+                    self.passed[known] = len(self.ordered)
                 case Ask(question=question):
                     self._questions[question.id] = question
                     self._ordered(question.id)

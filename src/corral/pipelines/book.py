@@ -114,6 +114,6 @@ class Book:
             node.text("thread_id")
             or lane.thread
             or str(self._graph.attrs.get("thread_id", ""))
-            or (node.classes[-1] if node.classes else "")
+            or node.within
             or lane.previous
         )

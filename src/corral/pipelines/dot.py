@@ -117,6 +117,7 @@ class _Parser(Reader):
         for node in self.nodes.values():
             if "class" in node.attrs or node.id in self.classes:
                 node.classes = self.classes_of(node)
+                node.within = next(iter(self.classes.get(node.id, ())), "")
         return Graph(name, root.attrs, self.nodes, self.edges)
 
     def classes_of(self, node: Node) -> tuple[str, ...]:

@@ -33,9 +33,10 @@ import msgspec
 from corral.errors import StorageFailed
 from corral.events import Json
 from corral.io import folders
-from corral.pipelines import events
+from corral.pipelines import events, stage
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
+from corral.pipelines.orders import Checkpoint
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.state import State
 
@@ -120,6 +121,16 @@ class RunFolder:
                 if error.errno not in _NO_LINKS:  # a file system that has no links
                     raise
             return place
+
+    def put_status(self, done: Checkpoint) -> None:
+        """``status.json`` of a node that the plan did itself. Of a round that is over it is there
+        already."""
+        if done.outcome is None or (self.path / ROUNDS / str(done.round)).exists():
+            return
+        place = self.stage(done.visit, done.node)
+        data = _pretty(msgspec.json.encode(stage.status_of(done.outcome)))
+        with self._storing():
+            stage.put(place / stage.STATUS, data)
 
     def save(self, state: State) -> None:
         """``checkpoint.json``, replaced as a whole."""

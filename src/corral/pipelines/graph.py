@@ -53,6 +53,8 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     """Of ``class`` and of the subgraphs around it."""
     line: int = 0
     column: int = 0
+    within: str = ""
+    """The class of the innermost subgraph around it that has a label."""
 
     @property
     def kind(self) -> str:

@@ -285,8 +285,10 @@ class Running:
             case Visit():
                 self._begin(order.id, self._hands.visit, order)
             case Checkpoint():
-                if self._keeper is not None and self._keeper.save(self.plan.state):
-                    self._tell(told.CheckpointSaved(node=order.node))
+                if self._keeper is not None:
+                    self._keeper.ended(order)
+                    if self._keeper.save(self.plan.state):
+                        self._tell(told.CheckpointSaved(node=order.node))
             case Ask(question=question):
                 self._begin(question.id, self._hands.ask, question)
             case Child():

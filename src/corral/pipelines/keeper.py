@@ -9,6 +9,7 @@ import msgspec
 from corral.errors import StorageFailed
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.folder import RunFolder
+from corral.pipelines.orders import Checkpoint
 from corral.pipelines.state import TRUNK, State
 
 SHARE = 10
@@ -28,6 +29,13 @@ class Keeper:
         self._round: State | None = None
         """Where the round stood when it was last looked at. A plan that restarts makes new lists
         and leaves these as they were, so that the old round's folder gets its last word."""
+
+    def ended(self, done: Checkpoint) -> None:
+        """A node has; what the plan did itself is written down."""
+        try:
+            self.folder.put_status(done)
+        except StorageFailed as error:
+            self.failed = error
 
     def save(self, state: State) -> bool:
         """A checkpoint, unless one was written a moment ago; whether it was written."""

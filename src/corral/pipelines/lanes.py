@@ -32,14 +32,14 @@ def join_of(graph: Graph, heads: list[str]) -> str:
     then by its id. A fan-in of a parallel node inside a branch is not theirs. Empty: none."""
     reached: dict[str, list[int]] = {}
     for head in dict.fromkeys(heads):
-        for fan_in, distance in _fan_ins(graph, head).items():
+        for fan_in, distance in fan_ins(graph, head).items():
             reached.setdefault(fan_in, []).append(distance)
     return min(
         reached, key=lambda name: (-len(reached[name]), sum(reached[name]), name), default=""
     )
 
 
-def _fan_ins(graph: Graph, head: str) -> dict[str, int]:
+def fan_ins(graph: Graph, head: str) -> dict[str, int]:
     """Those that end a branch which begins here, and how far they are."""
     found: dict[str, int] = {}
     seen = {(head, 0)}

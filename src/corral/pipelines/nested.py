@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from corral.errors import ConfigError
 from corral.pipelines import loading
 from corral.pipelines.graph import Graph, Node, Value
@@ -60,7 +62,7 @@ def _placed(node: Node, folder: Path) -> Node:
     attrs = {
         key: _whole(value, folder) if key in KEYS else value for key, value in node.attrs.items()
     }
-    return Node(node.id, attrs, node.classes, node.line, node.column)
+    return replace(node, attrs=attrs)
 
 
 def _whole(value: Value, folder: Path) -> Value:

@@ -126,6 +126,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """The state is worth showing to people: a node has ended."""
 
     node: str
+    visit: str = ""
+    round: int = 1
+    outcome: Outcome | None = None
+    """Of a node that the plan did itself: nobody else can write down what it came to."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):

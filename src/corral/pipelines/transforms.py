@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from corral.events import Json
 from corral.pipelines import stylesheet, templates
 from corral.pipelines.graph import Graph, Node, Value
@@ -124,9 +126,5 @@ def _remade(
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         new = changed(node)
-        nodes[name] = (
-            Node(node.id, {**node.attrs, **new}, node.classes, node.line, node.column)
-            if new
-            else node
-        )
+        nodes[name] = replace(node, attrs={**node.attrs, **new}) if new else node
     return Graph(graph.name, attrs, nodes, graph.edges)

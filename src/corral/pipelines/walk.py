@@ -136,6 +136,8 @@ class Walk:
         if outcome.status == "retry":  # whoever drives has applied the rule of attempts
             reason = outcome.failure_reason or "no attempt is left"
             outcome = msgspec.structs.replace(outcome, status="fail", failure_reason=reason)
+        opened = self.state.open.get(answered or "")
+        by_hand = opened is not None and opened.what == "visit" and kind != "stack.manager_loop"
         self.book.close(lane, answered)
         updates = copied(outcome.context_updates) if outcome.context_updates else {}
         if kind == "parallel.fan_in":
@@ -154,7 +156,7 @@ class Walk:
         if not carries:
             context["outcome"] = outcome.status
             context["preferred_label"] = outcome.preferred_label
-        self._record(lane, node, outcome)
+        self._record(lane, node, outcome, by_hand=by_hand)
         if self.spend(outcome):
             return
         if join:
@@ -169,7 +171,7 @@ class Walk:
             self.finish("fail", spent)
         return bool(spent)
 
-    def _record(self, lane: Lane, node: Node, outcome: Outcome) -> None:
+    def _record(self, lane: Lane, node: Node, outcome: Outcome, *, by_hand: bool = False) -> None:
         state = self.state
         lane.context["last_stage"] = node.id
         counter = f"internal.retry_count.{node.id}"
@@ -201,7 +203,11 @@ class Walk:
                 attempts=outcome.attempts,
             )
         self.book.tell(event)
-        self.book.add(Checkpoint(node=node.id))
+        if by_hand:  # whose hands have written it down
+            self.book.add(Checkpoint(node=node.id))
+        else:
+            done = Checkpoint(node=node.id, visit=lane.visit, round=state.round, outcome=outcome)
+            self.book.add(done)
 
     def _leave(self, lane: Lane, node: Node, outcome: Outcome, *, carries: bool) -> None:
         """``carries``: the outcome and the label of the node before are in force."""

@@ -97,7 +97,7 @@ def _part(work: Work, index: int, item: Json) -> Work:
     attrs.pop("timeout", None)
     if "item_timeout" in attrs:
         attrs["timeout"] = attrs["item_timeout"]
-    node = Node(work.node.id, attrs, work.node.classes, work.node.line, work.node.column)
+    node = msgspec.structs.replace(work.node, attrs=attrs)
     context: dict[str, Json] = {**work.context, "item": item, "index": index}
     return dataclasses.replace(
         work,

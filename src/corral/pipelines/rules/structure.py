@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from corral.pipelines.findings import Finding, error, warning
 from corral.pipelines.graph import Graph, Value
+from corral.pipelines.lanes import fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
 
@@ -140,22 +141,25 @@ def dead_end(graph: Graph) -> Iterator[Finding]:
 
 
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
-    forks = list(graph.of_kind("parallel"))
-    if not forks:
-        return
-    back = {name: [edge.source for edge in graph.edges_to(name)] for name in graph.nodes}
-    joined = _reached([node.id for node in graph.of_kind("parallel.fan_in")], back)
-    for node in forks:
-        edges = graph.edges_from(node.id)
-        loose = [edge.target for edge in edges if edge.target not in joined]
-        if loose or not edges:
-            branches = ", ".join(loose[:5]) if edges else "none at all"
-            yield warning(
-                "fan_out_has_fan_in",
-                f"branches of {node.id} that reach no fan-in: {branches}",
-                node=node,
-                fix="Lead every branch to one node of shape=tripleoctagon.",
-            )
+    """One that all its branches can come to: there control goes on."""
+    for node in graph.of_kind("parallel"):
+        heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
+        ends = {head: fan_ins(graph, head) for head in heads}
+        loose = [head for head, found in ends.items() if not found]
+        if loose or not heads:
+            branches = ", ".join(loose[:5]) if heads else "none at all"
+            said = f"branches of {node.id} that reach no fan-in: {branches}"
+        elif not any(all(end in found for found in ends.values()) for end in ends[[*heads][0]]):
+            ways = [f"{head} comes to {', '.join(found)}" for head, found in ends.items()]
+            said = f"branches of {node.id} that reach no fan-in in common: {'; '.join(ways[:5])}"
+        else:
+            continue
+        yield warning(
+            "fan_out_has_fan_in",
+            said,
+            node=node,
+            fix="Lead every branch to one node of shape=tripleoctagon.",
+        )
 
 
 def _ways(graph: Graph) -> dict[str, list[str]]:
