@@ -149,7 +149,7 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
         if loose or not heads:
             branches = ", ".join(loose[:5]) if heads else "none at all"
             said = f"branches of {node.id} that reach no fan-in: {branches}"
-        elif not any(all(end in found for found in ends.values()) for end in ends[[*heads][0]]):
+        elif not any(all(end in found for found in ends.values()) for end in graph.nodes):
             ways = [f"{head} comes to {', '.join(found)}" for head, found in ends.items()]
             said = f"branches of {node.id} that reach no fan-in in common: {'; '.join(ways[:5])}"
         else:
