@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias, Unpack
 
 import pytest
-from gemini_cli.hands import Bell, running
+from gemini_cli.hands import Bell, running, sent
 from laws import lawful
 
 import corral
 from corral import Session, agents
-from corral.events import Event
+from corral.events import Event, Text, Thinking
 from corral.keywords import Options
 from corral.result import Result, fold
 from corral.sessions.broker import Asker
@@ -110,3 +110,46 @@ async def cancelled_at_work(
     assert running(sign) == []
     assert result.status == "interrupted"
     return result
+
+
+async def three_questions(
+    real: RealAgent, agent: str, prompt: str, **options: Unpack[Options]
+) -> list[Result]:
+    """An answer with thoughts, one more in the session, and one that resumes it: told in pieces,
+    counted each for itself, with all that was said before, and nothing is left running."""
+    usage = {"input": 120, "cached": 20, "output": 7, "thoughts": 3}
+    script = [
+        Turn(thoughts="weighing", text=("Hel", "lo."), usage=usage),
+        Turn(text="again", usage=usage),
+        Turn(text="third", usage=usage),
+    ]
+    options["system_prompt"] = "Be KIND."
+    whole = real.options(script, **options)
+    async with corral.session(agent, **whole) as session:
+        events = lawful([event async for event in session.prompt(prompt)])
+        again = await session.run("second question")
+    first = fold(events)
+    assert "".join(e.delta for e in events if isinstance(e, Text)) == "Hello."
+    assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
+    assert again.session_id == first.session_id
+    assert real.requests[0].last_text.endswith(prompt)
+    assert "Be KIND." in sent(real.requests[:1])
+    whole["resume"] = again.resume_token
+    third = await corral.run(agent, "third question", **whole)
+    assert [first.final_text, again.text, third.text] == ["Hello.", "again", "third"]
+    for result in (first, again, third):
+        told = (result.usage.input, result.usage.output, result.usage.cache_read)
+        assert told == (120, 10, 20)
+    said = [text for m in real.requests[-1].history if m.role == "model" for text in m.texts]
+    assert said == ["Hello.", "again"]
+    assert running(str(real.workspace.parent)) == []
+    assert real.failures == []
+    return [first, again, third]
+
+
+@pytest.fixture(autouse=True)
+def seed(workspace: Path) -> Path:
+    """A file that is there before."""
+    file = workspace / "seed.txt"
+    file.write_text("seed words\n")
+    return file

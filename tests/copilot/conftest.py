@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import pytest
 from installed import managed
-from real_agents import KEY, RealAgent, forget_keys
+from real_agents import KEY, RealAgent, forget_keys, seed
 
 from corral.keywords import Options
 from corral.testing import ModelServer
+
+__all__ = ["seed"]
 
 
 class Copilot(RealAgent):

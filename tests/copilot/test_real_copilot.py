@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gemini_cli.hands import bell, git, names, notes_server, refused, returned, running, sent, steps
-from laws import lawful
-from real_agents import cancelled_at_work
+from real_agents import cancelled_at_work, three_questions
 
 import corral
-from corral import Policy, errors, fold
-from corral.events import Decision, Json, PermissionRequest, Text, Thinking
+from corral import Policy, errors
+from corral.events import Decision, Json, PermissionRequest
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
@@ -43,53 +42,21 @@ def shell(command: str) -> Call:
     return Call("bash", {"command": command, "description": "Run it"})
 
 
-@pytest.fixture(autouse=True)
-def seed(workspace: Path) -> Path:
-    file = workspace / "seed.txt"
-    file.write_text("seed words\n")
-    return file
-
-
 @pytest.mark.parametrize("agent", [ALONE, PEER])
 async def test_an_answer_is_told_with_its_tokens_and_what_was_said_before(
-    copilot: Copilot, workspace: Path, tmp_path: Path, agent: str
+    copilot: Copilot, workspace: Path, agent: str
 ) -> None:
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
     prompt = '/help --yolo "quoted" @seed.txt $HOME\nend'
-    usage = {"input": 120, "cached": 20, "output": 7, "thoughts": 3}
-    script = [
-        Turn(thoughts="weighing", text=("Hel", "lo."), usage=usage),
-        Turn(text="again", usage=usage),
-        Turn(text="third", usage=usage),
-    ]
-    options = copilot.options(script, system_prompt="Be KIND.")
-    async with corral.session(agent, **options) as session:
-        events = lawful([event async for event in session.prompt(prompt)])
-        again = await session.run("second question")
-    first = fold(events)
-    assert first.ok
-    assert "".join(e.delta for e in events if isinstance(e, Text)) == "Hello."
-    assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
+    results = await three_questions(copilot, agent, prompt)
     tokens = corral.Usage(
         input=120, output=10, reasoning=3, cache_read=20, cache_write=0, coverage="complete"
     )
-    assert [first.usage, again.usage] == [tokens, tokens]
-    assert again.text == "again"
-    assert again.session_id == first.session_id
-    assert copilot.requests[0].last_text.endswith(prompt)
-    assert "Be KIND." in sent(copilot.requests[:1])
+    assert [result.usage for result in results] == [tokens] * 3
     # As a peer it reads them whatever its switch says.
     assert ("WORDS" in sent(copilot.requests)) is (agent == PEER)
     assert "seed words" not in sent(copilot.requests)
-
-    options["resume"] = again.resume_token
-    third = await corral.run(agent, "third question", **options)
-    assert (third.text, third.usage) == ("third", tokens)
-    said = [text for m in copilot.requests[-1].history if m.role == "model" for text in m.texts]
-    assert said == ["Hello.", "again"]
     assert names(workspace) == ["AGENTS.md", "seed.txt"]
-    assert running(str(tmp_path)) == []
-    assert copilot.failures == []
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from gemini_cli.hands import (
     steps,
     write,
 )
-from laws import lawful
+from real_agents import three_questions
 
 import corral
-from corral import Policy, errors, fold
-from corral.events import Decision, Json, PermissionRequest, Text, Thinking
+from corral import Policy, errors
+from corral.events import Decision, Json, PermissionRequest
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
@@ -42,52 +42,17 @@ def edit(path: str | Path) -> Call:
     return Call("edit", {"file_path": str(path), "old_string": "words", "new_string": "deeds"})
 
 
-@pytest.fixture(autouse=True)
-def seed(workspace: Path) -> Path:
-    file = workspace / "seed.txt"
-    file.write_text("seed words\n")
-    return file
-
-
 @pytest.mark.parametrize("agent", [ALONE, PEER])
 async def test_an_answer_is_told_with_its_tokens_and_what_was_said_before(
-    qwen: Qwen, workspace: Path, tmp_path: Path, agent: str
+    qwen: Qwen, workspace: Path, agent: str
 ) -> None:
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
     (workspace / "QWEN.md").write_text("WORDS of the repository")
     prompt = '/help --yolo "quoted" me@seed.txt @seed.txt $HOME\nend'
-    usage = {"input": 120, "cached": 20, "output": 7, "thoughts": 3}
-    script = [
-        Turn(thoughts="weighing", text=("Hel", "lo."), usage=usage),
-        Turn(text="again", usage=usage),
-        Turn(text="third", usage=usage),
-    ]
-    options = qwen.options(script, system_prompt="Be KIND.", reasoning_effort="high")
-    async with corral.session(agent, **options) as session:
-        events = lawful([event async for event in session.prompt(prompt)])
-        again = await session.run("second question")
-    first = fold(events)
-    assert first.ok
-    assert "".join(e.delta for e in events if isinstance(e, Text)) == "Hello."
-    assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
-    for result in (first, again):
-        told = (result.usage.input, result.usage.output, result.usage.cache_read)
-        assert told == (120, 10, 20)
-    assert again.text == "again"
-    assert again.session_id == first.session_id
-    assert qwen.requests[0].last_text.endswith(prompt)
-    assert "Be KIND." in sent(qwen.requests[:1])
+    await three_questions(qwen, agent, prompt, reasoning_effort="high")
     assert qwen.requests[0].body["reasoning"] == {"effort": "high"}
     assert "WORDS" not in sent(qwen.requests)
     assert "seed words" not in sent(qwen.requests)
-
-    options["resume"] = again.resume_token
-    third = await corral.run(agent, "third question", **options)
-    assert (third.text, third.usage.input) == ("third", 120)
-    said = [text for m in qwen.requests[-1].history if m.role == "model" for text in m.texts]
-    assert said == ["Hello.", "again"]
-    assert running(str(tmp_path)) == []
-    assert qwen.failures == []
 
 
 @pytest.mark.parametrize(
