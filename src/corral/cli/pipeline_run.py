@@ -52,6 +52,12 @@ AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with
     help="What agents may do, where their node has no policy.",
 )
 @click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
+@click.option("--repository", metavar="REPO", help="Work in a git worktree of its own: of the"
+              " repository around this folder, or on each machine of a clone of this URL or bare"
+              " repository. The work becomes a branch there.")  # fmt: skip
+@click.option("--commit", metavar="REV", help="Of the repository, to begin with.  [default: HEAD]")
+@click.option("--artifacts", metavar="URL", help="Where the files of the run's artifacts/ are put:"
+              " any file system that fsspec knows.")  # fmt: skip
 @click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
 @click.option("--simulate", is_flag=True, help="Agents and models are answered for: nothing is"
               " spent. Commands run.")  # fmt: skip
@@ -83,12 +89,16 @@ def run(file: str, **given: Any) -> int:
         raise ConfigError("--json and --quiet both given")
     imported(given["modules"])
     from corral.cli.pipeline_shown import Shown
-    from corral.engine import front, readying
+    from corral.engine import front, readying, workspaces
 
     values = _values(given["given"])
-    place = Path(given["workspace"] or ".")
+    repository = given["repository"]
     graph = readying.prepare(
-        Path(file), values=values, goal=given["goal"], model=given["model"], workspace=place
+        Path(file),
+        values=values,
+        goal=given["goal"],
+        model=given["model"],
+        workspace=Path(given["workspace"] or ".") if repository is None else None,
     )
     if durable:
         _needs_engine()
@@ -102,6 +112,8 @@ def run(file: str, **given: Any) -> int:
         durable=durable,
     )
     source = str(Path(file).absolute())
+    if repository is not None and workspaces.uncommitted(repository):
+        show.progress.say("! what is not committed in the repository is not part of this run")
     options: Options = {"policy": given["approve"]} if given["approve"] else {}
 
     async def whole(people: Interviewer | None) -> PipelineResult:
@@ -111,7 +123,10 @@ def run(file: str, **given: Any) -> int:
             values=values,
             agent=given["agent"],
             model=given["model"],
-            workspace=place,
+            workspace=given["workspace"],
+            repository=repository,
+            commit=given["commit"],
+            artifacts=given["artifacts"] or "",
             run_dir=given["run_dir"],
             simulate=given["simulate"],
             people=people,

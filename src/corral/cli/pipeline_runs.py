@@ -19,6 +19,7 @@ from corral.errors import ConfigError
 
 if TYPE_CHECKING:
     from corral.engine.family import Asked
+    from corral.engine.journal import OwnTree
     from corral.engine.looking import Overview, Shown
 
 GOES_ON = "corral pipeline resume {run}{db}"
@@ -73,7 +74,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     if found.graph.goal:
         click.echo(f"goal       {found.graph.goal}")
     click.echo(f"folder     {found.folder}")
-    click.echo(f"workspace  {setting.workspace}")
+    click.echo(f"workspace  {found.workspace}")
+    if setting.tree is not None:
+        _show_work(found, setting.tree)
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:
@@ -137,7 +140,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
-    from corral.engine.results import outcomes
+    from corral.engine.results import kept, outcomes
 
     setting = found.begun.setting
     return {
@@ -147,8 +150,10 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
         "pipeline": found.graph.name,
         "goal": found.graph.goal,
         "source": setting.source,
-        "folder": setting.folder,
-        "workspace": setting.workspace,
+        "folder": found.folder,
+        "workspace": found.workspace,
+        "repository": setting.tree.repository if setting.tree else "",
+        **kept(found.closed.left if found.closed else {}),
         "forked_from": found.begun.forked_from,
         "created": found.created,
         "ended": found.ended,
@@ -162,6 +167,24 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }
+
+
+def _show_work(found: Shown, tree: OwnTree) -> None:
+    """Where it is, or is to be."""
+    from corral.cli.pipeline_shown import changed
+    from corral.engine.results import kept
+
+    click.echo(f"repository {tree.repository} at {tree.commit[:12]}")
+    left = found.closed.left if found.closed else {}
+    work = kept(left)
+    if work["branch"]:
+        click.echo(f"branch     {tree.branch} at {work['commit'][:12]} · {changed(work['files'])}")
+    elif "workspace" in left and not work["warnings"]:
+        click.echo("branch     none: nothing was changed")
+    else:
+        click.echo(f"branch     {tree.branch}")
+    for warning in work["warnings"]:
+        click.echo(f"!          {warning}")
 
 
 def _status(run: Overview) -> str:

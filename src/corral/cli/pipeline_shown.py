@@ -126,6 +126,10 @@ class Shown:
         if result.cost_usd:
             parts.append(f"${result.cost_usd:.4f}")
         self.progress.say(" · ".join([*parts, f"run {result.run}"]))
+        if result.branch:
+            self.progress.say(f"branch {result.branch} · {changed(result.files)}")
+        for warning in result.warnings:
+            click.echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:
             click.echo(f"corral: {result.reason or result.status}", err=True)
         return 0 if result.status == "success" else 1
@@ -162,3 +166,9 @@ class _Here:
         text = "".join(c for c in question.text if c in "\n\t" or c.isprintable())
         with self._progress.paused():
             return await self._console.ask(msgspec.structs.replace(question, text=text))
+
+
+def changed(files: list[str]) -> str:
+    """``3 files: a, b, c``"""
+    names = ", ".join(files[:5]) + (" …" if len(files) > 5 else "")
+    return f"{len(files)} file{'s' if len(files) != 1 else ''}: {names}"

@@ -6,6 +6,7 @@ orders what is known already, the known outcome is its answer, and nothing is do
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,8 @@ async def fork(
     run_id: str | None = None,
 ) -> str:
     """A new run that goes on from this node, as if all before it had just been done; with
-    another graph, where one is given. A worktree of its own begins with all that the old run
-    has kept. Returns its id."""
+    another graph, where one is given. A worktree of its own begins with what the old run had
+    kept by then. Returns its id."""
     replay = await _replay(run, db)
     known = known_before(replay, node)
     return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool, run_id=run_id)
@@ -134,25 +135,38 @@ async def _begin(
     run_id: str | None = None,
 ) -> str:
     begun, setting = replay.begun, replay.begun.setting
-    return await doors.start(
-        graph or begun.graph,
-        folder=folder,
-        workspace=Path(begun.setting.workspace),
-        db=db,
-        pool=pool,
-        run_id=run_id,
-        values=begun.values,
-        simulate=begun.setting.simulate,
-        agent=begun.setting.agent,
-        model=begun.setting.model,
-        options=begun.setting.options,
-        detached=begun.setting.detached,
-        imports=begun.setting.imports,
-        repository=Path(setting.repository) if setting.repository else None,
-        commit=workspaces.kept_at(setting, begun.run_id),
-        artefacts=setting.artefacts,
-        source=begun.setting.source,
-        goal=begun.setting.goal,
-        known=known,
-        forked_from=begun.run_id,
-    )
+    graph = graph or begun.graph
+    name = run_id or doors.new_id(graph.name)
+    tree = setting.tree
+    if tree is not None:
+        # As it was after the last of what is known: not with what is to be done again.
+        at = tree.commit
+        for message in answers(replay):
+            if message.id in known and isinstance(message, Ended):
+                at = str(message.outcome.context_updates.get(workspaces.COMMIT, at))
+        base, within = tree.commit, tree.within
+        choose = workspaces.choose
+        tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
+        tree = msgspec.structs.replace(tree, begins=at)
+    async with workspaces.reserved(tree, stays=pool is None):
+        return await doors.start(
+            graph,
+            folder=folder,
+            workspace=Path(setting.workspace),
+            db=db,
+            pool=pool,
+            run_id=name,
+            values=begun.values,
+            simulate=setting.simulate,
+            agent=setting.agent,
+            model=setting.model,
+            options=setting.options,
+            detached=setting.detached,
+            imports=setting.imports,
+            tree=tree,
+            artefacts=setting.artefacts,
+            source=setting.source,
+            goal=setting.goal,
+            known=known,
+            forked_from=begun.run_id,
+        )

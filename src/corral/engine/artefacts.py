@@ -12,16 +12,21 @@ from typing import Any
 
 from corral.engine.adapter import INSTALL
 from corral.errors import ConfigError, StorageFailed
+from corral.io import repositories
 from corral.pipelines.folder import file_name
 
 
-def put(folder: Path, url: str, run_id: str) -> list[str]:
-    """Copy all files of this folder to the run's place; returns their names. A file that is
-    there is replaced. Blocking. Raises ``StorageFailed``."""
+def put(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]:
+    """Copy the files of this folder to the run's place, those that were written since then;
+    returns their names. A file that is there is replaced. Blocking. Raises ``StorageFailed``."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = sorted(path for path in files if path.stat().st_mtime >= since)
+    if not files:
+        return []
     system, place = _open(url, run_id)
     names: list[str] = []
     try:
-        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for file in files:
             name = file.relative_to(folder).as_posix()
             target = f"{place}/{name}"
             system.makedirs(target.rpartition("/")[0], exist_ok=True)
@@ -56,7 +61,9 @@ def get(url: str, run_id: str, folder: Path) -> list[str]:
 
 
 def check(url: str) -> None:
-    """That there is such a file system here. Raises ``ConfigError``."""
+    """That there is such a file system here, and no password in its URL. Raises
+    ``ConfigError``."""
+    repositories.refuse_secrets(url, "It would be kept with the run: give it in fsspec's own ways.")
     _open(url, "check")
 
 
@@ -67,6 +74,8 @@ def _open(url: str, run_id: str) -> tuple[Any, str]:
         raise ConfigError("artefacts need fsspec, which is not installed", hint=INSTALL) from error
     try:
         system, place = library.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # whatever that file system raises
         raise ConfigError(f"no file system for {url!r}: {error}") from error
-    return system, f"{str(place).rstrip('/')}/{file_name(run_id)}"
+    # A pipeline within another has its folder in that one's.
+    names = "/".join(file_name(part) for part in run_id.split("/"))
+    return system, f"{str(place).rstrip('/')}/{names}"

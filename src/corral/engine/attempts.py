@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from functools import partial
 from pathlib import Path
 
-from corral.engine import crashes, host, workspaces
+from msgspec.structs import replace
+
+from corral.engine import artefacts, crashes, host, workspaces
 from corral.engine.executor import Executor
 from corral.engine.journal import Begun, Setting, Verdict
+from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import attempts, calling, handlers, work
 from corral.pipelines.desk import Desk
 from corral.pipelines.folder import RunFolder
@@ -39,8 +45,8 @@ async def make(begun: Begun, visit: Visit, attempt: int, here: Executor) -> Outc
 
 async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     """In this process, by its own loop."""
-    folder = RunFolder(begun.setting.folder)
-    await workspaces.ready(begun.setting, begun.run_id)
+    setting = workspaces.here(begun.setting)
+    folder = RunFolder(setting.folder)
     place = folder.stage(visit.id, visit.node)
     as_is = crashes.begin(place, begun.graph.nodes[visit.node], visit, attempt)
     if isinstance(as_is, Outcome):
@@ -54,12 +60,26 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
         attempt=attempt,
         folder=place,
         run_folder=folder.path,
-        workspace=Path(begun.setting.workspace),
+        workspace=Path(setting.workspace),
         desk=desk,
     )
-    outcome = await calling.bounded(work.attempt(attempt_at), node.id, begun.run_id)
-    if outcome.ok and begun.setting.repository:
-        await workspaces.keep(begun.setting, begun.run_id, f"corral: {begun.run_id} {visit.id}")
+    began = time.time()
+    async with workspaces.used(setting):
+        outcome = await calling.bounded(work.attempt(attempt_at), node.id, begun.run_id)
+        outcome = await workspaces.kept(setting, outcome, visit.id)
+    if setting.artefacts and setting.folder != begun.setting.folder:
+        # Others, who end the run, do not have this machine's folder.
+        outcome = await _left(setting, begun.run_id, outcome, began)
+    return outcome
+
+
+async def _left(setting: Setting, run_id: str, outcome: Outcome, since: float) -> Outcome:
+    put = partial(artefacts.put, RunFolder(setting.folder).artifacts, setting.artefacts, run_id)
+    try:
+        await asyncio.to_thread(put, since=since)
+    except (StorageFailed, ConfigError) as error:
+        notes = f"{outcome.notes}; {error.message}".removeprefix("; ")
+        return replace(outcome, notes=notes)
     return outcome
 
 

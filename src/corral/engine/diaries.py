@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from corral.engine import workspaces
 from corral.engine.replay import Replay
 from corral.pipelines import events
 from corral.pipelines.events import PipelineEvent, RunEvent, StepCompleted, StepFailed
@@ -19,7 +20,7 @@ class Diaries:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._folder = RunFolder(replay.begun.setting.folder)
+        self._folder = RunFolder(workspaces.folder_here(replay.begun.setting.folder))
         self._read: dict[str, int] = {}
         """Visit → bytes read of its diary; a visit that has ended is not in it any more."""
         self._over: set[str] = set()

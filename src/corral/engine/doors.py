@@ -20,7 +20,7 @@ from corral.engine import artefacts as leaving
 from corral.engine.asking import ask
 from corral.engine.database import Database, find, prepare, spoken_of
 from corral.engine.executor import Executor
-from corral.engine.journal import Begun, Closed, Setting, pack, unpack
+from corral.engine.journal import Begun, Closed, OwnTree, Setting, pack, unpack
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.io import folders
@@ -83,30 +83,24 @@ async def start(
     source: str = "",
     goal: str = "",
     limits: Sequence[queues.Limit] = (),
-    repository: Path | None = None,
-    commit: str | None = None,
+    tree: OwnTree | None = None,
     artefacts: str = "",
     known: Mapping[str, Message] | None = None,
     forked_from: str = "",
 ) -> str:
     """Begin a run; returns its id. ``detached``: whether agents outlive this process; by
     default on one machine (a file), not where others might take a run over (a server).
-    ``repository``: it works in a worktree of its own of it, at ``commit``, instead of in the
+    ``tree``: it works there (``workspaces.choose``, while it is ``reserved``), instead of in the
     ``workspace``; ``artefacts``: the URL that its artefacts are put to."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     name = run_id or new_id(graph.name)
-    root, at = "", ""
-    place = _whole(workspace)
-    if repository is not None:
-        place, root, at = await asyncio.to_thread(workspaces.at_commit, name, repository, commit)
     if artefacts:
         await asyncio.to_thread(leaving.check, artefacts)
     setting = Setting(
-        folder=_whole(folder),
-        workspace=place,
-        repository=root,
-        commit=at,
+        folder=_kept_folder(folder, tree),
+        workspace=_whole(workspace) if tree is None else tree.within,
+        tree=tree,
         artefacts=artefacts,
         simulate=simulate,
         agent=agent,
@@ -139,6 +133,14 @@ async def start(
 def _whole(path: Path) -> str:
     """Where we are is asked only where it matters: that folder may be gone."""
     return str(path.absolute())
+
+
+def _kept_folder(folder: Path, tree: OwnTree | None) -> str:
+    """Where machines share nothing but a repository, each has its own, unless one is named."""
+    runs_here = folders.home() / "runs"
+    if tree is not None and tree.is_elsewhere and folder.is_relative_to(runs_here):
+        return str(folder.relative_to(runs_here))
+    return _whole(folder)
 
 
 def _begin(client: DBOSClient, begun: Begun) -> bool:
@@ -211,23 +213,26 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
-    def end(client: DBOSClient) -> None:
+    def end(client: DBOSClient) -> Setting | None:
         found = adapter.listing(client, ids=[run])
         if not found:
             raise ConfigError(f"there is no run {run!r}")
         status = found[0]
         if status.status in adapter.ENDED:
-            return
+            return None
         with closing(asking.Lives(database, surely=True)) as lives:
             if status.status == "PENDING" and lives(status.executor_id):
                 adapter.tell(client, run, message)
-                return
+                return None
         client.update_workflow_attributes(run, {"reason": reason}, merge=True)
         client.cancel_workflow(run, cancel_children=True)
         host.close(run, cancel=True)
         Ledger(folders.ledger()).reap()  # what its engine left, when it was killed
+        return _setting(client, run)
 
-    await ask(database, end)
+    setting = await ask(database, end)
+    if setting is not None:
+        await workspaces.close(setting, run)
 
 
 async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Limit] = ()) -> str:
@@ -259,6 +264,13 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
 
     await ask(database, move)
     return run
+
+
+def _setting(client: DBOSClient, run: str) -> Setting | None:
+    row = adapter.whole(client, run)
+    if row is None or row.name != runs.NAME or row.input is None:
+        return None
+    return unpack(row.input["args"][0], Begun).setting
 
 
 follow = looking.follow

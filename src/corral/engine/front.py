@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from corral.agents import DEFAULT_AGENT
-from corral.engine import adapter, again, doors, family, following, looking
+from corral.engine import (
+    adapter,
+    again,
+    artefacts,
+    doors,
+    family,
+    following,
+    looking,
+    workspaces,
+)
 from corral.engine.readying import (
     Pipeline,
     as_json,
@@ -30,7 +39,7 @@ from corral.engine.results import PipelineResult, ended, waiting
 from corral.errors import ConfigError, ProcessFailed
 from corral.events import Json
 from corral.keywords import Options
-from corral.pipelines import inline, preflight
+from corral.pipelines import inline, nested, preflight
 from corral.pipelines.desk import Desk
 from corral.pipelines.events import RunEvent
 from corral.pipelines.findings import Rule
@@ -58,6 +67,9 @@ async def run(
     agent: str | None = None,
     model: str | None = None,
     workspace: str | os.PathLike[str] | None = None,
+    repository: str | os.PathLike[str] | None = None,
+    commit: str | None = None,
+    artifacts: str = "",
     run_dir: str | os.PathLike[str] | None = None,
     simulate: bool = False,
     people: Interviewer | None = None,
@@ -79,24 +91,28 @@ async def run(
     ``people`` answers the gates; without anybody a durable run that comes to one returns as
     ``waiting``. ``queue`` leaves the work to the workers of that queue. ``options`` are those
     of ``corral.run``, for every agent in it; ``ask`` answers their questions, in memory only.
+    ``repository`` (a folder, a bare repository or a URL): it works in a worktree of its own, at
+    ``commit``; its work becomes a branch there, the result's ``branch``. What its nodes leave
+    in the run's ``artifacts/`` is put to the URL ``artifacts``: any file system of fsspec's.
     ``on_start`` is told the run's id and folder. With ``check`` anything but a success is
     raised. What is wrong with the call or the pipeline is raised in any case, before anything
     is spent.
     """
+    _check_places(workspace, repository, commit, artifacts, durable=durable)
     place = place_of(workspace)
     graph = prepare(
         pipeline,
         values=values,
         goal=goal,
         model=model,
-        workspace=place,
+        workspace=place if repository is None else None,
         transforms=transforms,
         rules=rules,
     )
     desk = Desk(
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
-    if queue is None:
+    if queue is None and repository is None:
         preflight.check(graph, desk, place, values or {})
     name = new_id(graph.name)
     folder = folder_of(name, run_dir)
@@ -104,8 +120,16 @@ async def run(
         if ask is not None:
             raise ConfigError("ask= answers only where the run is in memory: durable=False")
         adapter.require()
+        tree = None
+        if repository is not None:
+            tree = await asyncio.to_thread(workspaces.choose, name, repository, commit)
         async with engine():
-            async with _turn():
+            async with _turn(), workspaces.reserved(tree, stays=queue is None):
+                if tree is not None:
+                    place = workspaces.place_of(tree)
+                    nested.check(graph, place)
+                    if queue is None:
+                        preflight.check(graph, desk, place, values or {})
                 await doors.start(
                     graph,
                     run_id=name,
@@ -121,6 +145,8 @@ async def run(
                     imports=imports,
                     source=source_of(pipeline, source),
                     goal=goal or "",
+                    tree=tree,
+                    artefacts=artifacts,
                 )
             watched = following.Following(name, db=db, people=people, on_event=on_event)
             result = await _seen_through(watched, folder, on_start)
@@ -142,6 +168,25 @@ async def run(
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
+
+
+def _check_places(
+    workspace: object, repository: object, commit: object, artifacts: str, *, durable: bool
+) -> None:
+    if commit is not None and repository is None:
+        raise ConfigError("a commit of which repository?", hint="Give --repository too.")
+    if repository is not None and workspace is not None:
+        raise ConfigError(
+            "a workspace and a repository both given",
+            hint="A run works in the workspace as it is, or in a worktree of the repository.",
+        )
+    if not durable and (repository is not None or artifacts):
+        raise ConfigError(
+            "a repository, or a place for artifacts, is for durable runs",
+            hint="Leave out --no-durable (durable=False).",
+        )
+    if artifacts:
+        artefacts.check(artifacts)
 
 
 def _in_a_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:

@@ -18,10 +18,28 @@ from corral.pipelines.outcome import Outcome
 T = TypeVar("T")
 
 
+class OwnTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worktree that a run has for itself, on each machine that works at it."""
+
+    repository: str
+    """A folder of this machine, or what git clones."""
+    commit: str
+    """That its work is told against."""
+    branch: str
+    """That its work is kept at."""
+    within: str = "."
+    """The folder in it that is the workspace."""
+    begins: str = ""
+    """What another run had kept, where it goes on from that."""
+    is_elsewhere: bool = False
+    """Each machine has a copy of the repository."""
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where and how the nodes of a run are worked at."""
 
     folder: str
+    """Of the run; below the runs of each machine's own home, where it is no whole path."""
     workspace: str
     simulate: bool = False
     agent: str = ""
@@ -30,9 +48,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``corral.run``, for the agents of all nodes."""
     detached: bool = False
     """Whether agents run in a host of their own, which outlives the worker."""
-    repository: str = ""
-    """Where the workspace is a worktree of it, made for this run at ``commit``."""
-    commit: str = ""
+    tree: OwnTree | None = None
+    """A worktree of the run's own: then the workspace is a folder in it."""
     artefacts: str = ""
     """A URL that the run's artefacts are put to at its end."""
     imports: tuple[str, ...] = ()
@@ -107,6 +124,8 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcomes: dict[str, Outcome] = {}
     cost_usd: float = 0.0
     tokens: int = 0
+    left: dict[str, Json] = {}
+    """``workspace``: the branch of its work. ``artefacts``: their names, or why there are none."""
 
 
 def pack(value: msgspec.Struct) -> dict[str, Json]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from corral.engine import adapter, asking, queues, runs
+from corral.engine import adapter, asking, queues, runs, workspaces
 from corral.engine.database import find, is_there
 from corral.engine.diaries import Diaries
 from corral.engine.journal import Begun, Closed, unpack
@@ -71,7 +71,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        return self.begun.setting.folder
+        """On this machine."""
+        return workspaces.here(self.begun.setting).folder
+
+    @property
+    def workspace(self) -> str:
+        """On this machine."""
+        return workspaces.here(self.begun.setting).workspace
 
 
 async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Overview]:
@@ -95,7 +101,7 @@ def _overview(row: WorkflowStatus, lives: asking.Lives) -> Overview:
         status=_status(row, lives),
         pipeline=str(labels.get("pipeline", "")),
         goal=str(labels.get("goal", "")),
-        folder=str(labels.get("folder", "")),
+        folder=workspaces.folder_here(str(labels.get("folder", ""))),
         asks=int(labels.get("asks", 0)) if row.status not in adapter.ENDED else 0,
         pool=row.queue_name or "",
         created=(row.created_at or 0) / 1000,

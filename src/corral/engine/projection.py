@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from pathlib import Path
 
 from corral.engine.journal import Begun, Retrying
 from corral.engine.stream import Stream
@@ -20,8 +21,8 @@ from corral.pipelines.state import State
 
 
 class Projection:
-    def __init__(self, begun: Begun) -> None:
-        folder = RunFolder(begun.setting.folder)
+    def __init__(self, begun: Begun, place: Path) -> None:
+        folder = RunFolder(place)
         self._keeper = Keeper(folder)
         self._stream = Stream(begun.run_id)
         with contextlib.suppress(StorageFailed):

@@ -41,12 +41,12 @@ def prepare(
     values: Mapping[str, Json] | None = None,
     goal: str | None = None,
     model: str | None = None,
-    workspace: Path,
+    workspace: Path | None,
     transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
 ) -> Graph:
-    """The graph that would run: read, transformed, linted, its children found and linted.
-    Raises ``ConfigError``."""
+    """The graph that would run: read, transformed, linted, its children found and linted; these
+    not where there is no workspace yet. Raises ``ConfigError``."""
     for key, value in {**(values or {}), "goal": goal}.items():
         if wrong := not_json(key) or not_json(value):
             raise ConfigError(f"the value {key!r} is no JSON: it {wrong}")
@@ -58,7 +58,8 @@ def prepare(
         )
         if not (isinstance(pipeline, str) and "{" in pipeline):
             graph = nested.beside(graph, Path(pipeline).parent)
-    nested.check(graph, workspace)
+    if workspace is not None:
+        nested.check(graph, workspace)
     return graph
 
 
@@ -72,7 +73,7 @@ def graph_now(shown: Shown) -> Graph | None:
         values=shown.begun.values,
         goal=setting.goal or None,
         model=setting.model or None,
-        workspace=Path(setting.workspace),
+        workspace=Path(setting.workspace) if setting.tree is None else None,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from corral.events import Json
 from corral.pipelines.folder import file_name
+from corral.pipelines.inline import RunResult
 from corral.pipelines.orders import Question
 from corral.pipelines.outcome import Outcome
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from corral.engine.family import Asked
     from corral.engine.journal import Closed
     from corral.engine.looking import Shown
-    from corral.pipelines.inline import RunResult
 
 
 class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,15 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
     tokens: int = 0
     folder: str = ""
+    branch: str = ""
+    """With ``repository``: where its work is, unless nothing was changed."""
+    commit: str = ""
+    files: list[str] = []
+    """That are changed there: the first 1,000."""
+    artifacts: list[str] = []
+    """With ``artifacts``: what was put there."""
+    warnings: list[str] = []
+    """What could not be kept at the end, and where it is."""
 
     @property
     def ok(self) -> bool:
@@ -53,6 +62,7 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended(name: str, came: Closed | RunResult, folder: Path) -> PipelineResult:
+    left = {} if isinstance(came, RunResult) else came.left
     return PipelineResult(
         run=name,
         status=cast("Any", came.status),
@@ -63,7 +73,25 @@ def ended(name: str, came: Closed | RunResult, folder: Path) -> PipelineResult:
         cost_usd=came.cost_usd or 0.0,
         tokens=came.tokens or 0,
         folder=str(folder),
+        **kept(left),
     )
+
+
+def kept(left: dict[str, Json]) -> dict[str, Any]:
+    """What a run has left, as fields of its result."""
+    work, put = cast("dict[str, Any]", left.get("workspace", {})), left.get("artefacts", [])
+    warnings: list[str] = []
+    if "error" in work:
+        warnings.append(f"its work could not be kept: {work['error']}; see {work['folder']}")
+    if isinstance(put, str):
+        warnings.append(put)
+    return {
+        "branch": work.get("branch", ""),
+        "commit": work.get("commit", ""),
+        "files": work.get("files", []),
+        "artifacts": put if isinstance(put, list) else [],
+        "warnings": warnings,
+    }
 
 
 def waiting(shown: Shown, asked: list[Asked]) -> PipelineResult:

@@ -17,7 +17,16 @@ from typing import cast
 import msgspec
 
 from corral.engine import adapter, artefacts, executor, host, queues, visits, workspaces
-from corral.engine.journal import Begun, Closed, Retrying, Task, pack, unpack, unpack_message
+from corral.engine.journal import (
+    Begun,
+    Closed,
+    Retrying,
+    Setting,
+    Task,
+    pack,
+    unpack,
+    unpack_message,
+)
 from corral.engine.projection import Projection
 from corral.events import Json
 from corral.pipelines.folder import RunFolder
@@ -68,7 +77,9 @@ class _Course:
     def __init__(self, begun: Begun) -> None:
         self.begun, self.id = begun, begun.run_id
         self.plan = Plan(begun.graph, run_id=begun.run_id, values=begun.values)
-        self.shown = Projection(begun)
+        self.setting = workspaces.here(begun.setting)
+        """With the folders of this machine: ``begun`` may be read on another."""
+        self.shown = Projection(begun, Path(self.setting.folder))
         self.pool = executor.current().own or begun.pool
         self.flying: dict[str, str] = {}
         """Visit, child or wait → its workflow."""
@@ -209,7 +220,8 @@ class _Course:
             await adapter.label(self.id, {"asks": len(self.questions)})
 
     async def _child(self, order: Child) -> None:
-        told = await adapter.step(f"load {order.id}", partial(_load, self.begun, order))
+        load = partial(_load, self.begun, self.setting, order)
+        told = await adapter.step(f"load {order.id}", load)
         if isinstance(told, str):
             self.at_hand.append(Ended(id=order.id, outcome=failed(told, retryable=False)))
             return
@@ -254,11 +266,12 @@ class _Course:
     async def _left(self) -> dict[str, Json]:
         """What the run leaves beside its outcome: a branch, artefacts."""
         left: dict[str, Json] = {}
-        setting = self.begun.setting
-        if setting.repository and not self.begun.reply_to:
-            left["workspace"] = await adapter.step("workspace", partial(_workspace, self.begun))
-        if setting.artefacts and not self.begun.reply_to:
-            left["artefacts"] = await adapter.step("artefacts", partial(_artefacts, self.begun))
+        if self.setting.tree is not None and not self.begun.reply_to:
+            close = partial(workspaces.close, self.setting, self.id)
+            left["workspace"] = await adapter.step("workspace", close)
+        if self.setting.artefacts:
+            put = partial(_artefacts, self.setting, self.id)
+            left["artefacts"] = await adapter.step("artefacts", put)
         return left
 
     async def _finish(self, order: Finish) -> Json:
@@ -269,7 +282,8 @@ class _Course:
         closed = Closed(
             status=order.status,
             reason=order.reason,
-            context={**state.context, **left},
+            context=state.context,
+            left=left,
             completed=state.completed,
             outcomes=state.outcomes,
             cost_usd=state.cost_usd,
@@ -304,34 +318,30 @@ async def _lost(flying: dict[str, str], waits: set[str]) -> Json:
     ]
 
 
-async def _load(begun: Begun, order: Child) -> Json:
+async def _load(begun: Begun, setting: Setting, order: Child) -> Json:
     """The child's graph, or in words why there is none."""
     from corral.errors import CorralError, StorageFailed
     from corral.pipelines import loading, nested
 
     if begun.depth >= nested.DEEPEST:
         return f"pipelines are nested more than {nested.DEEPEST} deep"
-    path = Path(begun.setting.workspace) / order.dotfile
+    path = Path(setting.workspace) / order.dotfile
     try:
-        graph = await asyncio.to_thread(loading.load, path, values=order.context)
+        async with workspaces.used(setting):
+            graph = await asyncio.to_thread(loading.load, path, values=order.context)
     except (CorralError, OSError) as error:
         return f"{order.dotfile}: {error}"
     with contextlib.suppress(StorageFailed):
-        RunFolder(begun.setting.folder).stage(order.id, order.node)
+        RunFolder(setting.folder).stage(order.id, order.node)
     return pack(nested.beside(graph, path.parent))
 
 
-async def _workspace(begun: Begun) -> Json:
-    return await workspaces.close(begun.setting, begun.run_id)
-
-
-async def _artefacts(begun: Begun) -> Json:
+async def _artefacts(setting: Setting, run_id: str) -> Json:
     """Their names, or in words why they are not there: it must not cost the run."""
     from corral.errors import CorralError
 
-    folder = RunFolder(begun.setting.folder).artifacts
-    url = begun.setting.artefacts
+    folder = RunFolder(setting.folder).artifacts
     try:
-        return [*await asyncio.to_thread(artefacts.put, folder, url, begun.run_id)]
+        return [*await asyncio.to_thread(artefacts.put, folder, setting.artefacts, run_id)]
     except CorralError as error:
         return str(error)

@@ -1,118 +1,147 @@
-"""Where a run works: a folder as it is, shared; or one of its own, at a commit of a repository.
+"""Where a run works: a folder as it is, shared; or a git worktree of its own, at a commit.
 
-Its own is a git worktree in corral's folder. What its nodes changed is kept as a branch of
-the repository (``corral/<run>``), anew after each node that did well: so a run that goes on
-on another machine that has the repository goes on from there, and nobody's own tree is
-touched. At the end the branch stays, a patch is among the artefacts, and the folder goes.
+The worktree is in corral's folder: one for each run on each machine that works at it. What is
+done there is kept as a branch of the repository (``corral/<run>``), anew after each node:
+whoever goes on, on whatever machine, goes on from there, and nobody's own tree is touched.
+The branch is there from the beginning: that it can be written is known before anything is
+spent. At the end it stays where something was changed, a patch is among the artefacts, and
+the folder goes.
+
+The nodes of a run that are at work at once share the tree. Those on other machines have
+another: what they keep is joined, and where that cannot be the later one fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from hashlib import blake2b
+import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 
-from corral.engine.journal import Setting
+from corral.engine import own_trees
+from corral.engine.journal import OwnTree, Setting
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
-from corral.io import folders, worktrees
-from corral.io.worktrees import Change, Tree
-from corral.pipelines.folder import RunFolder
+from corral.io import folders, git, repositories, snapshots, worktrees
+from corral.pipelines.outcome import Outcome
 
-PATCH = "changes.patch"
-
-
-def own_place(run_id: str) -> Path:
-    """Where this run's worktree is."""
-    digest = blake2b(run_id.encode(), digest_size=8).hexdigest()
-    return folders.home() / "workspaces" / digest
+COMMIT = "internal.commit"
+"""The key of an outcome's updates that holds the snapshot after it."""
 
 
-def at_commit(run_id: str, repository: Path, commit: str | None) -> tuple[str, str, str]:
-    """Workspace, repository and commit of a run that works in a worktree of its own; without a
-    commit, at the one that is checked out. Raises ``ConfigError``. Blocking."""
-    root, head = worktrees.root_of(repository)
-    if commit is not None:
+def choose(
+    run_id: str,
+    repository: str | os.PathLike[str],
+    commit: str | None = None,
+    within: str | None = None,
+) -> OwnTree:
+    """Without a commit, at the one that is checked out there. Raises ``ConfigError``. Blocking."""
+    name, branch = os.fspath(repository), worktrees.branch_of(run_id)
+    if repositories.is_elsewhere(name):
+        if os.path.isdir(name):
+            name = os.path.abspath(name)
         try:
-            head = worktrees.commit_of(root, commit)
+            found = repositories.copy_of(name, fresh=True)
         except StorageFailed as error:
-            raise ConfigError(f"{root} has no commit {commit!r}", hint=error.message) from error
-    return str(own_place(run_id) / "tree"), str(root), head
+            raise ConfigError(error.message, hint="git itself must be able to fetch it.") from error
+        at = repositories.find(found, commit)
+        return OwnTree(
+            repository=name, commit=at, branch=branch, within=within or ".", is_elsewhere=True
+        )
+    found = repositories.own(Path(name))
+    at = repositories.find(found, commit)
+    if within is None:
+        within = str(Path(name).resolve().relative_to(found.root.resolve()))
+        if within != "." and not git.is_so(found.root, "cat-file", "-e", f"{at}:{within}/"):
+            raise ConfigError(f"{within} is not there at {commit or 'HEAD'} of {found.root}")
+    return OwnTree(repository=str(found.root), commit=at, branch=branch, within=within)
 
 
-def kept_at(setting: Setting, run_id: str) -> str | None:
-    """The commit that a run's work is kept at by now. Blocking."""
-    if not setting.repository:
-        return None
-    with contextlib.suppress(StorageFailed):
-        return worktrees.commit_of(Path(setting.repository), f"refs/heads/{_branch(run_id)}")
-    return setting.commit
+def uncommitted(repository: str | os.PathLike[str]) -> bool:
+    """Whether a person's tree has changes that a run of it would not see. Blocking."""
+    name = os.fspath(repository)
+    return os.path.isdir(name) and bool(git.tell(Path(name), "status", "--porcelain")[1])
 
 
-async def ready(setting: Setting, run_id: str) -> None:
-    """See that the worktree is there; made where it is not, with what was kept of it. Raises
-    ``StorageFailed``."""
-    if not setting.repository or Path(setting.workspace).is_dir():  # noqa: ASYNC240
+@contextlib.asynccontextmanager
+async def reserved(own: OwnTree | None, *, stays: bool) -> AsyncGenerator[None]:
+    """While this lasts the branch and the tree are there, to be looked at; with ``stays`` the
+    tree stays. Where it ends badly, both go. Raises ``ConfigError``."""
+    if own is None:
+        yield
         return
-    root = Path(setting.repository)
-    commit = setting.commit
-    with contextlib.suppress(StorageFailed):
-        name = f"refs/heads/{_branch(run_id)}"
-        commit = await asyncio.to_thread(worktrees.commit_of, root, name)
-    own_place(run_id).mkdir(parents=True, exist_ok=True)
-    tree = await worktrees.make(root, commit, Path(setting.workspace))
-    folders.write_private(_notes(run_id), msgspec.json.encode(tree, enc_hook=str))
+    await asyncio.to_thread(own_trees.reserve, own)
+    try:
+        os.close(await asyncio.to_thread(own_trees.ready, own))
+        yield
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(own_trees.give_up, own))
+        raise
+    if not stays:
+        await asyncio.to_thread(own_trees.drop, own)
 
 
-async def keep(setting: Setting, run_id: str, message: str) -> Change | None:
-    """Put what is changed there on the run's branch; None where nothing is. Raises
-    ``StorageFailed``."""
-    tree = _tree(run_id)
-    if not setting.repository or tree is None:
-        return None
-    since = msgspec.structs.replace(tree, commit=setting.commit)
-    return await worktrees.keep(since, _branch(run_id), message)
+def place_of(own: OwnTree) -> Path:
+    """The folder that a run with this tree works in, on this machine."""
+    return own_trees.folder_of(own) / "tree" / own.within
+
+
+def here(setting: Setting) -> Setting:
+    """With the folders that this machine has for it. As good twice as once."""
+    workspace = setting.workspace
+    if setting.tree is not None:
+        workspace = str(own_trees.folder_of(setting.tree) / "tree" / workspace)
+    return msgspec.structs.replace(setting, folder=folder_here(setting.folder), workspace=workspace)
+
+
+def folder_here(folder: str) -> str:
+    """A run folder that each machine has for itself is below its own home."""
+    return str(folders.home() / "runs" / folder) if folder else ""
+
+
+@contextlib.asynccontextmanager
+async def used(setting: Setting) -> AsyncGenerator[None]:
+    """Somebody works in the tree meanwhile. It is made where it is not there, with all that was
+    kept so far, on this machine or another. Raises ``StorageFailed``."""
+    if setting.tree is None:
+        yield
+        return
+    fd = await asyncio.to_thread(own_trees.ready, setting.tree)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+async def kept(setting: Setting, outcome: Outcome, visit: str) -> Outcome:
+    """With what was done in the tree on the run's branch; a failure where that cannot be."""
+    own = setting.tree
+    if own is None:
+        return outcome
+    try:
+        tree = await asyncio.to_thread(own_trees.keep, own, f"corral: {visit}")
+    except snapshots.Conflict as error:
+        aside = await asyncio.to_thread(own_trees.put_aside, own, visit)
+        words = f"{error.message}; its work is at the branch {aside}"
+    except StorageFailed as error:
+        words = f"its work could not be kept: {error.message}"
+    else:
+        updates = {**outcome.context_updates, COMMIT: tree.at}
+        return msgspec.structs.replace(outcome, context_updates=updates)
+    if not outcome.ok:
+        words = f"{outcome.failure_reason}; {words}"
+    # Not to be tried again: that would do the work anew, not keep it.
+    return msgspec.structs.replace(outcome, status="fail", failure_reason=words, retryable=False)
 
 
 async def close(setting: Setting, run_id: str) -> dict[str, Json]:
     """The run is over: what came of its work. The folder goes, once its work is safe."""
-    tree = _tree(run_id)
-    if not setting.repository or tree is None:
+    if setting.tree is None:
         return {}
     try:
-        change = await keep(setting, run_id, f"corral: the work of {run_id}")
-        if change is not None and change.patch:
-            artefacts = RunFolder(setting.folder).artifacts
-            artefacts.mkdir(parents=True, exist_ok=True)
-            (artefacts / PATCH).write_text(change.patch, "utf-8")
+        return await asyncio.to_thread(own_trees.close, setting.tree, here(setting), run_id)
     except (StorageFailed, OSError) as error:
-        return {"error": str(error), "folder": setting.workspace}
-    await worktrees.remove(tree)
-    _notes(run_id).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        own_place(run_id).rmdir()
-    if change is None:
-        return {"files": []}
-    return {"branch": change.branch, "commit": change.commit, "files": [*change.files]}
-
-
-def _branch(run_id: str) -> str:
-    return worktrees.branch_of(run_id)
-
-
-def _notes(run_id: str) -> Path:
-    return own_place(run_id) / "tree.json"
-
-
-def _tree(run_id: str) -> Tree | None:
-    try:
-        return msgspec.json.decode(_notes(run_id).read_bytes(), type=Tree, dec_hook=_path)
-    except FileNotFoundError:
-        return None
-
-
-def _path(kind: type, value: object) -> Path:
-    return Path(str(value))
+        return {"error": str(error), "folder": str(own_trees.folder_of(setting.tree) / "tree")}

@@ -65,9 +65,10 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
 
 
 @contextmanager
-def alone(gate: Path) -> Generator[None]:
+def alone(gate: Path) -> Generator[int]:
     """One process at a time, and each sees what the one before it did. That may have removed
-    the folder: ``FileNotFoundError``. Blocking."""
+    the folder: ``FileNotFoundError``. Blocking. A process that gets the descriptor holds the
+    gate too."""
     while True:
         fd = os.open(gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -77,7 +78,7 @@ def alone(gate: Path) -> Generator[None]:
             except FileNotFoundError:
                 same = False
             if same:
-                yield
+                yield fd
                 return
         finally:
             os.close(fd)

@@ -9,24 +9,17 @@ is, and never looks.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
-import subprocess
-from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
+from corral.io import git
 
-_SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")
-_NOBODY = ("-c", "user.name=corral", "-c", "user.email=corral@localhost")
-"""Who commits where the person has told git no name."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+|\.{2,}|^[.-]+|\.lock$|\.$")
-TIMEOUT = 300.0
-"""Seconds for one call of git."""
 LARGEST_PATCH = 256 * 1024
 """Bytes."""
 
@@ -46,22 +39,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def root_of(folder: Path) -> tuple[Path, str]:
     """The repository around a folder, and the commit it is at. Raises ``ConfigError``. Blocking."""
-    if shutil.which("git") is None:
-        raise ConfigError("a worktree for each task needs git, which is not installed")
+    git.require("a worktree")
     try:
-        root = _git(folder, "rev-parse", "--show-toplevel")
-        return Path(root), _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
+        root = git.run(folder, "rev-parse", "--show-toplevel")
+        return Path(root), git.run(folder, "rev-parse", "--verify", "HEAD^{commit}")
     except StorageFailed as error:
         raise ConfigError(
-            f"a worktree for each task needs a git repository with a commit: {folder} is none",
+            f"a worktree needs a git repository with a commit: {folder} is none",
             hint=error.message,
         ) from error
-
-
-def commit_of(root: Path, name: str) -> str:
-    """The commit that a branch, a tag or part of an id stands for. Raises ``StorageFailed``.
-    Blocking."""
-    return _git(root, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
 
 
 def branch_of(*parts: str) -> str:
@@ -112,20 +98,19 @@ async def keep(made: Tree, branch: str, message: str) -> Change | None:
         return None
     head = await _call(made.place, *there, "rev-parse", "HEAD")
     if await _call(root, "rev-parse", f"{head}^{{tree}}") != tree:
-        named = await asyncio.to_thread(_has_a_name, root)
-        who = () if named else _NOBODY
-        head = await _call(root, *who, "commit-tree", tree, "-p", head, "-m", message)
+        head = await asyncio.to_thread(git.commit, root, tree, [head], message)
     await _call(root, "update-ref", f"refs/heads/{branch}", head)
-    between = (commit, head)
-    names = await _call(root, "diff", "--name-only", "-z", "--no-ext-diff", *between)
-    patch = await _call(
-        root, "diff", "--binary", "--no-ext-diff", "--no-textconv", *between, strip=False
+    patch = await asyncio.to_thread(
+        git.run,
+        root,
+        *("diff", "--binary", "--no-ext-diff", "--no-textconv", commit, head),
+        strip=False,
     )
     fits = len(patch.encode("utf-8", "replace")) <= LARGEST_PATCH
     return Change(
         branch=branch,
         commit=head,
-        files=tuple(name for name in names.split("\0") if name),
+        files=await asyncio.to_thread(git.changed_files, root, commit, head),
         patch=patch if fits else "",
     )
 
@@ -138,44 +123,8 @@ def _alone(root: Path) -> asyncio.Lock:
 def _remove(root: Path, place: Path) -> None:
     if place.exists():
         shutil.rmtree(place, ignore_errors=True)
-    _git(root, "worktree", "prune")
+    git.run(root, "worktree", "prune")
 
 
-def _has_a_name(root: Path) -> bool:
-    try:
-        return bool(_git(root, "config", "user.email"))
-    except StorageFailed:
-        return False
-
-
-async def _call(folder: Path, *words: str, strip: bool = True) -> str:
-    return await asyncio.to_thread(_git, folder, *words, strip=strip)
-
-
-def _git(folder: Path, *words: str, strip: bool = True) -> str:
-    command = ["git", *_SAFE, "-C", str(folder), *words]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT,
-            env=_environment(),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise StorageFailed(f"git {_shown(words)}: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise StorageFailed(f"git {_shown(words)}: {said[-1] if said else done.returncode}")
-    out = done.stdout.decode("utf-8", "replace")
-    return out.strip() if strip else out
-
-
-def _environment() -> dict[str, str]:
-    """Without what would lead git elsewhere, as inside a hook of its own."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-
-
-def _shown(words: Sequence[str]) -> str:
-    return " ".join(word for word in words if not word.startswith("-"))[:80]
+async def _call(folder: Path, *words: str) -> str:
+    return await asyncio.to_thread(git.run, folder, *words)

@@ -1,0 +1,94 @@
+"""``--repository`` and ``--artifacts``: a worktree for a run, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.pipeline_place import lines_of, pipeline, put
+from engine.repository_place import git, repository
+
+from corral.engine import front
+from corral.errors import ConfigError
+
+__all__ = ["repository"]
+
+PLAIN = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]
+    a [shape=parallelogram, tool_command="echo two >> file"]
+    b [shape=parallelogram, tool_command="test -e fine || { echo bad > left; exit 1; }
+        cp file copy; echo x > $ATTRACTOR_LOGS_ROOT/artifacts/note"]
+    start -> a -> b; b -> done [condition="outcome=success"] }"""
+
+
+def refused(tmp_path: Path, **given: Any) -> str:
+    path = tmp_path / put(tmp_path, PLAIN)
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(front.run(path, db=str(tmp_path / "x.db"), **given))
+    return f"{caught.value} {caught.value.hint}"
+
+
+def test_what_does_not_go_together_is_refused(repository: Path, tmp_path: Path) -> None:
+    said = refused(tmp_path, repository=repository, workspace=tmp_path)
+    assert "a workspace and a repository both given" in said
+    assert "of which repository" in refused(tmp_path, commit="main")
+    for given in ({"repository": repository}, {"artifacts": f"file://{tmp_path}/left"}):
+        assert "durable" in refused(tmp_path, durable=False, **given)
+    assert "no file system" in refused(tmp_path, artifacts="nothing-like-it://x")
+    said = refused(tmp_path, artifacts="ftp://me:very-secret@localhost/x")
+    assert "very-secret" not in said
+    assert "password" in said
+    assert "has no commit" in refused(tmp_path, repository=repository, commit="gone")
+    assert not (tmp_path / "x.db").exists()
+    assert git(repository, "branch", "--list", "corral/*") == ""
+
+
+def test_a_pipeline_that_cannot_run_leaves_no_branch(repository: Path, tmp_path: Path) -> None:
+    put(tmp_path, PLAIN.replace("shape=parallelogram, tool_command=\"echo two >> file\"",
+                                "type=include, dotfile=\"child.dot\""))  # fmt: skip
+    with pytest.raises(ConfigError, match=r"child\.dot"):
+        asyncio.run(front.run(tmp_path / "p.dot", repository=repository))
+    assert git(repository, "branch", "--list", "corral/*") == ""
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_failed_run_leaves_its_work_and_a_fork_goes_on_before_it(
+    repository: Path, tmp_path: Path
+) -> None:
+    put(tmp_path, PLAIN)
+    words = ("--repository", str(repository), "--artifacts", f"file://{tmp_path}/left", "--json")
+    done = pipeline("run", "p.dot", *words, cwd=tmp_path)
+    failed = lines_of(done)[-1]
+    assert (done.returncode, failed["status"]) == (1, "fail"), done.stderr
+    assert failed["files"] == ["file", "left"]
+    assert failed["artifacts"] == ["changes.patch"]
+    assert (tmp_path / "left" / failed["run"] / "changes.patch").exists()
+    put(tmp_path, PLAIN.replace("test -e fine ||", "test ! -e left ||"))
+    done = pipeline("fork", failed["run"], "--from", "b", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "· 2 files: copy, file" in done.stderr
+    branches = git(repository, "branch", "--list", "corral/*", "--format=%(refname:short)").split()
+    (fork,) = (name for name in branches if name != failed["branch"])
+    assert git(repository, "show", f"{fork}:copy") == "one\ntwo"
+    assert git(repository, "status", "--short") == ""
+
+
+def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path: Path) -> None:
+    gate = PLAIN.replace("test -e fine ||", "test -e file ||").replace(
+        "start -> a -> b;", "ask [shape=hexagon]; start -> a -> ask; ask -> b [label=yes];"
+    )
+    put(tmp_path, gate)
+    done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
+    assert done.returncode == 10, done.stderr
+    run = lines_of(done)[-1]["run"]
+    place = Path(asyncio.run(front.show(run)).workspace)
+    assert (place / "file").read_text() == "one\ntwo\n"
+    shutil.rmtree(place.parent)
+    asyncio.run(front.answer(run, "yes"))
+    done = pipeline("resume", run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"branch corral/{run}" in done.stderr
+    assert git(repository, "show", f"corral/{run}:copy") == "one\ntwo"
+    assert not place.exists()
