@@ -183,6 +183,17 @@ def test_a_lock_that_a_killed_git_left_is_no_obstacle(
     assert does(tree, tmp_path, "a.1", "touch new").ok
 
 
+def test_a_repository_that_an_agent_put_there_is_not_asked(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+    evil = f"rm .git; git init -q; git config filter.evil.clean 'touch {tmp_path}/ran; cat'"
+    assert does(tree, tmp_path, "a.1", f"{evil}; echo '* filter=evil' > .gitattributes").ok
+    assert close(tree, tmp_path)["files"] == [".gitattributes"]
+    assert not (tmp_path / "ran").exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
 def test_a_run_that_changes_nothing_leaves_no_branch(
     repository: Path, on: On, tmp_path: Path
 ) -> None:

@@ -132,9 +132,10 @@ def remove(tree: Tree) -> None:
 
 
 def _remove(root: Path, place: Path) -> None:
-    """Of this one alone: ``prune`` would take along those of other machines."""
-    git.tell(root, "worktree", "remove", "--force", "--force", str(place))
+    """Of this one alone: ``prune`` would take along those of other machines. The folder first:
+    git would not remove one that an agent has put another repository into."""
     shutil.rmtree(place, ignore_errors=True)
+    git.tell(root, "worktree", "remove", "--force", "--force", str(place))
 
 
 def _gate(root: Path) -> Path:
