@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from corral.pipelines.events import PipelineStarted, StepStarted
 from corral.pipelines.folder import LONGEST, RunFolder, file_name
 from corral.pipelines.keeper import Keeper
 from corral.pipelines.outcome import Outcome
+from corral.pipelines.plan import Plan
+from corral.pipelines.state import State
 
 NOBODY = 65534
 
@@ -185,6 +188,20 @@ for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_a_node_that_takes_as_long_as_a_checkpoint_has_one(tmp_path: Path) -> None:
+    class Slow(RunFolder):
+        def save(self, state: State) -> None:
+            time.sleep(0.05)
+            super().save(state)
+
+    keeper, state = Keeper(Slow(tmp_path)), Plan(graph_of("s [type=start]")).state
+    for _ in range(3):
+        begun = time.monotonic()
+        assert keeper.save(state)
+        time.sleep(time.monotonic() - begun)
+    keeper.close(state)
+
+
 def test_a_read_only_folder_is_told_as_such(tmp_path: Path) -> None:
     open_to_all = Path("/tmp") if os.access("/tmp", os.W_OK) else tmp_path
     place = open_to_all / f"corral-read-only-{os.getpid()}"

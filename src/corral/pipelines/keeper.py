@@ -12,9 +12,6 @@ from corral.pipelines.folder import RunFolder
 from corral.pipelines.orders import Checkpoint
 from corral.pipelines.state import TRUNK, State
 
-SHARE = 10
-"""A checkpoint may take a tenth of a run's time: with thousands of quick nodes not each has one."""
-
 
 class Keeper:
     """What is done is done, and paid for: a folder that takes no more does not end a run. What
@@ -38,7 +35,8 @@ class Keeper:
             self.failed = error
 
     def save(self, state: State) -> bool:
-        """A checkpoint, unless one was written a moment ago; whether it was written."""
+        """A checkpoint, unless the last one took longer to write than this node to run: with
+        thousands of nodes that do nothing not each has one. Whether it was written."""
         if self._round is not None and self._round.round != state.round:
             return False  # the folder of this round is not there yet
         self._round = msgspec.structs.replace(state, lanes={TRUNK: state.trunk})
@@ -57,7 +55,7 @@ class Keeper:
             return False
         finally:
             ended = time.monotonic()
-            self._next = ended + SHARE * (ended - begun)
+            self._next = ended + (ended - begun)  # at most half of a run's time
         self.failed = None
         self._is_behind = False
         return True
