@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import last_will
 import pytest
 from hypothesis import HealthCheck, settings
 from installed import ON_DEMAND, managed, mark_of
@@ -23,6 +24,10 @@ settings.load_profile("house")
 
 MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
 """Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
+
+
+def pytest_configure() -> None:
+    last_will.make()
 
 
 @pytest.fixture(autouse=True)
