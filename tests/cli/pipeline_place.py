@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from engine.engine_world import the_zygote
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,11 +39,37 @@ GATE = """digraph gate {
 def corral(
     *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """``corral`` with these words; without a terminal."""
+    """``corral`` with these words; without a terminal. A process of its own, but one that has
+    not to load the engine: that takes longer than most commands."""
+    zygote = the_zygote()
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("in", "out", "err")]
+        for path in streams:
+            path.write_text(stdin if path.name == "in" else "", encoding="utf-8")
+        pid = zygote.ask(
+            do="cli",
+            words=words,
+            cwd=str(cwd),
+            env={**os.environ, **(env or {})},
+            streams=[str(path) for path in streams],
+        )
+        code = zygote.ended(pid, timeout)
+        said, told = (path.read_text("utf-8") for path in streams[1:])
+        if code is None:
+            os.kill(pid, signal.SIGKILL)
+            zygote.ended(pid, timeout)
+            raise subprocess.TimeoutExpired(words, timeout, said, told)
+    return subprocess.CompletedProcess([CORRAL, *words], code, said, told)
+
+
+def fresh_corral(
+    *words: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """The same, as it is installed."""
     return subprocess.run(
         [CORRAL, *words],
         cwd=cwd,
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,

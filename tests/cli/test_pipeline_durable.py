@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.pipeline_place import CORRAL, GATE, TINY, corral, lines_of, pipeline, put
+from cli.pipeline_place import CORRAL, GATE, TINY, corral, fresh_corral, lines_of, pipeline, put
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]
@@ -307,12 +307,12 @@ def test_without_the_engine_the_way_to_it_is_told(
     (tmp_path / "hidden").mkdir()
     put(tmp_path / "hidden", "import sys\nsys.modules['dbos'] = None\n", "sitecustomize.py")
     env = {"PYTHONPATH": str(tmp_path / "hidden")}
-    done = pipeline(*words, cwd=workspace, env=env)
+    done = fresh_corral("pipeline", *words, cwd=workspace, env=env)
     assert done.returncode == 2
     assert "corral[engine]" in done.stderr
     assert "--no-durable" in done.stderr
     simulated = ("run", "p.dot", "--simulate", "--no-durable")
-    assert pipeline(*simulated, cwd=workspace, env=env).returncode == 0
+    assert fresh_corral("pipeline", *simulated, cwd=workspace, env=env).returncode == 0
 
 
 def test_workers_take_a_run_up_and_end_in_order(

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.engine_world import World, Zygote
+from engine.engine_world import World, Zygote, the_zygote
 
 from corral.engine import adapter
 
 
-@pytest.fixture(scope="module")  # not longer: other tests count this process's children
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
+@pytest.fixture(scope="session")
+def zygote() -> Zygote:
+    return the_zygote()
 
 
 @pytest.fixture(scope="session")

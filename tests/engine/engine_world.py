@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,33 +27,44 @@ PATIENCE = 60.0
 
 
 class Zygote:
-    """See ``programs/zygote.py``."""
+    """See ``programs/zygote.py``. It ends with this process."""
 
     def __init__(self) -> None:
         program = Path(__file__).parent / "programs" / "zygote.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        subprocess.run([sys.executable, program], stdin=orders, stdout=answers, check=True)
+        os.close(orders)
+        os.close(answers)
+        self._one_at_a_time = threading.Lock()
 
-    def ask(self, **order: Any) -> Any:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the zygote died"
-        return json.loads(line)
+    def ask(self, **order: Any) -> int:
+        with self._one_at_a_time:
+            os.write(self._orders, (json.dumps(order) + "\n").encode())
+            said = b""
+            while not said.endswith(b"\n"):
+                read = os.read(self._answers, 4096)
+                assert read, "the zygote died"
+                said += read
+        answer = json.loads(said)
+        assert isinstance(answer, int)
+        return answer
 
-    def close(self) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
+    def ended(self, pid: int, timeout: float) -> int | None:
+        """Its exit code; None: it has not ended in time."""
+        watched = os.pidfd_open(pid)
+        try:
+            if not select.select([watched], [], [], timeout)[0]:
+                return None
+        finally:
+            os.close(watched)
+        return self.ask(do="reap", pid=pid)
+
+
+@functools.cache
+def the_zygote() -> Zygote:
+    """The one of this process."""
+    return Zygote()
 
 
 class World:
@@ -78,7 +92,6 @@ class World:
             **order,
         }
         pid = self.zygote.ask(do=do, **order)
-        assert isinstance(pid, int)
         self._pids.append(pid)
         return pid
 
@@ -95,10 +108,9 @@ class World:
         return pid
 
     def ended(self, pid: int, timeout: float = PATIENCE) -> int:
-        code = self.zygote.ask(do="wait", pid=pid, timeout=timeout)
+        code = self.zygote.ended(pid, timeout)
         assert code is not None, f"{pid} did not end: {self.said()}"
         self._pids.remove(pid)
-        assert isinstance(code, int)
         return code
 
     def kill(self, pid: int) -> None:

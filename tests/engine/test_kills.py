@@ -6,25 +6,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
 from collections import Counter
 
 import pytest
-from engine.engine_world import PATIENCE, World, eventually, is_alive, submit, wide
+from engine.engine_world import PATIENCE, World, Zygote, eventually, is_alive, submit, wide
 
-ALL_MOMENTS = 66
-"""More than the run has; those beyond its end are skipped."""
-EVERY = 11
+SHARES = 72
+"""More than the run has moments, so each of them is one's."""
+SAMPLE = {4: True, 19: False, 33: True, 50: False, 71: True}
+"""Not slow: share → whether it is of a run whose commands are in a host."""
 
 
-def moments(first: int) -> list[object]:
-    """All of them; one of eleven is not slow."""
+def kills() -> list[object]:
+    """Share and way, all of them."""
     return [
-        pytest.param(n, marks=[] if n % EVERY == first else pytest.mark.slow)
-        for n in range(1, ALL_MOMENTS)
+        pytest.param(
+            share,
+            detached,
+            id=f"{share}-{'detached' if detached else 'tied'}",
+            marks=[] if SAMPLE.get(share) is detached else pytest.mark.slow,
+        )
+        for share in range(SHARES)
+        for detached in (True, False)
     ]
+
+
+@pytest.fixture(scope="module")
+def moments(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many a run has that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "CORRAL_HOME"):
+            patch.setenv(name, str(folder / name))
+        world = World(zygote, str(folder / "engine.db"), folder)
+        with contextlib.closing(world):
+            assert world.ended(world.run(pipeline(world), kill_at=0, detached=False)) == 0
+        found = int(world.moments.read_text())
+    assert found <= SHARES, "some would be left out"
+    return found
+
+
+def at(share: int, moments: int) -> int:
+    return 1 + share * (moments - 1) // (SHARES - 1)
 
 
 def pipeline(world: World) -> str:
@@ -65,35 +92,29 @@ def check(world: World, detached: bool) -> None:
         assert not again, moment
 
 
-@pytest.mark.parametrize("detached", [True, False], ids=["detached", "tied"])
-@pytest.mark.parametrize("number", moments(3))
-def test_a_run_of_one_process_goes_on(file_world: World, number: int, detached: bool) -> None:
+@pytest.mark.parametrize(("share", "detached"), kills())
+def test_a_run_of_one_process_goes_on(
+    file_world: World, moments: int, share: int, detached: bool
+) -> None:
     world = file_world
     graph = pipeline(world)
-    code = world.ended(world.run(graph, kill_at=number, detached=detached))
-    if code == 0:
-        pytest.skip(f"the run has fewer than {number} moments")
+    code = world.ended(world.run(graph, kill_at=at(share, moments), detached=detached))
     assert code == -signal.SIGKILL, world.said()
     assert world.ended(world.run(graph)) == 0, world.said()
     check(world, detached)
 
 
-@pytest.mark.parametrize("detached", [True, False], ids=["detached", "tied"])
-@pytest.mark.parametrize("number", moments(8))
+@pytest.mark.parametrize(("share", "detached"), kills())
 def test_a_run_of_two_workers_goes_on(
-    zygote: object, new_postgres: str, file_world: World, number: int, detached: bool
+    file_world: World, new_postgres: str, moments: int, share: int, detached: bool
 ) -> None:
+    """The second comes when the first is dead: else nobody knew who comes to which moment."""
     world = file_world
     world.db = new_postgres
-    first = world.worker(kill_at=number)
+    first = world.worker(kill_at=at(share, moments))
     submit(world, pipeline(world), detached=detached)
+    assert world.ended(first) == -signal.SIGKILL, world.said()
     world.worker()
-    closed = world.closed()
-    assert closed.completed == COMPLETED, world.said()
-    if not world.moments.exists():
-        world.kill(first)
-        pytest.skip(f"the first worker came to fewer than {number} moments")
-    assert world.ended(first) == -signal.SIGKILL
     check(world, detached)
 
 

@@ -1,7 +1,8 @@
-"""A batch that dies at the n-th moment of its life: ``killed_batch.py FOLDER COUNT MOMENT``.
+"""A batch that dies at the n-th moment of its life, forked by the zygote.
 
 Moments are the writes to a journal, the giving of tasks to the queue, and the writes of
-results: before, in the middle of the line, and after. Without one it is seen through.
+results: before, in the middle of the line, and after. Without one it is seen through, and
+they are counted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from corral.pipelines.handlers import Work
 from corral.pipelines.nodes import item
 from corral.pipelines.outcome import Outcome
 
-folder, count, moment = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, moment, poison = Path(), 0, ""
 seen = 0
 
 
@@ -68,13 +68,20 @@ async def work(work: Work) -> Outcome:
     die("before the task")
     with (folder / "log").open("a") as file:
         file.write(f"{work.visit.id}\n")
-    if work.visit.id in os.environ.get("POISON", "").split():
+    if work.visit.id == poison:
         os.kill(os.getpid(), signal.SIGKILL)
     die("after the task")
     return await item.item(work)
 
 
-async def main() -> None:
+def run(place: str, count: int, at: int, in_order: bool, poisoned: str) -> None:
+    global folder, moment, poison
+    folder, moment, poison = Path(place), at, poisoned
+    os.chdir(folder)
+    asyncio.run(whole(count, in_order))
+
+
+async def whole(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
     setattr(batches, "Output", Output)  # noqa: B010
@@ -85,11 +92,9 @@ async def main() -> None:
         simulate=True,
         results=folder / "r.jsonl",
         concurrency=3,
-        in_order="IN_ORDER" in os.environ,
+        in_order=in_order,
     )
     (folder / "moments").write_text(str(seen))
-    print(report.succeeded, report.failed, [each.code for each in report.failures])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+    (folder / "report").write_text(
+        f"{report.succeeded} {report.failed} {[each.code for each in report.failures]}"
+    )

@@ -7,11 +7,11 @@ to import, and a kill at every point of a run takes hundreds of processes.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImport]
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
+import corral.cli.batch  # pyright: ignore[reportUnusedImport]
+import corral.cli.pipeline  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from corral.cli.main import main as corral_main
 from corral.engine import adapter, attempts, doors, executor, queues, runs, visits, worker
 from corral.errors import ConfigError
 from corral.pipelines import handlers, loading
@@ -62,26 +65,34 @@ async def wait_for_file(work: Work) -> Outcome:
 
 
 def main() -> None:
+    if os.fork():
+        os._exit(0)  # it is nobody's child: some tests count theirs
     for line in sys.stdin:
         order = json.loads(line)
-        if order["do"] == "wait":
-            answer: Any = wait(order["pid"], order["timeout"])
+        if order["do"] == "reap":
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["pid"], 0)[1])
         else:
-            pid = os.fork()
-            if pid == 0:
+            answer = os.fork()
+            if not answer:
+                if order["do"] == "cli":
+                    command(order)
                 child(order)
-            answer = pid
         print(json.dumps(answer), flush=True)
 
 
-def wait(pid: int, timeout: float) -> int | None:
-    until = time.monotonic() + timeout
-    while time.monotonic() < until:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return None
+def command(order: dict[str, Any]) -> None:
+    """``corral`` with these words, from its entry point to the end of the process."""
+    os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    for fd, (path, flags) in enumerate(
+        zip(order["streams"], (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)
+    ):
+        os.dup2(os.open(path, flags), fd)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    sys.argv = ["corral", *order["words"]]
+    corral_main()
 
 
 def child(order: dict[str, Any]) -> None:
@@ -93,12 +104,12 @@ def child(order: dict[str, Any]) -> None:
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.environ.update(order["env"])
-        if order.get("kill_at"):
+        if "kill_at" in order:
             kill_at(order["kill_at"], Path(order["moments"]))
         for name, value in order.get("constants", {}).items():
             module, _, constant = name.partition(".")
             setattr({"runs": runs, "executor": executor, "visits": visits}[module], constant, value)
-        {"run": run, "work": work}[order["do"]](order)
+        {"run": run, "work": work, "batch": batch}[order["do"]](order)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -108,13 +119,15 @@ def child(order: dict[str, Any]) -> None:
 
 
 def kill_at(number: int, moments: Path) -> None:
-    """This process dies at the n-th write to a journal."""
+    """This process dies at the n-th write to a journal; 0: it counts them."""
     seen = 0
 
     def watch(moment: str) -> None:
         nonlocal seen
         seen += 1
-        if seen == number:
+        if not number:
+            moments.write_text(str(seen))
+        elif seen == number:
             moments.write_text(moment)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -144,6 +157,10 @@ def run(order: dict[str, Any]) -> None:
 
     asyncio.run(whole())
     doors.close()
+
+
+def batch(order: dict[str, Any]) -> None:
+    importlib.import_module("killed_batch").run(**order["batch"])
 
 
 def work(order: dict[str, Any]) -> None:
