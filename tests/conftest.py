@@ -26,10 +26,6 @@ MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".ca
 """Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
 
 
-def pytest_configure() -> None:
-    last_will.make()
-
-
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key, no settings, no home of the person who runs the tests."""
@@ -102,6 +98,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A mark for the tests of each agent's real program: a new agent brings its own."""
+    last_will.make()
     for agent in agents.every():
         if agent.programs:
             marked = f"{mark_of(agent.name)}: drives the real {agent.title}"
