@@ -38,6 +38,14 @@ _current: Executor | None = None
 _starting = threading.Lock()
 
 
+_workflows: dict[str, tuple[adapter.Workflow, int]] = {}
+
+
+def register(name: str, workflow: adapter.Workflow, recoveries: int) -> None:
+    """What an executor of this process runs, and how often it is taken up again after a crash."""
+    _workflows[name] = workflow, recoveries
+
+
 def current() -> Executor:
     if _current is None:
         raise RuntimeError("no executor runs in this process")
@@ -181,8 +189,6 @@ class Executor:
                 _current = None
 
     async def _main(self) -> None:
-        from corral.engine import runs, visits
-
         self._loop = asyncio.get_running_loop()
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
@@ -190,15 +196,10 @@ class Executor:
             self.queues = await asyncio.to_thread(
                 queues.register, self.database, self.pools, self.limits, self.poll
             )
-            workflows: dict[str, tuple[adapter.Workflow, int]] = {
-                runs.NAME: (runs.run, runs.RECOVERIES)
-            }
-            workflows[visits.NAME] = (visits.visit, visits.RECOVERIES)
-            workflows[visits.BATCH] = (visits.batch, visits.RECOVERIES)
             adapter.launch(
                 self.database.url,
                 executor=self.id,
-                workflows=workflows,
+                workflows=_workflows,
                 queues=self.queues,
                 poll=min(self.poll, 1.0),
             )

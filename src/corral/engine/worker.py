@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from corral.engine import database, executor, queues
+from corral.engine import database, executor, queues, runs, visits
 from corral.engine.executor import GRACE, Executor
 
+WORKFLOWS = (runs.NAME, visits.NAME)
+"""What a worker takes up: registered where they are imported."""
 AT_ONCE = 16
 """Nodes at once in one worker; the others are for other workers, or for later."""
 DRAIN = 60.0
