@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from cli.pipeline_place import CORRAL, GATE, TINY, corral, fresh_corral, lines_of, pipeline, put
 
+from corral.cli import worker as worker_command
+from corral.engine.queues import Limit
+
 STEPS = """digraph steps {
     start [shape=Mdiamond]
     one [shape=parallelogram, tool_command="echo one >> done.txt"]
@@ -320,7 +323,7 @@ def test_workers_take_a_run_up_and_end_in_order(
 ) -> None:
     worker = start(
         started, "worker", "--db", "shared.db", "--queue", "far", "--concurrency", "2",
-        "--limit", "codex-cli=1", cwd=workspace,
+        "--limit", "codex-cli=1,each:1,9/1m", cwd=workspace,
     )  # fmt: skip
     assert worker.stderr
     assert "at work on far" in worker.stderr.readline()
@@ -337,12 +340,22 @@ def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
     for words in (
         ("--queue", ""),
         ("--limit", "codex"),
+        ("--limit", "=2"),
+        ("--limit", "codex=some:2"),
+        ("--limit", "codex=0"),
+        ("--limit", "codex=3/soon"),
         ("--concurrency", "0"),
         ("--db", "mysql://x/y"),
     ):
         done = corral("worker", *words, cwd=workspace)
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_limit_may_be_of_all_of_each_and_of_a_time() -> None:
+    assert worker_command.limit_of("codex-cli=2") == Limit(resource="codex-cli", everywhere=2)
+    whole = worker_command.limit_of("gemini-acp@team=4,each:2, 30/1m")
+    assert whole == Limit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes at work at once"
               " here.  [default: no limit]")  # fmt: skip
 @click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Nodes of this agent at"
-              " once, in all workers of the queue together; repeat.")  # fmt: skip
+              " once, in all workers of the queue together; AGENT=each:N in each of them,"
+              " AGENT=30/1m begun in a minute, or several with commas; repeat.")  # fmt: skip
 @click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
               " registers node types; repeat.")  # fmt: skip
 @click.option(
@@ -78,7 +79,7 @@ def command(
     worker.serve(
         db,
         pools=names,
-        limits=[_limit(text) for text in limits],
+        limits=[limit_of(text) for text in limits],
         concurrency=concurrency,
         drain=drain,
         grace=grace,
@@ -87,10 +88,34 @@ def command(
     return 0
 
 
-def _limit(text: str) -> Limit:
+def limit_of(text: str) -> Limit:
+    """Raises ``ConfigError``."""
     from corral.engine.queues import Limit
 
-    name, equals, number = text.rpartition("=")
-    if not equals or not number.isdecimal():
-        raise ConfigError(f"--limit {text}: write AGENT=N, as in --limit codex-cli=2")
-    return Limit(resource=name, everywhere=int(number))
+    name, _, limits = text.rpartition("=")
+    try:
+        if not name:
+            raise ValueError("no agent is named")
+        found: dict[str, Any] = {}
+        for each in limits.split(","):
+            found |= _one_limit(each.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"--limit {text}: {error}",
+            hint="Write AGENT=N, as in codex-cli=2; or codex-cli=4,each:2,30/1m: at once in all"
+            " workers, in each of them, and begun in that time.",
+        ) from error
+    return Limit(resource=name, **found)
+
+
+def _one_limit(text: str) -> dict[str, Any]:
+    """Raises ``ValueError``."""
+    from corral.pipelines.graph import seconds
+
+    kind, colon, number = text.rpartition(":")
+    if colon:
+        if kind != "each":
+            raise ValueError(f"{kind!r} is no limit")
+        return {"each": int(number)}
+    count, slash, period = text.partition("/")
+    return {"starts": int(count), "per": seconds(period)} if slash else {"everywhere": int(text)}
