@@ -44,8 +44,17 @@ def test_a_server_has_several_spellings(given: str, url: str) -> None:
     assert database.find(given).url == url
 
 
-def test_a_password_is_not_shown() -> None:
-    assert "secret" not in database.find("postgresql://me:secret@host/db").shown
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgresql://me:secret@host/db",
+        "postgresql://me:a@secret@host/db",
+        "postgresql://me@host/db?password=secret",
+        "postgresql://me@host/db?a=1&sslpassword=secret",
+    ],
+)
+def test_a_password_is_not_shown(given: str) -> None:
+    assert "secret" not in database.find(given).shown
 
 
 @pytest.mark.parametrize("given", ["mysql://h/db", "sqlite://", "sqlite:///:memory:", ":memory:"])
@@ -79,6 +88,36 @@ def test_somebody_elses_database(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(path: str) -> None:
     with pytest.raises(StorageFailed, match="cannot be opened"):
         prepared(Path(path))
+
+
+def test_a_place_that_cannot_even_be_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="cannot be opened: File name too long"):
+        database.is_there(database.find(str(tmp_path / ("x" * 300))))
+
+
+HAS_LITTLE_ROOM = """
+import resource, sys
+from corral.engine import database
+from corral.errors import StorageFailed
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    database.prepare(database.find(sys.argv[1]))
+except StorageFailed as error:
+    print(error.message)
+"""
+
+
+def test_one_that_a_full_disk_left_half_made_is_made_later(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    argv = [sys.executable, "-c", HAS_LITTLE_ROOM, str(path)]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.startswith(f"the database {path}: disk"), told.stderr
+    client = adapter.connect(prepared(path).url)
+    assert adapter.listing(client) == []
+    adapter.disconnect(client)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert sorted(at.name for at in tmp_path.glob("x.db*")) == ["x.db", "x.db.executors"]
 
 
 def test_a_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Whoever can write to it decides what the workers do: so a file belongs to its ow
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sqlite3
@@ -21,6 +22,22 @@ from corral.engine.connections import CONNECT
 from corral.errors import ConfigError, StorageFailed
 from corral.io import detached, folders
 
+_SECRET = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
+
+
+def harmless(url: str) -> str:
+    """Without the password that may stand in it."""
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    user, at, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    netloc = f"{name}:***@{host}" if colon else f"{user}{at}{host}"
+    return parts._replace(netloc=netloc, query=_SECRET.sub(r"\1***", parts.query)).geturl()
+
 
 @dataclass(frozen=True)
 class Database:
@@ -31,7 +48,7 @@ class Database:
     @property
     def shown(self) -> str:
         """For people: without its password."""
-        return str(self.path) if self.path else re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.url)
+        return str(self.path) if self.path else harmless(self.url)
 
 
 def locks_of(path: Path) -> Path:
@@ -72,8 +89,11 @@ def prepare(database: Database) -> None:
 
 def is_there(database: Database) -> bool:
     """Whether there may be something in it; ready then. Blocking."""
-    if database.path is not None and not database.path.exists():
-        return False
+    try:
+        if database.path is not None and not database.path.exists():
+            return False
+    except OSError as error:
+        raise _shut(database.path, error) from error
     prepare(database)
     return True
 
@@ -87,14 +107,18 @@ def _prepare_file(database: Database, path: Path) -> None:
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StorageFailed(
-            f"the database {path} cannot be opened: {error.strerror or error}",
-            hint="Name another with --db or CORRAL_DB.",
-            phase="config",
-        ) from error
+        raise _shut(path, error) from error
     # Of several who find it new, one makes it, and the others wait.
     with detached.alone(locks_of(path) / ".made"):
         _look_into(database, path)
+
+
+def _shut(path: Path | None, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"the database {path} cannot be opened: {error.strerror or error}",
+        hint="Name another with --db or CORRAL_DB.",
+        phase="config",
+    )
 
 
 def _look_into(database: Database, path: Path) -> None:
@@ -106,8 +130,9 @@ def _look_into(database: Database, path: Path) -> None:
             opened.rollback()
             tables = {row[0] for row in opened.execute("SELECT name FROM sqlite_master")}
             ours = "dbos_migrations" in tables
-            versions = _rows(opened, "application_versions") if ours else []
-            left = _left(opened, "workflow_status") if ours else {}
+            made = "application_versions" in tables
+            versions = _rows(opened, "application_versions") if made else []
+            left = _left(opened, "workflow_status") if made else {}
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     if tables and not ours:
@@ -116,8 +141,29 @@ def _look_into(database: Database, path: Path) -> None:
             hint="Name another file with --db or CORRAL_DB.",
         )
     _check_protocol(database, versions, left)
-    if not ours or not versions:
+    if not made:
+        _make(database, path)
+    elif not versions:
         adapter.migrate(database.url)
+
+
+def _make(database: Database, path: Path) -> None:
+    """Whole or not at all: tables that a full disk or a kill left unfinished cannot be
+    finished later. What is there by then holds no run."""
+    new = path.with_name(path.name + ".new")
+    try:
+        for old in (new, *path.parent.glob(f"{glob.escape(new.name)}-*")):
+            old.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT, 0o600))
+        with spoken_of(database):
+            adapter.migrate(f"sqlite:///{new}")
+        with closing(sqlite3.connect(new)) as opened:
+            opened.execute("PRAGMA journal_mode=WAL")
+        new.replace(path)
+    except sqlite3.Error as error:
+        raise _explain(database, error) from error
+    except OSError as error:
+        raise _shut(path, error) from error
 
 
 @contextmanager
