@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A mark for the tests of each agent's real program: a new agent brings its own."""
+    """A mark for the tests of each agent's real program: a new agent brings its own. What a
+    shell starts in the background ignores SIGINT, and so would all that is started here."""
     last_will.make()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in agents.every():
         if agent.programs:
             marked = f"{mark_of(agent.name)}: drives the real {agent.title}"
