@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from corral.pipelines import children, gates, templates
 from corral.pipelines import events as told
-from corral.pipelines import gates, managers, templates
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.orders import Ask, Child, Order, Question, Stop, Tell, Visit, Wait
 from corral.pipelines.routes import Routes
@@ -76,13 +76,13 @@ class Book:
                 return Child(
                     id=id,
                     node=node.id,
-                    dotfile=self._filled(managers.dotfile(self._graph, node), lane),
-                    workdir=self._filled(managers.workdir(self._graph, node), lane),
+                    dotfile=self._filled(children.dotfile(self._graph, node), lane),
+                    workdir=self._filled(children.workdir(self._graph, node), lane),
                     context=copied(without_own(lane.context)),
                 )
             case "wait":
                 child = lane.visit if lane.visit in self._state.open else ""
-                return Wait(id=id, node=node.id, seconds=managers.poll(node), child=child)
+                return Wait(id=id, node=node.id, seconds=children.poll(node), child=child)
             case "visit":
                 return self._visit(id, lane, node)
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from corral.pipelines import events as told
 from corral.pipelines import lanes
 from corral.pipelines.graph import Node
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.state import Fork, Lane, copied
-
-if TYPE_CHECKING:
-    from corral.pipelines.walk import Walk
+from corral.pipelines.walker import Walker
 
 MAX_PARALLEL = 4
 DEEPEST = 32
 """Parallel nodes inside each other: a branch may come back to its own."""
 
 
-def begin(walk: Walk, lane: Lane, node: Node) -> None:
+def begin(walk: Walker, lane: Lane, node: Node) -> None:
     """Raises ``ValueError`` where ``max_parallel`` is no number."""
     limit = _limit(node)
     if lane.depth >= DEEPEST:
@@ -34,7 +30,7 @@ def begin(walk: Walk, lane: Lane, node: Node) -> None:
         _close(walk, fork)
 
 
-def at_its_end(walk: Walk, lane: Lane, target: str) -> bool:
+def at_its_end(walk: Walker, lane: Lane, target: str) -> bool:
     """Whether a branch that comes to this node is over: it is a fan-in, or an exit."""
     node = walk.graph.nodes.get(target)
     if node is None or node.kind not in ("parallel.fan_in", "exit"):
@@ -46,7 +42,7 @@ def at_its_end(walk: Walk, lane: Lane, target: str) -> bool:
     return True
 
 
-def branch_over(walk: Walk, lane: Lane, status: str, reason: str) -> None:
+def branch_over(walk: Walker, lane: Lane, status: str, reason: str) -> None:
     state = walk.state
     fork = state.forks[lane.fork]
     branch = fork.branches[lane.branch]
@@ -73,7 +69,7 @@ def branch_over(walk: Walk, lane: Lane, status: str, reason: str) -> None:
         _start(walk, fork, _limit(node))
 
 
-def stop(walk: Walk, fork: Fork) -> None:
+def stop(walk: Walker, fork: Fork) -> None:
     """End what its branches have under way, and forget it."""
     state = walk.state
     for number, branch in enumerate(fork.branches):
@@ -88,7 +84,7 @@ def stop(walk: Walk, fork: Fork) -> None:
     del state.forks[fork.id]
 
 
-def _start(walk: Walk, fork: Fork, limit: int) -> None:
+def _start(walk: Walker, fork: Fork, limit: int) -> None:
     parent = walk.state.lanes[fork.lane]
     while fork.running < limit and fork.next < len(fork.branches):
         number, branch = fork.next, fork.branches[fork.next]
@@ -112,7 +108,7 @@ def _start(walk: Walk, fork: Fork, limit: int) -> None:
         walk.ready(lane)
 
 
-def _close(walk: Walk, fork: Fork) -> None:
+def _close(walk: Walker, fork: Fork) -> None:
     """The node is done: control goes on at the fan-in, in the lane that came to it; without
     one at the exit that a branch came to."""
     parent = walk.state.lanes[fork.lane]
@@ -136,7 +132,7 @@ def _close(walk: Walk, fork: Fork) -> None:
     walk.end(parent, outcome, join=fork.join)
 
 
-def _told_over(walk: Walk, fork: Fork, number: int) -> None:
+def _told_over(walk: Walker, fork: Fork, number: int) -> None:
     branch = fork.branches[number]
     node = walk.state.lanes[fork.lane].node
     walk.book.tell(

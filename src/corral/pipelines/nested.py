@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError
 from corral.pipelines import loading
+from corral.pipelines.children import dotfile
 from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.managers import dotfile
 
 KINDS = ("include", "stack.manager_loop")
 KEYS = ("dotfile", "pipeline", "path", "stack.child_dotfile")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from corral.events import Json
-from corral.pipelines import attempts, gates, managers
+from corral.pipelines import attempts, children, gates, managers
 from corral.pipelines import events as told
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.orders import (
@@ -111,7 +111,7 @@ class Plan:
                 walk.end(lane, outcome, answered=id)
             case Woken(id=id, seen=looks), "wait":
                 walk.book.answered(lane, id)
-                if managers.does(node, "observe"):
+                if children.does(node, "observe"):
                     lane.context.update(copied(managers.seen(looks)))
                 managers.cycle(walk, lane, node)
             case Answered(id=id, answer=answer, by=by), "ask":
