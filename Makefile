@@ -4,7 +4,7 @@ BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
 # The real agents that the tests drive; AGENTS=all adds those that are not in wide use.
 AGENTS ?=
-AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi)
+AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
 
 .PHONY: help demo test check bench table lock format clean
 

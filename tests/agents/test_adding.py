@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.agents import pi
+from corral.agents import cline, pi
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text()
@@ -20,6 +20,14 @@ def test_one_json_stream_agent_is_one_file_of_200_lines() -> None:
     file = Path(pi.__file__)
     assert len(file.read_text().splitlines()) <= 200
     assert [*file.parent.glob("pi_*")] == []
+
+
+def test_one_real_acp_agent_is_one_file_of_40_lines_and_a_recording() -> None:
+    file = Path(cline.__file__)
+    assert len(file.read_text().splitlines()) <= 40
+    assert [*file.parent.glob("cline_*")] == []
+    recorded = [*(ROOT / "tests" / "recordings" / "cline").iterdir()]
+    assert [path.name for path in recorded] == ["work.ndjson"]
 
 
 def test_one_acp_agent_is_one_file_of_40_lines_that_a_package_outside_brings(

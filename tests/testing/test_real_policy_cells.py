@@ -20,6 +20,7 @@ import corral
 from corral import agents
 from corral.agents.profile import Agent, Probe, Row
 from corral.errors import PolicyNotEnforceable
+from corral.events import Json
 from corral.options import Run
 from corral.policy import PRESETS, Policy
 from corral.testing import Call, ModelServer, Request, Turn
@@ -31,11 +32,13 @@ KEEP = {"gemini": "mcp_notes_keep", "opencode": "notes_keep", "copilot": "notes-
 """What the tool ``keep`` of the server ``notes`` is called, where not ``mcp__notes__keep``."""
 TOUCH = "touch shell.txt"
 """The command of every agent's probe."""
+PAGE = "http://127.0.0.1/page"
 FETCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "claude": ("WebFetch", {"prompt": "What is there?"}),
-    "opencode": ("webfetch", {"format": "text"}),
-    "qwen": ("web_fetch", {"prompt": "What is there?"}),
-    "corral": ("web_fetch", {}),
+    "claude": ("WebFetch", {"url": PAGE, "prompt": "What is there?"}),
+    "cline": ("fetch_web_content", {"requests": [{"url": PAGE, "prompt": "What is there?"}]}),
+    "opencode": ("webfetch", {"url": PAGE, "format": "text"}),
+    "qwen": ("web_fetch", {"url": PAGE, "prompt": "What is there?"}),
+    "corral": ("web_fetch", {"url": PAGE}),
 }
 """What fetches an address. The web tools of the others reach no address of this machine: there a
 command goes to it."""
@@ -75,12 +78,21 @@ def to_address(family: str, probe: Probe, address: str) -> tuple[str, dict[str, 
     """A call that goes there."""
     if family in FETCH:
         tool, given = FETCH[family]
-        return tool, {**given, "url": address}
+        return tool, {key: with_that(value, PAGE, address) for key, value in given.items()}
     port = address.rstrip("/").rpartition(":")[2]
     connect = f"import socket; socket.create_connection(('127.0.0.1', {port})).close()"
     tool, given = probe.shell
     command = f'{sys.executable} -c "{connect}"'
-    return tool, {k: command if v == TOUCH else v for k, v in given.items()}
+    return tool, {key: with_that(value, TOUCH, command) for key, value in given.items()}
+
+
+def with_that(value: Json, old: str, new: str) -> Json:
+    """The same with another text in the place of one, however deep it stands."""
+    if isinstance(value, dict):
+        return {key: with_that(each, old, new) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_that(each, old, new) for each in value]
+    return new if value == old else value
 
 
 def report(agent: Agent, policy: str, **options: Any) -> tuple[Row, ...]:

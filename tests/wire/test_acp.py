@@ -355,6 +355,8 @@ def test_kinds_are_ours_and_an_unknown_one_is_other(kind: str, expected: str) ->
         (Quirks(name_from_meta=("a", "b")), {"_meta": {"a": {"b": "Bash"}}}, "Bash", "other"),
         (Quirks(name_from_meta=("a", "b")), {"_meta": {"a": 7}, "kind": "read"}, "read", "read"),
         (Quirks(name_from_title=True), {"title": "bash"}, "bash", "other"),
+        (Quirks(name_before=": "), {"title": "bash: ls: x", "kind": "read"}, "bash", "read"),
+        (Quirks(name_before=": "), {"title": "bash"}, "bash", "other"),
         (Quirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
         (PLAIN, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
@@ -365,6 +367,32 @@ def test_a_tools_name_is_where_the_agent_puts_it(
     (use,) = items(update("tool_call", status="in_progress", **fields), quirks)
     assert isinstance(use, ToolUse)
     assert (use.name, use.kind) == (name, kind)
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"path": "/a", "text": "x"}, ("/a",)),
+        ({"files": [{"path": "/a"}, {"path": "b", "line": 1}, "c"]}, ("/a", "b")),
+        ({"path": 7, "files": {"path": "/a"}}, ()),
+    ],
+)
+def test_the_files_of_a_call_are_found_in_its_input(given: Json, paths: tuple[str, ...]) -> None:
+    call = update("tool_call", toolCallId="1", status="in_progress", rawInput=given)
+    for quirks, expected in ((Quirks(path_key="path"), paths), (PLAIN, ())):
+        (use,) = items(call, quirks)
+        assert isinstance(use, ToolUse)
+        assert use.paths == expected
+
+
+def test_a_call_that_is_told_again_when_it_is_over_is_no_new_one() -> None:
+    began = update("tool_call", toolCallId="1", kind="read", status="in_progress")
+    ended = update("tool_call_update", toolCallId="1", status="failed")
+    twice = (began + ended) * 2
+    for quirks, calls in ((Quirks(told_again=True), 1), (PLAIN, 2)):
+        told = items(twice, quirks)
+        for kind in (ToolUse, ToolResult):
+            assert sum(isinstance(item, kind) for item in told) == calls
 
 
 def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
@@ -619,6 +647,8 @@ def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
         ({"command": ["ls", "a b"]}, "ls 'a b'"),
         ({"command": [1]}, None),
         ({"command": []}, None),
+        ({"commands": ["a", "b c"]}, "a\nb c"),
+        ({"commands": ["a", 1]}, None),
         ({"path": "/a"}, None),
     ],
 )

@@ -2,18 +2,24 @@
 
 Nothing is known of it, so nothing is assumed: it gets a private folder for
 temporary files, every permission it asks for is put to the policy, and what it
-does without asking cannot be stopped.
+does without asking cannot be stopped. ``keyed_agent`` is for one of which more is
+known: the base of its record.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from corral import errors
+from corral.agents import endings, launching
+from corral.agents.offered import NO_WALL
 from corral.agents.profile import ACP_OPTIONS, Agent, Compiled, Ending, Launch, Package, Place, Row
 from corral.errors import ConfigError, CorralError
 from corral.options import Run
-from corral.policy import CAPABILITIES, Policy
+from corral.policy import CAPABILITIES, Capability, Policy
 from corral.wire.acp_quirks import Quirks
 
 AGENTS = ()
@@ -53,15 +59,54 @@ def agent_for(command: str) -> Agent:
     )
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
-    note = "as far as it asks: what it does unasked cannot be stopped"
-    return Compiled(
-        tuple(
-            Row(capability, verdict, "brokered", "" if verdict == "allow" else note)
-            for capability in CAPABILITIES
-            for verdict in (policy.verdict(capability),)
-        )
+def keyed_agent(
+    command: str,
+    title: str,
+    keys: tuple[str, ...],
+    hint: str,
+    private: Callable[[Place], tuple[dict[str, str], dict[str, str]]],
+) -> Agent:
+    """One that needs one of these ``keys`` (``hint`` says where to get them), lives in a home of
+    its own, and is not started where it would obey files of the repository's (its record's
+    ``project_files``). ``private`` gives the variables and the files of its home."""
+    base = agent_for(command)
+    program = base.programs[0]
+
+    def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+        launching.refuse_users(run)
+        launching.refuse_own_files(run, place, f"{title} would obey this repository's own files")
+        found = launching.credentials(place, keys, title, hint)
+        env, files = private(place)
+        plain = base.launch(run, place, prompt, resume)
+        env = {**plain.env, "HOME": place.home, **env}
+        return replace(plain, env=env, files=files, notes=(f"authentication: {found}",))
+
+    return replace(
+        base,
+        name=f"{program}-acp",
+        aliases=(program,),
+        title=title,
+        description=f"{title} as a peer that stays: it asks",
+        launch=launch,
+        explain=endings.explained(title, program, hint),
+        env_family=keys,
+        secret_env=keys,
+        supports=frozenset({"inherit", "permission_mode", "resume", "system_prompt"}),
     )
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict = policy.verdict(capability)
+    if verdict == "allow":
+        return Row(capability, verdict, "brokered")
+    if capability == "network" and verdict == "deny" and policy.shell == "allow":
+        return Row(capability, verdict, "impossible", NO_WALL)
+    note = "as far as it asks: what it does unasked cannot be stopped"
+    return Row(capability, verdict, "brokered", note)
 
 
 def explain(ending: Ending) -> CorralError | None:

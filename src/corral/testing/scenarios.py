@@ -263,6 +263,11 @@ async def goes_on(stage: Stage) -> str:
     return "the history is there"
 
 
+def counts_tokens(stage: Stage) -> None:
+    if stage.agent.driver is None and "usage" not in stage.agent.capabilities:
+        raise Skipped("it tells no tokens")
+
+
 async def counts(stage: Stage) -> str:
     usage = {"input": 1234, "output": 56}
     result = await stage.run("Say hello", [Turn(text="hello", usage=usage, repeat="forever")])
@@ -382,7 +387,7 @@ SCENARIOS = (
     Scenario("errors", "a refused key is told as such", key_refused, scripted),
     Scenario("cancel", "ends when it is cancelled", ends_when_cancelled, scripted),
     Scenario("resume", "goes on where it stood", goes_on, both(scripted, resumes)),
-    Scenario("usage", "tokens are counted", counts, scripted),
+    Scenario("usage", "tokens are counted", counts, both(scripted, counts_tokens)),
     Scenario("schema", "answers of a type", typed, scripted),
     Scenario("mcp", "calls a function of ours", calls_our_function, both(scripted, takes_tools)),
     Scenario("concurrency", "three at once, each its own", three_at_once, scripted),

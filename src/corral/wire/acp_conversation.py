@@ -178,6 +178,8 @@ class Conversation:
 
     def _tool_call(self, update: ToolCall, items: list[Item]) -> None:
         call = self._open.get(update.tool_call_id)
+        if call is None and self._quirks.told_again and update.tool_call_id in self._closed:
+            return
         if call is None:  # one more call; the others are complete by now
             self._tell_known(items)
             call = self._opened(update.tool_call_id)

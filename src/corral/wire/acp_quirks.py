@@ -16,6 +16,11 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Where in ``_meta`` the tool's name stands: a path of keys."""
     name_from_title: bool = False
     """The title a call begins with is the tool's name; later titles are titles."""
+    name_before: str = ""
+    """The tool's name is what stands before this in the title a call begins with."""
+    path_key: str = ""
+    """Where the files of a call are told in its input alone: the key that names one, there or in
+    a list of objects there."""
     unavailable_tool: str = ""
     """How the input of a call (``error``) begins that stands for one of a tool (``tool``)
     that the model may not use: it ends well, and is a refusal."""
@@ -45,6 +50,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     rejected_tools_stay_silent: bool = False
     """A refused tool gets no update: its end is told at once. Else the agent's word is
     waited for, until the turn ends."""
+    told_again: bool = False
+    """A call that is over is told from its beginning under its id, and is no new one."""
     quiet_period: float = 0.0
     """Seconds to wait after a session was loaded: history may still come after the reply."""
     late_updates: float = 0.0

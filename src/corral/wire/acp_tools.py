@@ -8,7 +8,7 @@ list *replaces* the one before, so output is told by what was added to it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, cast
 
 import msgspec
@@ -30,6 +30,9 @@ KINDS: dict[str, ToolKind] = {
     "switch_mode": "think",
 }
 """The protocol's kinds; any other is ``other``, which a policy takes for a shell."""
+
+REFUSED = "permission was refused"
+"""Where the agent itself says nothing of why."""
 
 
 class OpenCall:
@@ -88,6 +91,7 @@ class OpenCall:
             given = {**(given or {}), "command": mine.title}
         places = [location.path for location in mine.locations or ()]
         places += [part.path for part in mine.content or () if part.type == "diff"]
+        places += _named_by(quirks.path_key, mine.raw_input) if quirks.path_key else ()
         return ToolUse(
             self.id,
             name,
@@ -129,13 +133,14 @@ class OpenCall:
             return ToolResult(self.id, "denied", name=self.use().name, error=told)
         gone = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.fate or ("cancelled" if gone else "error")
+        told = told or (REFUSED if status == "denied" else None)
         return ToolResult(self.id, status, name=self.use().name, error=told)
 
     def unheard(self) -> ToolResult:
         """The end of a call that got no leave, and of which the agent said no more."""
         name = self.use().name
         if self.fate == "denied":
-            return ToolResult(self.id, "denied", name=name, error="permission was refused")
+            return ToolResult(self.id, "denied", name=name, error=REFUSED)
         return ToolResult(self.id, "cancelled", name=name)
 
 
@@ -151,6 +156,8 @@ def command_of(call: ToolUse) -> str | None:
             return command
         case {"command": list(words)} if words and all(isinstance(word, str) for word in words):
             return shlex.join(cast("list[str]", words))
+        case {"commands": list(lines)} if lines and all(isinstance(line, str) for line in lines):
+            return "\n".join(cast("list[str]", lines))
         case _:
             return None
 
@@ -165,7 +172,20 @@ def _name(fields: ToolFields, quirks: Quirks) -> str | None:
         return found
     if quirks.name_from_id and quirks.name_from_id in fields.tool_call_id:
         return fields.tool_call_id.split(quirks.name_from_id)[0] or None
+    if quirks.name_before and fields.title:
+        return fields.title.partition(quirks.name_before)[0]
     return fields.title if quirks.name_from_title else None
+
+
+def _named_by(key: str, given: Json) -> Iterator[str]:
+    """The values of this key, in an object and in the lists of objects in it."""
+    if isinstance(given, dict):
+        found = given.get(key)
+        if isinstance(found, str):
+            yield found
+        for value in given.values():
+            for each in value if isinstance(value, list) else ():
+                yield from _named_by(key, each)
 
 
 def _described(content: Iterable[ToolContent]) -> dict[str, Json] | None:

@@ -1,0 +1,77 @@
+"""Cline: as it was recorded, played again without the program, the key or any server; and what
+is refused before it is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agents.played import RECORDINGS
+from laws import lawful
+
+import corral
+from corral import Policy, agents, errors
+from corral.agents.profile import Place
+from corral.events import FileChange, ToolUse
+from corral.options import Run
+from corral.result import fold
+
+AGENT = agents.find("cline")
+PLACE = Place(
+    program=("cline",),
+    version=None,
+    cwd="/repo",
+    home="/home",
+    tmp="/tmp",
+    env={"CLINE_API_KEY": "a-key-of-a-service", "OPENAI_BASE_URL": "http://there/v1"},
+    project_files=("/repo/.cline",),
+)
+
+
+async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path) -> None:
+    tape = RECORDINGS / "cline" / "work.ndjson"
+    assert b"canary" not in tape.read_bytes()
+    async with corral.session(
+        "cline", cwd=workspace, model="scripted", policy=Policy.edits(), replay=tape
+    ) as session:
+        turn = session.prompt("Read here.txt, then write.")
+        events = lawful([event async for event in turn])
+    result = fold(events)
+    assert result.text == "Done, and [CLINE_API_KEY struck out]."
+    uses = [event for event in events if isinstance(event, ToolUse)]
+    assert [(use.name, use.kind) for use in uses] == [
+        ("read_files", "read"),
+        ("editor", "edit"),
+        ("editor", "edit"),
+        ("run_commands", "execute"),
+    ]
+    assert uses[0].paths == (str(workspace / "here.txt"),)
+    changes = [event for event in events if isinstance(event, FileChange)]
+    assert [change.path for change in changes] == [str(workspace / "probe.txt")]
+    assert [refusal.name for refusal in result.denied] == ["editor", "run_commands"]
+    assert result.usage.input is None
+
+
+def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
+    trusted = Run.build("cline", {"inherit": "project"})
+    launch = AGENT.launch(trusted, PLACE, "hi", None)
+    assert launch.argv == ("cline", "--acp")
+    assert launch.env["HOME"] == "/home"
+    assert launch.env["CLINE_PROVIDER"] == "openai-compatible"
+    assert '"disabledTools": ["spawn_agent"]' in "".join(launch.files.values())
+    assert "a-key-of-a-service" not in str(launch)
+
+
+def test_what_it_cannot_keep_is_refused_before_it_is_started() -> None:
+    with pytest.raises(errors.UntrustedFolder, match="Cline would obey"):
+        AGENT.launch(Run.build("cline", {}), PLACE, "hi", None)
+    bare = Run.build("cline", {"inherit": "user"})
+    with pytest.raises(errors.ConfigError, match="cannot inherit the user's"):
+        AGENT.launch(bare, PLACE, "hi", None)
+    assert not {"images", "attachments", "mcp_servers", "thinking"} & AGENT.supports
+
+
+def test_a_permitted_shell_reaches_the_network() -> None:
+    policy = Policy(shell="allow", network="deny")
+    rows = {row.capability: row for row in AGENT.compile(policy, Run.build("cline", {})).report}
+    assert rows["network"].enforcement == "impossible"
