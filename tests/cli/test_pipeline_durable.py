@@ -160,6 +160,20 @@ def test_what_a_pipeline_within_asks_is_answered_at_the_whole(workspace: Path) -
     assert pipeline("run", "auto.dot", "--auto-approve", cwd=workspace).returncode == 0
 
 
+def test_a_node_of_any_name_is_told_and_what_has_ended_takes_no_answer(workspace: Path) -> None:
+    odd = "a\x1b[2J\x07\x9b31m"
+    waits = pipeline("run", put(workspace, GATE.replace("ask", f'"{odd}"')), cwd=workspace)
+    assert waits.returncode == 10, waits.stderr
+    name = newest(workspace)
+    told = waits.stderr + pipeline("show", name, cwd=workspace).stdout
+    assert told.count("? a[2J31m: Ship it?") == 2
+    assert not [c for c in told if not c.isprintable() and c != "\n"]
+    assert pipeline("cancel", name, cwd=workspace).returncode == 0
+    late = pipeline("answer", name, "Y", cwd=workspace)
+    assert late.returncode == 2
+    assert f"{name} has ended already: cancelled" in late.stderr
+
+
 def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:
     text = GATE.replace('label="Ship it?"', 'label="Ship it?", human.timeout=1s, '
                         'human.default_choice=keep')  # fmt: skip
@@ -299,6 +313,7 @@ def test_a_run_that_is_not_there_is_told_so(words: tuple[str, ...], workspace: P
     done = pipeline(*words, cwd=workspace)
     assert done.returncode == 2, done.stderr
     assert "no-run" in done.stderr
+    assert "corral pipeline runs lists them" in done.stderr
     assert "Traceback" not in done.stderr
 
 

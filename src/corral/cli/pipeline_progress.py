@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from corral import events as agents_own
+from corral.io.person import harmless
 from corral.pipelines import events as told
 from corral.pipelines.graph import Graph
 
@@ -143,6 +144,7 @@ class Progress:
         """A line above what moves."""
         if not self._enabled:
             return
+        line = harmless(line)  # a node may have any name
         if self._live is not None:
             self._live.console.print(line, markup=False, soft_wrap=True)
             return
@@ -164,7 +166,7 @@ class Progress:
                 text += f"  {int(now - step.begun)} s"
             elif step.took:
                 text += f"  {step.took:.1f} s"
-            rows.append((step.mark, f"{text}  {step.doing}".rstrip()))
+            rows.append((step.mark, harmless(f"{text}  {step.doing}").rstrip()))
         rows.append((" ", f"{self.done} done · {int(now - self._begun)} s"))
         return rows
 

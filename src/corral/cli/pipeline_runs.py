@@ -16,6 +16,7 @@ from corral.cli.tables import table
 from corral.cli.times import when
 from corral.engine.adapter import require
 from corral.errors import ConfigError
+from corral.io.person import harmless
 
 if TYPE_CHECKING:
     from corral.engine.family import Asked
@@ -49,7 +50,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         (one.id, _status(one), when(one.created), when(one.ended), one.goal or one.pipeline)
         for one in found
     ]
-    click.echo(table(("run", "status", "begun", "ended", "goal"), rows))
+    _say(table(("run", "status", "begun", "ended", "goal"), rows))
 
 
 @click.command("show")
@@ -66,33 +67,33 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(_plain(found, asked)).decode())
         return
-    click.echo(f"run        {found.id}")
+    _say(f"run        {found.id}")
     reason = found.closed.reason if found.closed else ""
-    click.echo(f"status     {found.status}{': ' + reason if reason else ''}")
+    _say(f"status     {found.status}{': ' + reason if reason else ''}")
     setting = found.begun.setting
-    click.echo(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
+    _say(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
     if found.graph.goal:
-        click.echo(f"goal       {found.graph.goal}")
-    click.echo(f"folder     {found.folder}")
-    click.echo(f"workspace  {found.workspace}")
+        _say(f"goal       {found.graph.goal}")
+    _say(f"folder     {found.folder}")
+    _say(f"workspace  {found.workspace}")
     if setting.tree is not None:
         _show_work(found, setting.tree)
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:
             said = outcome.failure_reason or outcome.notes
-            click.echo(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
+            _say(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
     for each in asked:
         question = each.question
-        click.echo(f"? {question.node}: {question.text}")
+        _say(f"? {question.node}: {question.text}")
         if each.answered:
-            click.echo("    answered, and not taken yet")
+            _say("    answered, and not taken yet")
             continue
         for choice in question.choices:
-            click.echo(f"    [{choice.key}] {choice.label}")
-        click.echo(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
+            _say(f"    [{choice.key}] {choice.label}")
+        _say(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
     if found.status == "interrupted":
-        click.echo(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
+        _say(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
 
 
 @click.command("answer")
@@ -174,17 +175,21 @@ def _show_work(found: Shown, tree: OwnTree) -> None:
     from corral.cli.pipeline_shown import changed
     from corral.engine.results import kept
 
-    click.echo(f"repository {tree.repository} at {tree.commit[:12]}")
+    _say(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.closed.left if found.closed else {}
     work = kept(left)
     if work["branch"]:
-        click.echo(f"branch     {tree.branch} at {work['commit'][:12]} · {changed(work['files'])}")
+        _say(f"branch     {tree.branch} at {work['commit'][:12]} · {changed(work['files'])}")
     elif "workspace" in left and not work["warnings"]:
-        click.echo("branch     none: nothing was changed")
+        _say("branch     none: nothing was changed")
     else:
-        click.echo(f"branch     {tree.branch}")
+        _say(f"branch     {tree.branch}")
     for warning in work["warnings"]:
-        click.echo(f"!          {warning}")
+        _say(f"!          {warning}")
+
+
+def _say(text: str) -> None:
+    click.echo(harmless(text))
 
 
 def _status(run: Overview) -> str:

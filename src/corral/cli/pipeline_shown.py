@@ -17,6 +17,7 @@ from corral.cli.pipeline_progress import Progress
 from corral.cli.questions import somebody_is_there
 from corral.cli.signals import signals
 from corral.engine.results import PipelineResult, plain
+from corral.io.person import harmless
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Question
@@ -129,21 +130,21 @@ class Shown:
         if result.branch:
             self.progress.say(f"branch {result.branch} · {changed(result.files)}")
         for warning in result.warnings:
-            click.echo(f"corral: {warning}", err=True)
+            _tell(f"corral: {warning}")
         if result.status != "success" and not self.as_json:
-            click.echo(f"corral: {result.reason or result.status}", err=True)
+            _tell(f"corral: {result.reason or result.status}")
         return 0 if result.status == "success" else 1
 
     def _asks(self, result: PipelineResult) -> None:
         for question in result.questions:
             gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
-            click.echo(f"corral: {question.node} waits for a person: {text}", err=True)
+            _tell(f"corral: {question.node} waits for a person: {text}")
             line = f"corral pipeline answer {result.run}{gate}{self._db}"
             for choice in question.choices:
-                click.echo(f"  {line} {choice.key}    # {choice.label}", err=True)
+                _tell(f"  {line} {choice.key}    # {choice.label}")
             if not question.choices:
-                click.echo(f"  {line} --text '…'", err=True)
+                _tell(f"  {line} --text '…'")
         click.echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
@@ -162,10 +163,14 @@ class _Here:
         self._console, self._progress = console, progress
 
     async def ask(self, question: Question) -> Answer:
-        # Words of a model, perhaps: the terminal must not obey them.
-        text = "".join(c for c in question.text if c in "\n\t" or c.isprintable())
         with self._progress.paused():
-            return await self._console.ask(msgspec.structs.replace(question, text=text))
+            asked = msgspec.structs.replace(question, text=harmless(question.text))
+            return await self._console.ask(asked)
+
+
+def _tell(line: str) -> None:
+    """With names of nodes, perhaps, and words of a model: the terminal must not obey them."""
+    click.echo(harmless(line), err=True)
 
 
 def changed(files: list[str]) -> str:

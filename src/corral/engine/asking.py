@@ -60,11 +60,16 @@ async def door(database: Database) -> AsyncGenerator[DBOSClient]:
         await asyncio.to_thread(leave)
 
 
+def missing(run: str) -> ConfigError:
+    hint = "corral pipeline runs lists them; --db or CORRAL_DB names another database."
+    return ConfigError(f"there is no run {run!r}", hint=hint)
+
+
 def closed(client: DBOSClient, run: str) -> Closed | None:
     """What the run came to; None while it has not ended. Raises ``ConfigError``. Blocking."""
     states = adapter.listing(client, ids=[run])
     if not states:
-        raise ConfigError(f"there is no run {run!r}")
+        raise missing(run)
     if states[0].status not in adapter.ENDED:
         return None
     if states[0].status == "CANCELLED":

@@ -216,7 +216,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     def end(client: DBOSClient) -> Setting | None:
         found = adapter.listing(client, ids=[run])
         if not found:
-            raise ConfigError(f"there is no run {run!r}")
+            raise asking.missing(run)
         status = found[0]
         if status.status in adapter.ENDED:
             return None
@@ -245,7 +245,7 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
     def move(client: DBOSClient) -> None:
         found = adapter.listing(client, ids=[run])
         if not found:
-            raise ConfigError(f"there is no run {run!r}")
+            raise asking.missing(run)
         left = adapter.listing(client, ids=[run], states=adapter.OPEN)
         left += adapter.listing(client, prefix=f"{run}/", states=adapter.OPEN)
         with closing(asking.Lives(database, surely=True)) as lives:

@@ -281,7 +281,9 @@ async def answer(
     """Answer what the run asks; ``gate`` says which, by its node or the question's id;
     what a pipeline within it asks counts too. Raises
     ``ConfigError`` where nothing such is asked, or the answer is none of the choices."""
-    await looking.show(run, db=db)  # that there is one
+    found = await looking.show(run, db=db)
+    if found.closed is not None:
+        raise doors.NotAsked(f"{run} has ended already: {found.closed.status}")
     words = said if isinstance(said, Answer) else Answer(value=said)
     await family.answer(run, words, gate=gate, by=by, db=db)
 

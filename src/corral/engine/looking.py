@@ -14,7 +14,6 @@ from corral.engine.database import find, is_there
 from corral.engine.diaries import Diaries
 from corral.engine.journal import Begun, Closed, unpack
 from corral.engine.replay import Replay
-from corral.errors import ConfigError
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Question
@@ -135,7 +134,7 @@ async def show(run: str, *, db: str | None = None) -> Shown:
     """Where it stands, as its journal has it. Raises ``ConfigError`` where there is none."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
-        raise ConfigError(f"there is no run {run!r}")
+        raise asking.missing(run)
 
     def ask(client: DBOSClient) -> Shown:
         row, replay = replayed(client, run)
@@ -160,7 +159,7 @@ def replayed(client: DBOSClient, run: str) -> tuple[WorkflowStatus, Replay]:
     """Blocking. Raises ``ConfigError``."""
     row = adapter.whole(client, run)
     if row is None or row.name != runs.NAME or row.input is None:
-        raise ConfigError(f"there is no run {run!r}")
+        raise asking.missing(run)
     replay = Replay(unpack(row.input["args"][0], Begun))
     for step in adapter.journal(client, run):
         replay.feed(step)
@@ -173,7 +172,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
     async with asking.door(database) as door:
         row = await asyncio.to_thread(adapter.whole, door, run)
         if row is None or row.input is None:
-            raise ConfigError(f"there is no run {run!r}")
+            raise asking.missing(run)
         replay = Replay(unpack(row.input["args"][0], Begun))
         diaries = Diaries(replay)
         told = 0

@@ -29,7 +29,7 @@ async def typed(question: str) -> str:
 
     Without a thread: one that reads could not be stopped.
     """
-    sys.stderr.write(_harmless(question))
+    sys.stderr.write(harmless(question))
     sys.stderr.flush()
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
@@ -92,6 +92,6 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
                 return
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Without what a terminal would obey: a prompt may hold words of a stranger's."""
     return "".join(char for char in text if char in "\n\t" or char.isprintable())
