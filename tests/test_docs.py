@@ -18,6 +18,7 @@ from corral.generation import StreamEvent
 from corral.inference.asking import OPTIONS
 from corral.keywords import Options
 from corral.models import registry
+from corral.pipelines.rules import values
 from corral.policy import policy_from
 from corral.result import Result
 from corral.testing import Call, ModelServer, Request, Script, Turn
@@ -173,3 +174,13 @@ def test_every_link_leads_somewhere() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), link
+
+
+def test_every_attribute_of_a_pipeline_is_documented() -> None:
+    text = (ROOT / "docs" / "pipelines.md").read_text()
+    missing = {
+        name
+        for name in values.GRAPH | values.NODE | values.OWN | values.EDGE
+        if f"`{name}`" not in text and f"`{name}=" not in text
+    }
+    assert missing <= {"shape", "default_max_retry"}  # in a table of their own; an older name

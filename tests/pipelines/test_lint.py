@@ -258,6 +258,8 @@ GREEN = [
     LINE + "a [timeout=900] max_visits=5 default_max_retry=2 default_fidelity=summary:low",
     LINE + 'a [color="#ff0000", fontname=x, xlabel=y, height=2, my_own=3, tooltip=t] rankdir=LR',
     LINE + 'a [agent="gemini-acp", model="whatever-it-takes"]',
+    LINE + 'a [agent="gemini-acp"] model_stylesheet="* { model: gemini-2.5-flash; }"',
+    LINE + "m [shape=house, dotfile=x, manager.poll_interval=0s] a -> m -> exit",
     LINE + 'a [agent="my-program --with arguments"]',
     LINE + 'a [agent="{{who}}", model="{{what}}"]',
     LINE + 'a [model="gemini:gemini-2.5-flash", reasoning_effort=high]',

@@ -50,6 +50,11 @@ def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
     assert run.context["last_stage"] == "e"
 
 
+def test_a_run_that_ends_before_its_exit_says_where() -> None:
+    run = play('s -> a; a -> e [condition="outcome=fail"]')
+    assert run.plan.state.finish == Finish(status="success", reason="no edge leads on from 'a'")
+
+
 def test_start_exit_and_conditional_cost_no_visit() -> None:
     run = play("s -> c -> e; c [shape=diamond]")
     assert run.path == []

@@ -95,6 +95,8 @@ class Progress:
                 self._ended(event.node, step, event.status, event.notes)
             case told.StepFailed():
                 self._ended(event.node, step, "fail", event.reason)
+            case told.PipelineCompleted() if event.reason:
+                self.say(f"! it ended before the exit: {_short(event.reason)}")
             case told.StepRetrying():
                 if step is not None:
                     step.mark, step.doing = "↻", f"again in {event.delay:.1f} s"

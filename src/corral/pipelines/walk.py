@@ -228,9 +228,10 @@ class Walk:
             edge = self.routes.choose(node, context, preferred, suggested)
             way = None if edge is None else Way(edge.target, edge)
         if way is None:
-            reason = f"node {node.id!r} failed" if has_failed else ""
-            if has_failed and outcome.failure_reason:
-                reason += f": {outcome.failure_reason}"
+            reason = f"no edge leads on from {node.id!r}"
+            if has_failed:
+                why = f": {outcome.failure_reason}" if outcome.failure_reason else ""
+                reason = f"node {node.id!r} failed{why}"
             self.over(lane, "fail" if has_failed else outcome.status, reason)
         elif way.edge is not None and way.edge.restarts:
             self._restart(way.target)
@@ -244,7 +245,7 @@ class Walk:
         elif status == "fail":
             self.finish("fail", reason)
         else:
-            self.finish("success")
+            self.finish("success", reason)
 
     def stop(self, lane: Lane) -> None:
         """End all that this lane has under way, its own branches first."""

@@ -78,9 +78,9 @@ OWN = frozenset(
     (
         "allowed_tools", "append", "bearer_env", "body", "command", "content", "default",
         "detached", "dotfile", "expect", "format", "headers", "item_timeout", "items", "json",
-        "key", "max_items", "max_tokens", "method", "on_crash", "output_key", "output_schema",
-        "path", "pipeline", "policy", "queue", "source", "system_prompt", "temperature", "until",
-        "url", "value",
+        "credential", "key", "max_items", "max_tokens", "method", "on_crash", "output_key",
+        "output_schema", "path", "pipeline", "policy", "queue", "source", "system_prompt",
+        "temperature", "until", "url", "value",
     )
 )  # fmt: skip
 """Of nodes that handle data, and of those that ask."""
@@ -172,7 +172,7 @@ def _judged(key: str, _type: str, value: Value) -> tuple[str, str] | None:
             return f"{shown} is too small", f"It is {COUNTS[key]} or more."
     elif key in DURATIONS:
         try:
-            right = value == "" or seconds(value) > 0
+            right = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
         except ValueError:
             right = False
         if not right:

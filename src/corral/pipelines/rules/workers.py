@@ -16,6 +16,11 @@ from corral.pipelines.rules.near import MOST, Nearest
 
 ASKED = ("codergen", "prompt")
 """Kinds that put a prompt to an agent or a model."""
+ASK_NOBODY = frozenset(
+    ("start", "exit", "conditional", "parallel", "wait.human", "tool", "include", "set", "switch",
+     "json_extract", "read_file", "write_file", "http")
+)  # fmt: skip
+"""Kinds whose agent or model nobody is: a stylesheet's ``*`` gives them one all the same."""
 
 
 def type_known(graph: Graph) -> Iterator[Finding]:
@@ -50,7 +55,7 @@ def agent_known(graph: Graph) -> Iterator[Finding]:
     judged: dict[str, ConfigError | None] = {}
     for node in graph.nodes.values():
         name = str(node.attrs.get("agent", ""))
-        if not name or "{{" in name:
+        if not name or "{{" in name or node.kind in ASK_NOBODY:
             continue
         if name not in judged:
             judged[name] = _unknown_agent(name) if len(judged) < MOST else None
@@ -71,7 +76,7 @@ def model_known(graph: Graph) -> Iterator[Finding]:
     judged: dict[tuple[str, bool], tuple[str, str | None] | None] = {}
     for node in graph.nodes.values():
         name = model_of(node)
-        if not name or "{{" in name:
+        if not name or "{{" in name or node.kind in ASK_NOBODY:
             continue
         asked = name, "agent" in node.attrs
         if asked not in judged:
