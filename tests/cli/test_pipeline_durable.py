@@ -298,6 +298,7 @@ def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> 
     assert (workspace / "done.txt").read_text() == "first\n"
 
     name = newest(workspace)
+    assert Path(shown(name, workspace)["folder"]).name == name
     assert pipeline("answer", name, "Y", cwd=workspace).returncode == 0
     put(workspace, text.replace("echo shipped", "echo shipped >> done.txt"))
     done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)

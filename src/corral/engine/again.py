@@ -74,6 +74,7 @@ async def go_on_changed(
     accept_changed_graph: bool = False,
     db: str | None = None,
     pool: str | None = None,
+    run_id: str | None = None,
 ) -> str:
     """Take a run up with the graph as it is now. Where it is not the one that the run began
     with, that is refused; with ``accept_changed_graph`` the run is cancelled, and a new one
@@ -89,7 +90,7 @@ async def go_on_changed(
     await doors.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in answers(replay)}
     known |= await _given(run, replay, db)
-    return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool)
+    return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool, run_id=run_id)
 
 
 def same(one: Graph, other: Graph) -> bool:

@@ -236,8 +236,8 @@ async def resume(
             graph, name, told = now, new_id(now.name), 0
             folder = folder.with_name(name)
             async with _turn():
-                name = await again.go_on_changed(
-                    run, now, folder=folder, accept_changed_graph=True, db=db
+                await again.go_on_changed(
+                    run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
         watched = following.Following(name, db=db, people=people, on_event=on_event, told=told)
         return await _seen_through(watched, folder, on_start)
