@@ -215,7 +215,8 @@ def test_success_needs_the_last_word_and_a_clean_exit(
 def test_an_answer_is_a_success_and_nothing_is_none() -> None:
     assert explained(Finish(ok=True), 0) is None
     assert type(explained(Finish(ok=True), 0, answered=False)) is errors.EmptyAnswer
-    lost = "Error: No session, task, or name matched 'x'."
+    advice = "".join(f"\nTo resume by {way}: copilot --resume" for way in "abcdefg")
+    lost = f"Error: No session, task, or name matched 'x'.{advice}"
     assert type(explained(None, 1, stderr=lost)) is errors.ResumeLost
 
 

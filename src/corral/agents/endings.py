@@ -58,7 +58,7 @@ def explained(
 def without_a_word(ending: Ending, title: str, program: str, lost: str = "") -> CorralError:
     """The exit code and stderr are all there is."""
     said = "\n".join(ending.stderr.strip().splitlines()[-6:])
-    if lost and lost.lower() in said.lower():
+    if lost and lost.lower() in ending.stderr.lower():
         return errors.ResumeLost(f"{title} no longer knows the session", hint="Start a new one.")
     if ending.signal is not None:
         return errors.KilledBySignal(f"{title} was killed by signal {ending.signal}")
