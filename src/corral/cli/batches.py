@@ -7,7 +7,7 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.pipeline_run import DB
+from corral.cli.pipeline_run import DB, NEWEST
 from corral.cli.tables import table
 from corral.cli.times import when
 from corral.engine.adapter import require
@@ -24,14 +24,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 1_000_000),
-    default=20,
-    show_default=True,
-    help="The newest so many.",
-)
+@NEWEST
 @DB
 @JSON
 def list_batches(limit: int, db: str | None, as_json: bool) -> None:

@@ -28,6 +28,14 @@ DB = click.option(
     help="Where runs are kept: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
     " else a file in corral's home]",
 )
+NEWEST = click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="The newest so many.",
+)
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Events on stdout, a line each; the result is the last."
 )

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from corral.cli.databases import option
-from corral.cli.pipeline_run import DB
+from corral.cli.pipeline_run import DB, NEWEST
 from corral.cli.tables import table
 from corral.cli.times import when
 from corral.engine.adapter import require
@@ -27,14 +27,7 @@ GOES_ON = "corral pipeline resume {run}{db}"
 
 
 @click.command("runs")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 1_000_000),
-    default=20,
-    show_default=True,
-    help="The newest so many.",
-)
+@NEWEST
 @DB
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def runs(limit: int, db: str | None, as_json: bool) -> None:

@@ -15,7 +15,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from corral.engine import adapter, asking, executor, host, looking, queues, runs, workspaces
+from corral.engine import (
+    adapter,
+    asking,
+    executor,
+    host,
+    looking,
+    queues,
+    runs,
+    workflows,
+    workspaces,
+)
 from corral.engine import artefacts as leaving
 from corral.engine.asking import ask
 from corral.engine.database import Database, find, prepare, spoken_of
@@ -45,7 +55,7 @@ def local(
     """The engine in this process; begun where there is none. Blocking."""
     here = executor.running()
     if here is None:
-        here = Executor(database, limits=limits, poll=poll)
+        here = Executor(database, workflows.every(), limits=limits, poll=poll)
         with spoken_of(database):
             here.start()
     elif here.database != database:

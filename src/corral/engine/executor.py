@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from corral.engine import adapter, desks, lease, queues
 from corral.engine.database import Database, prepare
@@ -38,14 +38,6 @@ _current: Executor | None = None
 _starting = threading.Lock()
 
 
-_workflows: dict[str, tuple[adapter.Workflow, int]] = {}
-
-
-def register(name: str, workflow: adapter.Workflow, recoveries: int) -> None:
-    """What an executor of this process runs, and how often it is taken up again after a crash."""
-    _workflows[name] = workflow, recoveries
-
-
 def current() -> Executor:
     if _current is None:
         raise RuntimeError("no executor runs in this process")
@@ -63,6 +55,7 @@ class Executor:
     def __init__(
         self,
         database: Database,
+        workflows: Mapping[str, tuple[adapter.Workflow, int]],
         *,
         pools: Sequence[str] | None = None,
         limits: Sequence[queues.Limit] = (),
@@ -70,6 +63,7 @@ class Executor:
         grace: float = GRACE,
     ) -> None:
         self.database, self.grace = database, grace
+        self._workflows = workflows
         self.id = f"{_plain(socket.gethostname())}-{os.getpid()}-{os.urandom(4).hex()}"
         self.own = None if pools is not None else queues.own(self.id)
         self.pools = tuple(pools) if pools is not None else (queues.own(self.id),)
@@ -89,7 +83,8 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._until = 0.0
+        self._until: list[float] = []
+        """When it was told to end by, each time; a signal may come while another is heard."""
         self._is_abandoned = False
 
     # The process's own thread, or one of ours.
@@ -133,7 +128,7 @@ class Executor:
         """Take no more work; let the nodes under way finish for that many seconds at most;
         then leave everything to whoever recovers it. Blocking, unless called in its thread.
         A node that holds the loop for ever is left at that, and named."""
-        self._until = time.monotonic() + drain
+        self._until.append(time.monotonic() + drain)
         self.draining = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
@@ -199,7 +194,7 @@ class Executor:
             adapter.launch(
                 self.database.url,
                 executor=self.id,
-                workflows=_workflows,
+                workflows=self._workflows,
                 queues=self.queues,
                 poll=min(self.poll, 1.0),
             )
@@ -216,7 +211,7 @@ class Executor:
             self.leases.release()
 
     async def _drained(self) -> None:
-        while (left := self._until - time.monotonic()) > 0:
+        while (left := min(self._until, default=0.0) - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), min(left, 0.2))
                 return

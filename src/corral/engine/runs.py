@@ -345,6 +345,3 @@ async def _artefacts(setting: Setting, run_id: str) -> Json:
         return [*await asyncio.to_thread(artefacts.put, folder, setting.artefacts, run_id)]
     except CorralError as error:
         return str(error)
-
-
-executor.register(NAME, run, RECOVERIES)

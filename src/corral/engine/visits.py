@@ -98,7 +98,3 @@ async def _attempt(run_id: str, visit: Visit, attempt: int) -> Json:
         except Exception as error:  # a bug of ours must fail its node, not hang its run
             outcome = failed(f"{type(error).__name__}: {error}".removesuffix(": "))
     return pack(attempts.judge(begun, visit, outcome, attempt))
-
-
-executor.register(NAME, visit, RECOVERIES)
-executor.register(BATCH, batch, RECOVERIES)

@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from corral.engine import database, executor, queues, runs, visits
+from corral.engine import database, executor, queues, workflows
 from corral.engine.executor import GRACE, Executor
 
-WORKFLOWS = (runs.NAME, visits.NAME)
-"""What a worker takes up: registered where they are imported."""
 AT_ONCE = 16
 """Nodes at once in one worker; the others are for other workers, or for later."""
 DRAIN = 60.0
@@ -49,14 +47,15 @@ def serve(
         importlib.import_module(module)
     if concurrency is not None:
         limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
-    worker = Executor(database.find(db), pools=pools, limits=limits, poll=poll, grace=grace)
-    told = False
+    worker = Executor(
+        database.find(db), workflows.every(), pools=pools, limits=limits, poll=poll, grace=grace
+    )
+    heard: list[int] = []
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        nonlocal told
-        left = 0.0 if told else drain
+    def end(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)  # first of all: the next one may come while this one is heard
+        left = drain if len(heard) == 1 else 0.0
         worker.stop(left)
-        told = True
         threading.Thread(target=_see_it_end, args=(worker, left), daemon=True).start()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -110,8 +110,6 @@ def child(order: dict[str, Any]) -> None:
         for name, value in order.get("constants", {}).items():
             module, _, constant = name.partition(".")
             setattr({"runs": runs, "executor": executor, "visits": visits}[module], constant, value)
-        executor.register(runs.NAME, runs.run, runs.RECOVERIES)
-        executor.register(visits.NAME, visits.visit, visits.RECOVERIES)
         {"run": run, "work": work, "batch": batch}[order["do"]](order)
         code = 0
     except BaseException:
