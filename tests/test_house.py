@@ -34,6 +34,7 @@ WORDS = {
     "errors",
     "failure",
     "policy",
+    "protected_paths",
     "shell",
     "options",
     "keywords",
@@ -129,6 +130,7 @@ def test_of_the_agents_the_floors_above_know_only_the_record() -> None:
 ALLOWED_NAMES = {
     ("corral.agents", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
+    ("corral.protected_paths", ".gemini"),
     ("corral.providers", "GeminiCliProvider"),
 }
 

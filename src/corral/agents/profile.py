@@ -20,6 +20,7 @@ from corral.errors import CorralError
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import Capability, Enforcement, Policy, Verdict
+from corral.protected_paths import Links
 from corral.wire.acp_quirks import Quirks
 from corral.wire.control_manners import Manners
 from corral.wire.stream import Finish, Item, Translate
@@ -97,6 +98,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What of the repository's own would take effect, as absolute paths."""
     user_settings: Mapping[str, Json] = {}
     """The user's own settings for the agent, where they are to take effect."""
+    links: Links = Links()
+    """Links in the session's folders that lead to where it may not write, as found when the agent
+    starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +200,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ``acp`` agent: what it does in its own way."""
     mode_at_start: bool = False
     """Its planning mode is an argument of the program."""
+    needs_links: bool = False
+    """Its own rules judge a path as text, without following links: ``Place.links`` is filled in,
+    so that its launch can deny those links by name."""
     model_at_start: bool = False
     """The model is an argument of the program, not a setting of a session."""
     drops_media_beside_files: bool = False

@@ -16,9 +16,11 @@ from corral.agents.profile import Agent, Compiled, Launch, Place, Row
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
 from corral.events import Json
 from corral.io import config, environment, folders, programs
+from corral.io.path_guard import PathGuard
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
+from corral.protected_paths import Links
 from corral.sessions.credentials import choose
 
 COMMON = frozenset(
@@ -81,7 +83,14 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             credentials=self.credentials,
             project_files=self.project_files,
             user_settings=self.user_settings,
+            links=self._links(),
         )
+
+    def _links(self) -> Links:
+        if not self.agent.needs_links or self.run.policy.is_unlimited:
+            return Links()
+        run = self.run
+        return PathGuard(self.cwd, run.include_directories, run.policy.writable).links()
 
 
 def prepare(name: str, options: dict[str, object]) -> Prepared:

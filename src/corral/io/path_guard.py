@@ -1,0 +1,236 @@
+"""Where a path really leads, and whether an agent may read or write there.
+
+A path is resolved component by component, every link on the way included, whether or not its
+target exists: opening a dangling link for writing creates the target. Only the result is compared
+with the folders of the session. ``..`` after a link means the parent of the link's target.
+
+What is refused without looking further: a path with a NUL byte, an empty one, ``~`` (programs
+differ in who expands it), links that lead in a circle, and links made by the kernel
+(``/proc/self/cwd``, ``/dev/fd/3``), which mean something else in the agent's process than here.
+
+Programs also differ in how they read a path before they open it: some remove spaces, a leading
+``@`` or backslashes, or take ``..`` away from the text before links are followed. ``PathGuard``
+allows a path only if every such reading is allowed.
+
+What holds: nothing that exists at the moment of the check leads out. What does not: somebody who
+swaps a folder for a link between the check and the agent's own use of the path wins that race.
+An agent that may only edit files cannot make links; one that runs commands needs no race. Where
+corral opens the file itself (``open_beneath``), no link is followed and there is no race. A hard
+link to a file outside cannot be told from the file: git never creates one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from corral.protected_paths import Link, Links, protection_of
+
+MOST_HOPS = 40
+"""Links on the way of one path: as the kernel counts them."""
+MOST_ENTRIES = 1_000_000
+"""Files and folders that are looked at for links."""
+MOST_LINKS = 1_000
+"""Links that lead out: more would make too many rules."""
+
+Access = Literal["read", "write"]
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(Exception):
+    """A path that the agent may not use; the text says why."""
+
+
+def resolve(path: str, cwd: str) -> str:
+    """The absolute path without links, ``.`` and ``..``; it need not exist. Raises ``Refused``."""
+    if not path or "\0" in path:
+        raise Refused(f"not a path: {path!r}")
+    if path.startswith("~"):
+        raise Refused(f"not a path, for ~ is not expanded: {path}")
+    ahead = _parts(os.path.join(cwd, path))
+    if not os.path.isabs(cwd):
+        raise Refused(f"the folder is not absolute: {cwd}")
+    real, hops = "/", 0
+    while ahead:
+        part = ahead.pop()
+        if part == "..":
+            real = os.path.dirname(real)
+            continue
+        here = os.path.join(real, part)
+        target = _link(here, path)
+        if target is None:
+            real = here
+            continue
+        hops += 1
+        if hops > MOST_HOPS:
+            raise Refused(f"too many links: {path}")
+        if os.path.isabs(target):
+            real = "/"
+        ahead += _parts(target)
+    return real
+
+
+def _parts(path: str) -> list[str]:
+    """The components, last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _link(here: str, path: str) -> str | None:
+    """Where the link leads; None for what is no link or is not there."""
+    try:
+        found = os.lstat(here)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM):
+            return None
+        raise Refused(f"cannot be resolved: {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Refused(f"not a path: {path!r}") from error
+    if not stat.S_ISLNK(found.st_mode):
+        return None
+    if found.st_size == 0 or here.startswith("/proc/"):
+        raise Refused(f"leads through a link of the kernel: {path}")
+    try:
+        return os.readlink(here)
+    except OSError as error:
+        raise Refused(f"cannot be resolved: {path}: {error.strerror}") from error
+
+
+class PathGuard:
+    """The folders of one session: ``cwd`` and ``writable`` may be read and written, ``readable``
+    only read. Further folders are relative to ``cwd`` or absolute. Protected names are not
+    written in any of them."""
+
+    def __init__(
+        self, cwd: str, readable: Iterable[str] = (), writable: Iterable[str] = ()
+    ) -> None:
+        self.cwd = os.path.realpath(cwd)
+        self.writable = self._roots(("", *writable))
+        self.readable = tuple(dict.fromkeys((*self.writable, *self._roots(readable))))
+
+    def _roots(self, folders: Iterable[str]) -> tuple[str, ...]:
+        return tuple(os.path.realpath(os.path.join(self.cwd, folder)) for folder in folders)
+
+    def check(self, path: str, access: Access) -> str:
+        """The resolved path. Raises ``Refused`` where this access is not allowed."""
+        for reading in _readings(path, self.cwd):
+            self._check(reading, path, access)
+        return resolve(path, self.cwd)
+
+    def _check(self, reading: str, path: str, access: Access) -> None:
+        real = resolve(reading, self.cwd)
+        root = _root_of(real, self.writable if access == "write" else self.readable)
+        if root is None:
+            if access == "write" and _root_of(real, self.readable) is not None:
+                raise Refused(f"may be read but not written: {path}")
+            raise Refused(f"outside the workspace: {path}")
+        if access == "write":
+            protection = protection_of(real[len(root) :])
+            if protection is not None:
+                raise Refused(f"protected ({protection.reason}): {path}")
+
+    def refusal(self, paths: Iterable[str], access: Access) -> str | None:
+        """Why one of these paths may not be used; None where all may."""
+        for path in paths:
+            try:
+                self.check(path, access)
+            except Refused as error:
+                return str(error)
+        return None
+
+    def links(self, most: int = MOST_ENTRIES) -> Links:
+        """The links below the session's folders that lead out of the writable area, or to a
+        protected name. Folders are listed without following links."""
+        found: list[Link] = []
+        seen = 0
+        complete = True
+        for entry in _entries(self.readable):
+            seen += 1
+            if entry is None or seen > most or len(found) > MOST_LINKS:
+                complete = False
+                if entry is not None:
+                    break
+                continue
+            if entry.is_symlink():
+                link = self._leads_out(entry.path)
+                if link is not None:
+                    found.append(link)
+        return Links(tuple(found), complete)
+
+    def _leads_out(self, path: str) -> Link | None:
+        try:
+            target = resolve(path, self.cwd)
+        except Refused:  # a circle, or a link of the kernel: nothing to be had there
+            return Link(path, path, readable=False)
+        if self.refusal((path,), "write") is None:
+            return None
+        return Link(path, target, readable=_root_of(target, self.readable) is not None)
+
+
+def _readings(path: str, cwd: str) -> set[str]:
+    """The path as it stands, and as a program may read it."""
+    if not path.strip():
+        raise Refused(f"not a path: {path!r}")
+    if path.lstrip().lower().startswith("file:"):
+        raise Refused(f"not a path but an address: {path}")
+    found = {path, path.strip(), " ".join(path.split())}
+    found |= {each.removeprefix("@") or each for each in found}
+    found |= {each.replace("\\", "") or each for each in found}
+    found |= {each.replace("\\", "/") for each in found}
+    return found | {os.path.normpath(os.path.join(cwd, each)) for each in found}
+
+
+def outward_links(cwd: str, roots: Iterable[str] = ()) -> Links:
+    """``PathGuard.links`` for a workspace whose further ``roots`` may be written, too."""
+    return PathGuard(cwd, writable=roots).links()
+
+
+def _root_of(real: str, roots: Iterable[str]) -> str | None:
+    """The innermost of these folders that contains the path."""
+    found = [root for root in roots if real == root or real.startswith(root.rstrip("/") + "/")]
+    return max(found, key=len, default=None)
+
+
+def _entries(roots: Iterable[str]) -> Iterator[os.DirEntry[str] | None]:
+    """Everything below these folders, each folder once; None for a folder that cannot be listed
+    though its files may be reached."""
+    waiting = [*roots]
+    listed: set[str] = set()
+    while waiting:
+        folder = waiting.pop()
+        if folder in listed:
+            continue
+        listed.add(folder)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            if os.access(folder, os.X_OK):
+                yield None
+
+
+def open_beneath(root: str, real: str, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a file whose resolved path ``real`` is below the resolved folder ``root``.
+    Opened one component at a time and through no link: what was swapped for a link since the
+    check is an ``OSError``. With ``O_CREAT``, missing folders are created."""
+    parts = os.path.relpath(real, root).split("/")
+    if os.pardir in parts or parts == ["."]:
+        raise OSError(errno.EACCES, "not below the folder", real)
+    folder = os.open(root, _FOLDER)
+    try:
+        for part in parts[:-1]:
+            if flags & os.O_CREAT:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            below = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+    finally:
+        os.close(folder)

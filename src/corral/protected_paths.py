@@ -1,0 +1,173 @@
+"""Names that no agent may write unless the policy is unlimited.
+
+Writing one of these is more than an edit: a program runs or obeys it later, without any further
+act of the user. ``.git/hooks/pre-commit`` runs at the next commit, ``.claude/settings.json`` can
+start a command when that agent starts.
+
+This is the only list. Agents whose own rules judge paths derive their rules from it: as globs
+(``globs``), as a regular expression (``regex``) or by calling ``protection_of``. Paths are judged
+relative to the workspace (or to the writable folder that contains them), after links were
+resolved (``corral.io.path_guard``): a workspace may itself stand below ``.claude/worktrees``.
+
+Documents that agents read (``AGENTS.md``, ``CLAUDE.md``, ``GEMINI.md``) and files that run only
+when the user runs them (``Makefile``, ``package.json``, sources) are ordinary files and not listed.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import msgspec
+
+
+class Protection(msgspec.Struct, frozen=True):
+    """A group of protected names, and why they are protected."""
+
+    reason: str
+    names: tuple[str, ...]
+    """Each is one or more path components, separated by ``/``. ``*`` stands for any characters
+    within a component. A name matches at any depth and covers everything below it."""
+
+
+GROUPS: tuple[Protection, ...] = (
+    Protection(
+        "git runs programs that are named there",
+        (".git", ".git.", "git~1", ".gitconfig", ".config/git"),
+    ),
+    Protection(
+        "a coding agent obeys it: settings, hooks, tool servers, saved memory",
+        (
+            ".agents",
+            ".aider*",
+            ".claude",
+            ".claude.json",
+            "CLAUDE.local.md",
+            ".cline*",
+            ".codex",
+            ".continue",
+            ".copilot",
+            ".cursor",
+            ".cursorrules",
+            ".gemini",
+            ".github/agents",
+            ".github/copilot*",
+            ".github/hooks",
+            ".github/mcp.json",
+            ".goose",
+            ".goosehints",
+            ".kiro",
+            ".mcp.json",
+            ".opencode",
+            "opencode.json",
+            "opencode.jsonc",
+            ".pi",
+            ".qwen",
+            ".roo",
+            ".roomodes",
+            ".windsurf*",
+        ),
+    ),
+    Protection("corral obeys it", ("corral.toml", ".corral")),
+    Protection(
+        "an editor obeys it when it opens the folder",
+        (".vscode", ".idea", ".zed", ".devcontainer", ".devcontainer.json"),
+    ),
+    Protection("it runs at the next git command", (".husky", ".githooks")),
+    Protection(
+        "a shell or a login runs or obeys it",
+        (
+            ".bash_*",
+            ".bashrc",
+            ".config/fish",
+            ".envrc",
+            ".kshrc",
+            ".login",
+            ".profile",
+            ".ripgreprc",
+            ".ssh",
+            ".zlog*",
+            ".zprofile",
+            ".zshenv",
+            ".zshrc",
+        ),
+    ),
+)
+
+NAMES: tuple[str, ...] = tuple(name for group in GROUPS for name in group.names)
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A symbolic link that leads to where an agent may not write, and perhaps not read."""
+
+    path: str
+    """Absolute, of the link itself."""
+    target: str
+    """Where it leads, all links resolved; the file need not exist."""
+    readable: bool
+    """The target is in the workspace or in a folder that may be read."""
+
+
+class Links(msgspec.Struct, frozen=True):
+    """The links of the workspace and its further folders that lead out of the writable area."""
+
+    found: tuple[Link, ...] = ()
+    complete: bool = True
+    """False where a folder could not be listed or there were too many files: there may be more."""
+
+    @property
+    def unreadable(self) -> tuple[Link, ...]:
+        """Those that lead out of everything that may be read."""
+        return tuple(link for link in self.found if not link.readable)
+
+
+def protection_of(path: str) -> Protection | None:
+    """The group that protects this path, or None. ``path`` is relative to the workspace or
+    absolute; its components are compared without regard to case, as some file systems do."""
+    parts = [part for part in path.casefold().split("/") if part not in ("", ".")]
+    for group, wanted in _WANTED:
+        size = len(wanted)
+        for at in range(len(parts) - size + 1):
+            if all(map(fnmatchcase, parts[at : at + size], wanted)):
+                return group
+    return None
+
+
+def is_protected(path: str) -> bool:
+    """Whether a protected name is a component of this path."""
+    return protection_of(path) is not None
+
+
+def globs(*, below: bool = True, any_case: bool = False) -> tuple[str, ...]:
+    """``**/.git`` and, with ``below``, ``**/.git/**`` for each name. ``any_case`` writes each
+    letter as a class (``[gG]``), for matchers that regard case."""
+    found: list[str] = []
+    for name in NAMES:
+        pattern = _cased(name) if any_case else name
+        found.append(f"**/{pattern}")
+        if below:
+            found.append(f"**/{pattern}/**")
+    return tuple(found)
+
+
+def regex() -> str:
+    """A regular expression for a path of which a component is protected, to be searched for:
+    ``(?:^|/)(?:…)(?:/|$)``. It uses only what Python, JavaScript, Go and Rust agree on, and needs
+    no flag for case. ``^`` and ``$`` are the ends of the path; replace them to find a path in a
+    longer text."""
+    names = "|".join(_as_regex(name) for name in NAMES)
+    return f"(?:^|/)(?:{names})(?:/|$)"
+
+
+def _cased(name: str) -> str:
+    return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in name)
+
+
+def _as_regex(name: str) -> str:
+    # Not re.escape: in JavaScript it is an error to escape what needs no escape.
+    special = {"*": "[^/]*", ".": r"\."}
+    return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else special.get(c, c) for c in name)
+
+
+_WANTED = tuple(
+    (group, tuple(name.casefold().split("/"))) for group in GROUPS for name in group.names
+)
