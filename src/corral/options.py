@@ -102,6 +102,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True
     """Keep the session, to resume it; else nothing of it stays on disk."""
+    interactive: bool = False
+    """Somebody answers permission questions: an ``ask=`` callback, a terminal, or
+    ``permission_mode="auto"``. Set by the session, never an option: without it, what the
+    policy would ask about is denied, and not offered to the model."""
 
     @classmethod
     def build(
@@ -149,7 +153,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that become others before a run is made."""
-KNOWN = (*(name for name in Run.__struct_fields__ if name != "agent"), *SPELLINGS)
+COMPUTED = ("agent", "interactive")
+"""Fields of a run that are no options."""
+KNOWN = (*(name for name in Run.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
 
 def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
         wanted = {approve: wanted[approve]}
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
-    run = Run.build(agent.name)
+    run = msgspec.structs.replace(Run.build(agent.name), interactive=agent.asks)
     reports = {label: agent.compile(value, run).report for label, value in wanted.items()}
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(reports)))

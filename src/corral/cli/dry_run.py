@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from corral.cli.questions import somebody_is_there
 from corral.cli.tables import policy_table
 from corral.io.folders import sessions
 from corral.sessions.prepare import prepare, the_prompt
@@ -15,7 +16,7 @@ from corral.sessions.prepare import prepare, the_prompt
 
 def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:
     """Every check of a real run is made; nothing is written and nothing started."""
-    prepared = prepare(agent, options)
+    prepared = prepare(agent, options, has_asker=somebody_is_there())
     place = prepared.place(sessions() / "SESSION")
     launch = prepared.agent.launch(prepared.run, place, the_prompt(prepared, text), None)
     shown: dict[str, Any] = {

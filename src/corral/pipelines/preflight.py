@@ -69,7 +69,7 @@ def _check(work: Work, desk: Desk, seen: set[bytes]) -> None:
     if kept in seen:
         return
     seen.add(kept)
-    prepared = prepare(ask.agent, ask.options)
+    prepared = prepare(ask.agent, ask.options, has_asker=desk.ask is not None)
     if prepared.agent.driver is not None:
         model = prepared.run.model or ask.agent
         _key(model, desk)

@@ -117,7 +117,8 @@ async def run(
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
     # Read here and not by the session: its further turns say something else than the file.
-    prepared = prepare(agent, cast("dict[str, object]", options))
+    given = cast("dict[str, object]", options)
+    prepared = prepare(agent, given, has_asker=ask is not None)
     text = the_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))

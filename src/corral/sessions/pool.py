@@ -83,7 +83,7 @@ class Pool:
         """Processes started so far."""
 
     async def __aenter__(self) -> Pool:
-        prepared = prepare(self._agent, self._options)
+        prepared = prepare(self._agent, self._options, has_asker=self._ask is not None)
         if prepared.agent.transport != "acp":
             raise ConfigError(
                 f"{prepared.agent.name} starts a process for each prompt and cannot be kept warm",
@@ -120,7 +120,8 @@ class Pool:
                 f"{foreign[0]} is fixed for the whole pool",
                 hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS))}.",
             )
-        prepared = prepare(self._agent, {**self._options, **options})
+        chosen = {**self._options, **options}
+        prepared = prepare(self._agent, chosen, has_asker=self._ask is not None)
         text = the_prompt(prepared, prompt)
         async with self._places:
             worker = self._take(prepared)

@@ -93,8 +93,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return PathGuard(self.cwd, run.include_directories, run.policy.writable).links()
 
 
-def prepare(name: str, options: dict[str, object]) -> Prepared:
-    """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin."""
+def prepare(name: str, options: dict[str, object], *, has_asker: bool = False) -> Prepared:
+    """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin.
+
+    ``has_asker``: somebody answers the agent's permission questions. Without, what the policy
+    would ask about is compiled as denied.
+    """
     agent = config.find_agent(name)
     if agents.names_a_model(name):
         options = _with_model(name, options)
@@ -103,6 +107,7 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _supported(agent, run)
+    run = msgspec.structs.replace(run, interactive=_is_interactive(run, has_asker=has_asker))
     compiled = agent.compile(run.policy, run)
     _enforced(agent, run, compiled.report)
     cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")
@@ -129,6 +134,10 @@ def prepare(name: str, options: dict[str, object]) -> Prepared:
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
     )
+
+
+def _is_interactive(run: Run, *, has_asker: bool) -> bool:
+    return run.permission_mode == "auto" or (run.permission_mode == "prompt" and has_asker)
 
 
 def _program(agent: Agent, run: Run) -> tuple[Agent, programs.Found, environment.Environment]:

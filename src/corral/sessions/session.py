@@ -85,7 +85,7 @@ class Session:
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
-        prepared = prepare(self._agent, self._options)
+        prepared = self._prepare(self._options)
         if self._tools:  # what is wrong was told before a server is opened
             prepared = await self._with_tools(prepared)
         try:
@@ -99,6 +99,9 @@ class Session:
         self._kept = kept or store.create(prepared.agent.name, prepared.cwd)
         return self
 
+    def _prepare(self, options: dict[str, Any]) -> Prepared:
+        return prepare(self._agent, options, has_asker=self._ask is not None)
+
     async def _with_tools(self, prepared: Prepared) -> Prepared:
         """The same, with the caller's own functions as one more tool server; an agent that
         runs in this process calls them itself."""
@@ -108,7 +111,7 @@ class Session:
             # Whoever hands over a function means it to be called.
             options["policy"] = replace(policy, own_mcp="allow")
         if prepared.agent.driver is not None:
-            return prepare(self._agent, options)
+            return self._prepare(options)
         if getattr(self._tools, "agent_hooks", ()):
             raise ConfigError(
                 f"{prepared.agent.name} does not ask before each of its calls:"
@@ -125,7 +128,7 @@ class Session:
         self._server = await ToolServer(self._tools).__aenter__()
         options["mcp_servers"] = [*options.get("mcp_servers", ()), self._server.mcp_server]
         try:
-            return prepare(self._agent, options)
+            return self._prepare(options)
         except BaseException:
             await self._stop_serving()
             raise

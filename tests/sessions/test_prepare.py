@@ -1,0 +1,44 @@
+"""What is decided before an agent starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripted import scripted
+
+import corral
+from corral.errors import ConfigError
+from corral.sessions.prepare import prepare
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_asker", "interactive"),
+    [
+        ("prompt", True, True),
+        ("prompt", False, False),
+        ("auto", False, True),
+        ("auto", True, True),
+        ("deny", True, False),
+        ("deny", False, False),
+    ],
+)
+def test_a_run_is_interactive_if_its_questions_can_be_allowed(
+    workspace: Path, mode: str, has_asker: bool, interactive: bool
+) -> None:
+    options: dict[str, object] = {**scripted(workspace), "permission_mode": mode}
+    prepared = prepare("gemini-acp", options, has_asker=has_asker)
+    assert prepared.run.interactive is interactive
+
+
+async def test_a_session_is_interactive_if_it_has_an_asker(workspace: Path) -> None:
+    options = scripted(workspace)
+    async with corral.session("gemini-acp", **options) as alone:
+        assert not alone.prepared.run.interactive
+    async with corral.session("gemini-acp", ask=lambda _: "deny", **options) as asking:
+        assert asking.prepared.run.interactive
+
+
+def test_a_caller_cannot_claim_that_somebody_answers(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'interactive'"):
+        prepare("gemini-acp", {**scripted(workspace), "interactive": True})
