@@ -70,6 +70,7 @@ _HEADLESS = Agent(
         key_env="ANTHROPIC_API_KEY",
         model="claude-sonnet-5",
         read=("Read", {"file_path": "here.txt"}),
+        forms=claude_policy.FORMS,
     ),
     supports=claude_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Act, Compiled, Form, Row
 from corral.errors import PolicyError
 from corral.events import Json, ToolKind
 from corral.options import Run
@@ -62,6 +62,42 @@ SETTINGS_FILE = "settings.json"
 _HERE = "Edit(./**)"
 _FENCES = ("Edit(**/.claude/**)", "Edit(**/.mcp.json)", "Edit(**/.git/**)")
 """What the agent wrote there would rule the next run, of it or of git."""
+
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (
+        ("Bash", {"command": "{command}", "description": "Run it"}),
+        ("Monitor", {"command": "{command}", "description": "Run it", "timeout_ms": 5000}),
+    ),
+    "background": (
+        (
+            "Bash",
+            {"command": "{command}", "description": "Run it", "run_in_background": True},
+        ),
+    ),
+    "write": (("Write", {"file_path": "{path}", "content": "{text}"}),),
+    "edit": (("Edit", {"file_path": "{path}", "old_string": "{before}", "new_string": "{after}"}),),
+    "read": (("Read", {"file_path": "{path}"}),),
+    "list": (("Glob", {"pattern": "*", "path": "{path}"}),),
+    "find": (("Glob", {"pattern": "{path}/*"}),),
+    "search": (("Grep", {"pattern": "{pattern}", "path": "{path}", "output_mode": "content"}),),
+    "fetch": (("WebFetch", {"url": "{url}", "prompt": "What is there?"}),),
+    "web_search": (("WebSearch", {"query": "{query}"}),),
+    "delegate": (
+        (
+            "Agent",
+            {
+                "description": "Do it",
+                "prompt": "{prompt}",
+                "subagent_type": "general-purpose",
+                "run_in_background": False,
+            },
+        ),
+    ),
+    "skill": (("Skill", {"skill": "{name}"}),),
+    "mcp_resource": (("ReadMcpResourceTool", {"server": "{server}", "uri": "{uri}"}),),
+}
+"""How the model calls the tools."""
 
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:

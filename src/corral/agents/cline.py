@@ -10,7 +10,7 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.command import keyed_agent
-from corral.agents.profile import Package, Place, Probe
+from corral.agents.profile import Act, Form, Package, Place, Probe
 from corral.wire.acp_quirks import Quirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
@@ -18,9 +18,18 @@ HINT = f"Set {KEY}: of the service at {URL} where that is set, else of Cline's o
 BARE = {"telemetryOptOut": True, "autoUpdateEnabled": False, "disabledTools": ["spawn_agent"]}
 QUIRKS = Quirks(name_before=": ", path_key="path", set_model="session/set_model",
                 model_list_complete=False, late_updates=0.1, told_again=True)  # fmt: skip
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("run_commands", {"commands": ["{command}"]}),),
+    "write": (("editor", {"path": "{abspath}", "new_text": "{text}"}),),
+    "edit": (("editor", {"path": "{abspath}", "old_text": "{before}", "new_text": "{after}"}),),
+    "read": (("read_files", {"files": [{"path": "{path}"}]}),),
+    "search": (("search_codebase", {"queries": ["{pattern}"]}),),
+    "fetch": (("fetch_web_content", {"requests": [{"url": "{url}", "prompt": "What is there?"}]}),),
+}
+"""How the model calls the tools."""
 PROBE = Probe(("editor", {"path": "{cwd}/probe.txt", "new_text": "written by the agent\n"}),
               ("run_commands", {"commands": ["touch shell.txt"]}), URL, KEY, "scripted",
-              ("read_files", {"files": [{"path": "here.txt"}]}))  # fmt: skip
+              ("read_files", {"files": [{"path": "here.txt"}]}), forms=FORMS)  # fmt: skip
 
 
 def private(place: Place) -> tuple[dict[str, str], dict[str, str]]:

@@ -52,6 +52,7 @@ HEADLESS = Agent(
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model="gpt-5.5",
+        forms=codex_policy.FORMS,
     ),
     supports=codex_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Act, Compiled, Form, Row
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
@@ -58,6 +58,31 @@ def toml(text: str) -> str:
 def patch(path: str, line: str) -> str:
     """A patch that adds a file of one line."""
     return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
+
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (
+        ("exec_command", {"cmd": "{command}"}),
+        ("shell", {"command": ["sh", "-c", "{command}"]}),
+        ("shell_command", {"command": "{command}"}),
+        ("exec_command", {"cmd": "{command}", "sandbox_permissions": "require_escalated"}),
+    ),
+    "background": (("exec_command", {"cmd": "{command}", "yield_time_ms": 250, "tty": True}),),
+    "write": (("apply_patch", {"input": patch("{path}", "{text}")}),),
+    "edit": (
+        (
+            "apply_patch",
+            {
+                "input": "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n"
+                "*** End Patch\n"
+            },
+        ),
+    ),
+    "read": (("view_image", {"path": "{path}"}),),
+    "delegate": (("spawn_agent", {"message": "{prompt}"}),),
+    "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
+}
+"""How the model calls the tools."""
 
 
 def allows(policy: Policy, capability: Capability) -> bool:

@@ -76,6 +76,8 @@ _ALONE = Agent(
         key_env="COPILOT_PROVIDER_API_KEY",
         model="scripted",
         read=("view", {"path": "here.txt"}),
+        forms=copilot_policy.FORMS,
+        mcp_name="{server}-{tool}",
     ),
     supports=copilot_launch.SUPPORTS_ALONE,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),

@@ -17,7 +17,7 @@ What shaped this, each seen in runs of the real program (1.0.102):
 
 from __future__ import annotations
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Act, Compiled, Form, Row
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
@@ -63,6 +63,38 @@ OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 _NONE = "none"
 """A tool that there is not: an empty list would be no list."""
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("bash", {"command": "{command}", "description": "Run it"}),),
+    "background": (
+        (
+            "bash",
+            {"command": "{command}", "description": "Run it", "mode": "async", "detach": True},
+        ),
+    ),
+    "write": (("create", {"path": "{path}", "file_text": "{text}"}),),
+    "edit": (("edit", {"path": "{path}", "old_str": "{before}", "new_str": "{after}"}),),
+    "read": (("view", {"path": "{path}"}),),
+    "list": (("view", {"path": "{path}"}),),
+    "find": (("glob", {"pattern": "*", "paths": "{path}"}),),
+    "search": (("grep", {"pattern": "{pattern}", "paths": "{path}", "output_mode": "content"}),),
+    "fetch": (("web_fetch", {"url": "{url}"}),),
+    "web_search": (("web_search", {"query": "{query}"}),),
+    "delegate": (
+        (
+            "task",
+            {
+                "description": "Do it",
+                "prompt": "{prompt}",
+                "agent_type": "general-purpose",
+                "name": "helper",
+                "mode": "sync",
+            },
+        ),
+    ),
+    "skill": (("skill", {"skill": "{name}"}),),
+}
+"""How the model calls the tools."""
 
 
 def compile_alone(policy: Policy, run: Run) -> Compiled:

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.profile import Agent, Compiled, Ending, Launch, Package, Place, Probe, Row
+from corral.agents.profile import (
+    Act,
+    Agent,
+    Compiled,
+    Ending,
+    Form,
+    Launch,
+    Package,
+    Place,
+    Probe,
+    Row,
+)
 from corral.errors import ConfigError, CorralError, PolicyError
 from corral.events import ToolKind
 from corral.models import registry
@@ -35,6 +46,43 @@ TOOLS: dict[str, ToolKind] = {
 
 
 PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("shell", {"command": "{command}"}),),
+    "read": (
+        ("read_file", {"file_path": "{path}"}),
+        ("read_many_files", {"paths": ["{path}"]}),
+    ),
+    "list": (("list_dir", {"path": "{path}"}),),
+    "find": (("glob", {"pattern": "*", "path": "{path}"}),),
+    "search": (("grep", {"pattern": "{pattern}", "path": "{path}"}),),
+    "fetch": (("web_fetch", {"url": "{url}"}),),
+    "delegate": (("spawn_agent", {"task": "{prompt}"}),),
+}
+"""How the model calls the tools."""
+FILE_FORMS: dict[Act, tuple[Form, ...]] = {
+    "write": (("write_file", {"file_path": "{path}", "content": "{text}"}),),
+    "edit": (
+        ("edit_file", {"file_path": "{path}", "old_string": "{before}", "new_string": "{after}"}),
+    ),
+}
+PATCH_FORMS: dict[Act, tuple[Form, ...]] = {
+    "write": (
+        (
+            "apply_patch",
+            {"patch": "*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"},
+        ),
+    ),
+    "edit": (
+        (
+            "apply_patch",
+            {
+                "patch": "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n"
+                "*** End Patch\n"
+            },
+        ),
+    ),
+}
 
 
 def for_run(run: Run) -> Agent:
@@ -112,6 +160,7 @@ def _probe(provider: Provider, model: str) -> Probe:
         key_env=provider.key_env[0],
         model=model,
         read=("read_file", {"file_path": "here.txt"}),
+        forms={**FORMS, **(FILE_FORMS if writes else PATCH_FORMS)},
     )
 
 

@@ -227,6 +227,34 @@ _PROBE = Probe(
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
     read=("read_file", {"file_path": "here.txt"}),
+    forms={
+        "run": (("run_shell_command", {"command": "{command}"}),),
+        "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),
+        "write": (("write_file", {"file_path": "{path}", "content": "{text}"}),),
+        "edit": (
+            (
+                "replace",
+                {
+                    "file_path": "{path}",
+                    "instruction": "change it",
+                    "old_string": "{before}",
+                    "new_string": "{after}",
+                },
+            ),
+        ),
+        "read": (
+            ("read_file", {"file_path": "{path}"}),
+            ("read_many_files", {"include": ["{path}"], "paths": ["{path}"]}),
+        ),
+        "list": (("list_directory", {"dir_path": "{path}"}),),
+        "find": (("glob", {"pattern": "*", "dir_path": "{path}"}),),
+        "search": (("grep_search", {"pattern": "{pattern}", "dir_path": "{path}"}),),
+        "fetch": (("web_fetch", {"prompt": "What is at {url} ?"}),),
+        "web_search": (("google_web_search", {"query": "{query}"}),),
+        "delegate": (("invoke_agent", {"agent_name": "generalist", "prompt": "{prompt}"}),),
+        "skill": (("activate_skill", {"name": "{name}"}),),
+    },
+    mcp_name="mcp_{server}_{tool}",
 )
 
 _HEADLESS = Agent(

@@ -64,6 +64,8 @@ _PEER = Agent(
         key_env="OPENAI_API_KEY",
         model=f"{opencode_launch.CUSTOM}/scripted",
         read=("read", {"filePath": "here.txt"}),
+        forms=opencode_policy.FORMS,
+        mcp_name="{server}_{tool}",
     ),
     supports=opencode_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Act, Compiled, Form, Row
 from corral.errors import PolicyError
 from corral.events import Json, ToolKind
 from corral.options import Run
@@ -50,6 +50,23 @@ OWN_SERVER = "corral"
 
 _FENCES = ("*.opencode/*", "*opencode.json", "*opencode.jsonc")
 """What the agent wrote there would rule the next run."""
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("bash", {"command": "{command}", "description": "Run it"}),),
+    "write": (("write", {"filePath": "{path}", "content": "{text}"}),),
+    "edit": (("edit", {"filePath": "{path}", "oldString": "{before}", "newString": "{after}"}),),
+    "read": (("read", {"filePath": "{path}"}),),
+    "list": (("read", {"filePath": "{path}"}), ("list", {"path": "{path}"})),
+    "find": (("glob", {"pattern": "*", "path": "{path}"}),),
+    "search": (("grep", {"pattern": "{pattern}", "path": "{path}"}),),
+    "fetch": (("webfetch", {"url": "{url}", "format": "text"}),),
+    "web_search": (("websearch", {"query": "{query}"}), ("codesearch", {"query": "{query}"})),
+    "delegate": (
+        ("task", {"description": "Do it", "prompt": "{prompt}", "subagent_type": "general"}),
+    ),
+    "skill": (("skill", {"name": "{name}"}),),
+}
+"""How the model calls the tools."""
 
 
 def permissions(policy: Policy, run: Run, cwd: str) -> dict[str, Json]:

@@ -23,7 +23,7 @@ import msgspec
 from corral.agents import endings
 from corral.agents.launching import credentials, refuse_own_files, refuse_users
 from corral.agents.offered import compiler
-from corral.agents.profile import Agent, Launch, Package, Place, Probe
+from corral.agents.profile import Act, Agent, Form, Launch, Package, Place, Probe
 from corral.content import Cost, Usage
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
@@ -170,9 +170,21 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     return Launch(argv=argv, env=env, stdin=prompt.encode(), files=files, notes=notes)
 
 
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("bash", {"command": "{command}"}),),
+    "write": (("write", {"path": "{path}", "content": "{text}"}),),
+    "edit": (
+        ("edit", {"path": "{path}", "edits": [{"oldText": "{before}", "newText": "{after}"}]}),
+    ),
+    "read": (("read", {"path": "{path}"}),),
+    "list": (("ls", {"path": "{path}"}),),
+    "find": (("find", {"pattern": "*", "path": "{path}"}),),
+    "search": (("grep", {"pattern": "{pattern}", "path": "{path}"}),),
+}
+"""How the model calls the tools."""
 PROBE = Probe(("write", {"path": "probe.txt", "content": "written by the agent\n"}),
               ("bash", {"command": "touch shell.txt"}), "OPENAI_BASE_URL", "OPENAI_API_KEY",
-              "scripted", ("read", {"path": "here.txt"}))  # fmt: skip
+              "scripted", ("read", {"path": "here.txt"}), forms=FORMS)  # fmt: skip
 AGENT = Agent(
     name="pi-cli",
     aliases=("pi",),

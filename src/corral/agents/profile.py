@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -26,6 +26,25 @@ from corral.wire.control_manners import Manners
 from corral.wire.stream import Finish, Item, Translate
 
 Transport = Literal["stream", "acp", "builtin"]
+Reach = Literal["workspace", "disk"]
+Act = Literal[
+    "run",
+    "background",
+    "write",
+    "edit",
+    "read",
+    "list",
+    "find",
+    "search",
+    "fetch",
+    "web_search",
+    "delegate",
+    "skill",
+    "mcp_resource",
+]
+"""What a model can try by a tool call, whatever the tool is called."""
+Form = tuple[str, dict[str, Any]]
+"""A tool's name and its arguments, with placeholders such as ``{path}`` in the texts."""
 
 
 ACP_OPTIONS = frozenset(
@@ -67,6 +86,9 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: Verdict
     enforcement: Enforcement
     note: str = ""
+    reach: Reach = "workspace"
+    """How far the tools of an allowed ``read`` or ``write`` go. The attack kit holds every row
+    that says ``workspace`` to it."""
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -155,6 +177,26 @@ class Probe(msgspec.Struct, frozen=True):
     """One that reads ``here.txt``."""
     tells_refusals: bool = True
     """Says of a call that it was refused; where not, only the disk shows it."""
+    forms: Mapping[Act, tuple[Form, ...]] = {}
+    """The tools that the attack kit calls, by what they do; several where an agent has several.
+    Placeholders: ``{command}``; ``{path}``, or ``{abspath}`` for a tool that takes absolute paths
+    only; ``{text}`` (new content), ``{before}`` and ``{after}`` (an edit); ``{pattern}``;
+    ``{url}``; ``{query}``; ``{prompt}``; ``{name}``; ``{server}`` and ``{uri}``. ``run``,
+    ``write`` and ``read`` are taken from the calls above where they are not given."""
+    mcp_name: str = "mcp__{server}__{tool}"
+    """What the model calls a tool of a tool server."""
+
+    def forms_of(self, act: Act) -> tuple[Form, ...]:
+        """The calls for one act; none where the agent has no such tool."""
+        if act in self.forms:
+            return self.forms[act]
+        known: dict[Act, tuple[Form | None, str, str]] = {
+            "run": (self.shell, "touch shell.txt", "{command}"),
+            "write": (self.write, "probe.txt", "{path}"),
+            "read": (self.read, "here.txt", "{path}"),
+        }
+        form, text, hole = known.get(act, (None, "", ""))
+        return () if form is None else ((form[0], _with(form[1], text, hole)),)
 
     def at(self, cwd: str) -> Probe:
         """The same in this folder: ``{cwd}`` stands for it where a program wants whole paths."""
@@ -172,6 +214,18 @@ class Probe(msgspec.Struct, frozen=True):
             shell=placed(self.shell),
             read=placed(self.read) if self.read else None,
         )
+
+
+def _with(value: Any, text: str, hole: str) -> Any:
+    """The same arguments with a placeholder where ``text`` was, at any depth."""
+    if isinstance(value, str):
+        return value.replace("{cwd}/" + text, hole).replace(text, hole)
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        return {key: _with(each, text, hole) for key, each in given.items()}
+    if isinstance(value, Sequence):
+        return [_with(each, text, hole) for each in cast("Sequence[object]", value)]
+    return value
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):

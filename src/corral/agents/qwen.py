@@ -17,7 +17,7 @@ from corral import errors
 from corral.agents import endings, qwen_launch
 from corral.agents.api_failures import of_service
 from corral.agents.profile import Agent, Ending, Package, Probe
-from corral.agents.qwen_policy import TOOLS, compile_policy
+from corral.agents.qwen_policy import FORMS, TOOLS, compile_policy
 from corral.errors import CorralError
 from corral.wire.acp_quirks import Quirks
 from corral.wire.control_frames import Frames
@@ -90,6 +90,7 @@ _ALONE = Agent(
         key_env="OPENAI_API_KEY",
         model="scripted",
         read=("read_file", {"file_path": "{cwd}/here.txt"}),
+        forms=FORMS,
     ),
     supports=qwen_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

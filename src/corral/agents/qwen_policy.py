@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 
-from corral.agents.profile import Compiled, Row
+from corral.agents.profile import Act, Compiled, Form, Row
 from corral.agents.tool_names import check_names
 from corral.events import Json, ToolKind
 from corral.options import Run
@@ -71,6 +71,33 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(_TOOLS_OF["shell"], "execute"),
     **dict.fromkeys(_TOOLS_OF["network"], "fetch"),
 }
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (
+        ("run_shell_command", {"command": "{command}", "is_background": False}),
+        ("monitor", {"command": "{command}", "description": "Run it"}),
+    ),
+    "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),
+    "write": (("write_file", {"file_path": "{abspath}", "content": "{text}"}),),
+    "edit": (
+        ("edit", {"file_path": "{abspath}", "old_string": "{before}", "new_string": "{after}"}),
+    ),
+    "read": (("read_file", {"file_path": "{abspath}"}),),
+    "list": (("list_directory", {"path": "{abspath}"}),),
+    "find": (("glob", {"pattern": "*", "path": "{abspath}"}),),
+    "search": (("grep_search", {"pattern": "{pattern}", "path": "{abspath}"}),),
+    "fetch": (("web_fetch", {"url": "{url}", "prompt": "What is there?"}),),
+    "web_search": (("web_search", {"query": "{query}"}),),
+    "delegate": (
+        (
+            "agent",
+            {"description": "Do it", "prompt": "{prompt}", "subagent_type": "general-purpose"},
+        ),
+    ),
+    "skill": (("skill", {"skill": "{name}"}),),
+    "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
+}
+"""How the model calls the tools."""
 
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
