@@ -68,6 +68,11 @@ class Session:
     def text(self, text: str) -> None:
         self.update("agent_message_chunk", content={"type": "text", "text": text})
 
+    def repeat(self) -> None:
+        while True:
+            self.text("more words of old")
+            time.sleep(0.02)
+
     def call(self, method: str, **params: Any) -> str:
         """A request to the client; its id."""
         id = f"r{next(numbers)}"
@@ -182,6 +187,12 @@ class Session:
                     )
                     for _ in range(int(rest) // 1000):
                         raw((line.encode() + b"\n") * 1000)
+                case "stream":
+                    with open(os.path.join(self.cwd, "streams"), "w"):
+                        pass
+                    while not os.path.exists(os.path.join(self.cwd, rest)):
+                        self.text("more")
+                        time.sleep(0.02)
                 case "usage":
                     taken, written = map(int, rest.split())
                     self.usage = {"inputTokens": taken, "outputTokens": written}
@@ -225,6 +236,10 @@ class Session:
                     return {"error": {"code": int(code), "message": message}}
                 case "stop":
                     return {"stopReason": rest}
+                case "endless" | "flood":
+                    return {"stopReason": "end_turn", "endless": word}
+                case "exit-after":
+                    return {"stopReason": "end_turn", "exit": int(rest)}
                 case "late":
                     return {"stopReason": "end_turn", "late": rest}
                 case "twice":
@@ -251,8 +266,14 @@ class Session:
         if "error" in result:
             send(id=id, **result)
             return
-        late = result.pop("late", "")
+        late, endless = result.pop("late", ""), result.pop("endless", "")
+        code = result.pop("exit", None)
         send(id=id, result=result)
+        if code is not None:
+            os._exit(code)
+        while endless:
+            self.text("more")
+            time.sleep(0.02 if endless == "endless" else 0)
         if late:
             time.sleep(0.03)  # as agents do that tell the end first
             self.text(str(late))
@@ -356,6 +377,8 @@ def serve(message: dict[str, Any]) -> None:
         session.prompts.append("(loaded)")
         session.text("words of old")
         send(id=id, result={})
+        if "--endless-history" in sys.argv:
+            threading.Thread(target=session.repeat, daemon=True).start()
     elif method == "session/list":
         send(id=id, result=listed(params.get("cwd"), params.get("cursor")))
     elif method == "session/prompt":

@@ -21,6 +21,8 @@ QUIET = 0.25
 LINGER = 2.0
 """After the program's exit, others may hold its stdout open. What they write is read
 until nothing came for QUIET seconds, and for no longer than LINGER."""
+YIELD = 0.02
+"""Seconds of reading without a pause after which the loop gets a turn."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -63,6 +65,7 @@ class Child:
         self._waiter: asyncio.Future[None] | None = None
         self._last_heard = 0.0
         self._exit_time = 0.0
+        self._yielded = 0.0
         self._unwatch = platform.on_exit(loop, popen, self._note_exit)
 
     def _note_exit(self) -> None:
@@ -90,6 +93,10 @@ class Child:
         if self._waiter is not None:
             raise RuntimeError("stdout is being read already")
         while not self._over:
+            if time.monotonic() - self._yielded > YIELD:
+                # A program that writes without a pause must not keep the loop from its timers.
+                await asyncio.sleep(0)
+                self._yielded = time.monotonic()
             data = self.out.take()
             if data is None and self.exit is not None and not self.tree.living():
                 # Nobody is left to write: what is there now is all.
@@ -121,6 +128,7 @@ class Child:
             await self._waiter
         finally:
             self._waiter = None
+            self._yielded = time.monotonic()
             self.out.disarm()
             if timer is not None:
                 timer.cancel()

@@ -40,6 +40,10 @@ _STOPPED: dict[str, type[CorralError]] = {
 }
 
 
+DRAIN = 5.0
+"""Seconds to wait for updates that come after a turn's end, however many come."""
+
+
 class Line(Protocol):
     """Where a backend gets its connection from: a session's own, or a pool's."""
 
@@ -72,6 +76,7 @@ class AcpBackend:
         self._opening: asyncio.Task[None] | None = None
         self._failed_to_open = False
         self._is_greeted = False
+        self._drain_until: float | None = None
         self._is_drained = False
         self.notes: tuple[str, ...] = ()
 
@@ -190,11 +195,21 @@ class AcpBackend:
             return []
         items = await self._items(self._connection, self._chat, self._call)
         if items is None and not self._is_drained:
-            self._is_drained = True
-            items = await self._connection.late_items(self._chat)
+            items = await self._late(self._connection, self._chat)
         if items is None or self._prepared.run.thinking:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
+
+    async def _late(self, connection: Connection, chat: Chat) -> list[Item] | None:
+        """Items that come after the reply to the prompt, for DRAIN seconds at most."""
+        now = asyncio.get_running_loop().time()
+        if self._drain_until is None:
+            self._drain_until = now + DRAIN
+        items = await connection.late_items(chat, self._drain_until)
+        self._is_drained = items is None
+        if items is None and asyncio.get_running_loop().time() >= self._drain_until:
+            return [_still_sending()]
+        return items
 
     async def _items(self, connection: Connection, chat: Chat, call: int) -> list[Item] | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
@@ -212,10 +227,15 @@ class AcpBackend:
             self._opening.cancel()
         if connection is None:
             return
-        if chat is not None and call is not None and not connection.is_settled(call):
-            connection.cancel(chat)
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._prepared.run.grace, self._insist)
+        if chat is None or call is None:
+            return
+        if connection.is_settled(call):  # answered: only late updates are waited for
+            chat.is_given_up = True
+            connection.wake()
+            return
+        connection.cancel(chat)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._prepared.run.grace, self._insist)
 
     def _insist(self) -> None:
         """It was asked to stop and did not: the process goes, with whatever else it does."""
@@ -272,7 +292,7 @@ class AcpBackend:
                 " rephrase, or take another model.",
             )
         if finish.ok:
-            return None
+            return self._unclean_exit()
         stopped = _STOPPED.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
@@ -288,6 +308,19 @@ class AcpBackend:
         if isinstance(found, errors.ModelNotFound) and self._chat and self._chat.models:
             found.hint = f"The agent lists: {', '.join(self._chat.models)}."
         return found or errors.ProcessFailed(finish.message or "the agent reported an error")
+
+    def _unclean_exit(self) -> CorralError | None:
+        """The agent gave its answer, and then crashed before its turn was over."""
+        dead = self._connection.dead if self._connection is not None else None
+        if dead is None or not (dead.exit_code or dead.signal):
+            return None
+        how = f"exit code {dead.exit_code}" if dead.exit_code else f"signal {dead.signal}"
+        error = errors.ProcessFailed(
+            f"the agent gave its answer but then ended with {how}",
+            hint="The answer may be incomplete: see the agent's stderr, and try again.",
+        )
+        error.exit_code, error.signal = dead.exit_code, dead.signal
+        return error
 
     @property
     def stderr(self) -> str:
@@ -332,3 +365,13 @@ class AcpBackend:
         except UnicodeDecodeError:
             blob = base64.b64encode(data).decode()
             return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
+
+
+def _still_sending() -> Error:
+    return Error(
+        "late_updates",
+        f"the agent still sent updates {DRAIN:g}s after it ended its turn; the rest is left out",
+        recoverable=True,
+        level="warning",
+        phase="response",
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from corral.agents.profile import Ending
 from corral.content import AgentSession, McpServer
@@ -60,7 +59,6 @@ class Connection:
         self._opening = 0
         self._early: dict[str, list[Item]] = {}
         self._reading = False
-        self._chunks = 0
         self.dead: CorralError | None = None
         """Why nothing can be asked of it any more."""
         self.agent: Initialized | None = None
@@ -92,17 +90,22 @@ class Connection:
         try:
             offer = Offer(read_files=run.allow_file_reads, write_files=run.allow_file_writes)
             settled = await self.call(
-                self._acp.initialize(offer, version=__version__), run.startup_timeout
+                self._acp.initialize(offer, version=__version__), self.patience
             )
             self.agent = initialized(settled.result)
             if run.auth_method is not None:
-                await self.call(self._acp.authenticate(run.auth_method), run.startup_timeout)
+                await self.call(self._acp.authenticate(run.auth_method), self.patience)
         except BaseException as error:
             await self.close(0.0)
             if isinstance(error, CorralError):
                 error.stderr, error.argv = self.stderr[-4000:], self.argv
             raise
         return self
+
+    @property
+    def patience(self) -> float:
+        """Seconds that one call of the handshake may take."""
+        return min(self._prepared.run.startup_timeout, self._prepared.run.timeout)
 
     @property
     def quirks(self) -> Quirks:
@@ -127,7 +130,7 @@ class Connection:
         sent = self._acp.new_session(cwd, self._reachable(servers))
         self._opening += 1
         try:
-            settled = await self.call(sent, self._prepared.run.startup_timeout)
+            settled = await self.call(sent, self.patience)
         finally:
             self._opening -= 1
             early = self._early
@@ -151,12 +154,12 @@ class Connection:
         else:
             sent = self._acp.resume_session(session_id, cwd, wanted)
         try:
-            settled = await self.call(sent, self._prepared.run.startup_timeout)
+            settled = await self.call(sent, self.patience)
         except BaseException:
             self._chats.pop(session_id, None)
             raise
         quiet = self._prepared.run.quiet_period
-        await self._quiet(self.quirks.quiet_period if quiet is None else quiet)
+        await self._history_ends(chat, self.quirks.quiet_period if quiet is None else quiet)
         chat.inbox.clear()
         return chat, opened(settled.result, session_id)
 
@@ -168,7 +171,7 @@ class Connection:
         cursor: str | None = None
         for _ in range(PAGES):
             sent = self._acp.list_sessions(cwd, cursor)
-            settled = await self.call(sent, self._prepared.run.startup_timeout)
+            settled = await self.call(sent, self.patience)
             page, cursor = listed(settled.result)
             found += page
             if cursor is None:
@@ -181,18 +184,21 @@ class Connection:
 
     async def set_model(self, chat: Chat, model: str) -> None:
         sent = self._acp.set_model(chat.session_id, model)
-        await self.call(sent, self._prepared.run.startup_timeout)
+        await self.call(sent, self.patience)
 
     async def set_mode(self, chat: Chat, mode: str) -> None:
         sent = self._acp.set_mode(chat.session_id, mode)
-        await self.call(sent, self._prepared.run.startup_timeout)
+        await self.call(sent, self.patience)
 
-    async def late_items(self, chat: Chat) -> list[Item]:
-        """What still came after a turn's end was told, until nothing does."""
+    async def late_items(self, chat: Chat, until: float) -> list[Item] | None:
+        """Items of the session that came after its turn ended; None when it is quiet. Waits
+        no longer than ``until`` (loop time), and stops when the chat is given up."""
         chosen = self._prepared.run.quiet_period
-        await self._quiet(self.quirks.late_updates if chosen is None else chosen)
+        quiet = self.quirks.late_updates if chosen is None else chosen
+        while not chat.inbox and await self._heard_more(chat, quiet, until):
+            pass
         items, chat.inbox = chat.inbox, []
-        return items
+        return items or None
 
     def prompt(self, chat: Chat, blocks: Sequence[Block]) -> int:
         """The id of the call; its end comes as a ``Finish`` among the chat's items."""
@@ -281,21 +287,35 @@ class Connection:
             if chunk == b"":
                 await self._gone(process)
             elif chunk:
-                self._chunks += 1
                 self._carry_out(self._acp.receive(chunk))
 
-    async def _quiet(self, seconds: float) -> None:
-        """Until nothing came for so long: history may follow the reply that announces it."""
-        while seconds > 0 and self.dead is None:
-            seen = self._chunks
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._pump(partial(self._heard_since, seen))
-            except TimeoutError:
-                return
+    async def _heard_more(self, chat: Chat, quiet: float, until: float) -> bool:
+        """Wait for an update of this session: False when none came for ``quiet`` seconds, or
+        ``until`` has passed. Other sessions of the process do not count."""
+        pause = min(quiet, until - asyncio.get_running_loop().time())
+        if pause <= 0 or self.dead is not None or chat.is_given_up:
+            return False
+        seen = self._acp.updates_of(chat.session_id)
+        try:
+            async with asyncio.timeout(pause):
+                await self._pump(
+                    lambda: chat.is_given_up or self._acp.updates_of(chat.session_id) != seen
+                )
+        except TimeoutError:
+            return False
+        return self._acp.updates_of(chat.session_id) != seen
 
-    def _heard_since(self, chunks: int) -> bool:
-        return self._chunks != chunks
+    async def _history_ends(self, chat: Chat, quiet: float) -> None:
+        """History may follow the reply that announces it. Raises ``StartupTimeout``."""
+        until = asyncio.get_running_loop().time() + self.patience
+        while await self._heard_more(chat, quiet, until):
+            pass
+        if asyncio.get_running_loop().time() >= until:
+            self.drop_chat(chat)
+            raise StartupTimeout(
+                f"the history of the session did not end within {self.patience:g}s",
+                hint="Raise startup_timeout, or start a new session.",
+            )
 
     async def _gone(self, process: Process) -> None:
         """The agent ended by itself: every pending call fails, now."""

@@ -49,7 +49,8 @@ class Deadlines:
         """The agent has said its last word."""
         if not self._finished:
             self._finished = True
-            self._arm(LINGER)
+            left = self._begin + self._run.timeout - self._loop.time()
+            self._arm(max(0.0, min(LINGER, left)))
 
     def stop(self) -> None:
         if self._handle is not None:
@@ -71,11 +72,11 @@ class Deadlines:
         now = self._loop.time()
         run = self._run
         total = self._begin + run.timeout - now
+        if self._finished:  # an answered turn stays answered, whichever deadline passes
+            self._tell(None)
+            return
         if total <= 0:
             self._tell(_total(run))
-            return
-        if self._finished:
-            self._tell(None)
             return
         if not self._alive:
             left = self._begin + run.startup_timeout - now

@@ -278,7 +278,9 @@ class Turn:
         if wanted and used and wanted != used and wanted not in self._prepared.agent.model_aliases:
             items.append(_warning("model_differs", f"asked for {wanted}, but {used} answered"))
         if self._lingered:
-            items.append(_warning("lingered", "the agent stayed after its last word and was ended"))
+            items.append(
+                _warning("lingered", "the agent did not end after its answer; it is not waited for")
+            )
         return items
 
     def _late(self, error: CorralError | None) -> None:

@@ -194,6 +194,11 @@ class Acp:
             return self.answer(request_id, {"content": ""})
         return self.refuse(request_id, f"Resource not found: {path}", RESOURCE_NOT_FOUND)
 
+    def updates_of(self, session_id: str) -> int:
+        """Grows whenever the agent sends something for this session, dropped history too."""
+        conversation = self._conversations.get(session_id)
+        return conversation.heard if conversation is not None else 0
+
     def forget(self, session_id: str) -> None:
         """Nobody listens to that session any more."""
         self._conversations.pop(session_id, None)
@@ -220,6 +225,11 @@ class Acp:
             found = self._conversations[session_id] = Conversation(session_id, self.quirks)
         return found
 
+    def _heard(self, session_id: str) -> Conversation:
+        conversation = self._conversation(session_id)
+        conversation.heard += 1
+        return conversation
+
     def _take(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
         out: list[Command] = []
         session_id: str | None = None
@@ -230,7 +240,7 @@ class Acp:
                 params = message.params
                 if take is None or params.session_id != session_id:
                     session_id = params.session_id
-                    take = self._conversation(session_id).take
+                    take = self._heard(session_id).take
                     items = items_of(out, session_id)
                 take(params.update, items)
             else:
@@ -300,7 +310,7 @@ class Acp:
             items_of(out, _session_of(call.params)).append(Unknown(call.params))
             return
         session_id = params.session_id
-        use = self._conversation(session_id).ask(params.tool_call, items_of(out, session_id))
+        use = self._heard(session_id).ask(params.tool_call, items_of(out, session_id))
         command = command_of(use)
         ask = Ask(session_id, call.id, use, tuple(params.options), command)
         self._asks[call.id] = ask
@@ -311,7 +321,7 @@ class Acp:
         items = items_of(out, session_id)
         match note.method, note.params:
             case "session/update", {"update": update} if session_id is not None:
-                self._conversation(session_id).aside(update, items)
+                self._heard(session_id).aside(update, items)
             case "session/update", _:
                 items.append(Unknown(note.params))
             case method, params:

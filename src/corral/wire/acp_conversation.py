@@ -46,6 +46,8 @@ class Conversation:
 
     def __init__(self, session_id: str, quirks: Quirks, *, replaying: bool = False) -> None:
         self.session_id = session_id
+        self.heard = 0
+        """Grows with each batch of updates."""
         self._quirks = quirks
         self._injected = quirks.injected_text
         self._error_text = quirks.error_text

@@ -1,0 +1,133 @@
+"""What an agent sends after its answer, in a session of its own and beside others in a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+from laws import lawful
+from scripted import children
+
+import corral
+from corral import errors
+from corral.events import Error
+from corral.keywords import Options
+from corral.sessions import acp_backend
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+
+
+def agent(*arguments: str) -> str:
+    """The command line of the scripted agent, which is also its name."""
+    return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
+
+
+def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
+    all_options: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return all_options
+
+
+async def events_of(
+    workspace: Path, orders: str, *arguments: str, **options: Unpack[Options]
+) -> list[corral.Event]:
+    async with corral.session(agent(*arguments), **scripted(workspace, **options)) as session:
+        events = [event async for event in session.prompt(orders)]
+    assert children() == []
+    return lawful(events)
+
+
+async def result_of(
+    workspace: Path, orders: str, *arguments: str, **options: Unpack[Options]
+) -> corral.Result:
+    return corral.fold(await events_of(workspace, orders, *arguments, **options))
+
+
+def code(result: corral.Result) -> str | None:
+    return result.error.code if result.error else None
+
+
+def warnings_of(events: list[corral.Event]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Error)]
+
+
+@pytest.mark.parametrize("how", ["endless", "flood"])
+async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sending(
+    workspace: Path, how: str
+) -> None:
+    async with asyncio.timeout(20):
+        events = await events_of(workspace, f"text the answer\n{how}", timeout=2)
+    result = corral.fold(events)
+    assert result.ok
+    assert result.text.startswith("the answer")
+    assert warnings_of(events) == ["lingered"]
+
+
+async def test_late_updates_are_waited_for_only_so_long(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp_backend, "DRAIN", 0.4)
+    async with asyncio.timeout(20):
+        events = await events_of(workspace, "text the answer\nendless")
+    assert corral.fold(events).ok
+    assert warnings_of(events) == ["late_updates"]
+
+
+async def test_an_agent_that_sends_without_a_pause_meets_its_timeout(workspace: Path) -> None:
+    async with asyncio.timeout(20):
+        result = await result_of(workspace, "many 100000000", timeout=1)
+    assert code(result) == "total_timeout"
+
+
+async def test_an_answer_does_not_wait_for_a_neighbour_that_streams(workspace: Path) -> None:
+    options = scripted(workspace, track_files=False)
+    async with asyncio.timeout(25), corral.pool(agent(), prompts_at_once=2, **options) as pool:
+        streaming = asyncio.create_task(pool.run("text first\nstream stop", timeout=20))
+        while not (workspace / "streams").exists():
+            await asyncio.to_thread(str)
+        answers = [await pool.run(f"text {number}", timeout=3) for number in range(3)]
+        assert not streaming.done()
+        (workspace / "stop").touch()
+        assert (await streaming).ok
+    assert [(answer.status, answer.text) for answer in answers] == [
+        ("success", "0"),
+        ("success", "1"),
+        ("success", "2"),
+    ]
+    assert children() == []
+
+
+async def test_history_that_never_ends_is_a_startup_timeout(workspace: Path) -> None:
+    first = await result_of(workspace, "text one", "--loads", "--endless-history")
+    options = scripted(
+        workspace, resume=first.resume_token or "", startup_timeout=1, quiet_period=0.2
+    )
+    session = corral.session(agent("--loads", "--endless-history"), **options)
+    async with asyncio.timeout(20), session as open_session:
+        result = await open_session.run("history")
+    assert code(result) == "startup_timeout"
+    assert children() == []
+
+
+async def test_a_crash_right_after_the_answer_is_an_error(workspace: Path) -> None:
+    events = await events_of(workspace, "text the answer\nexit-after 3")
+    result = corral.fold(events)
+    assert (result.status, code(result)) == ("error", errors.ProcessFailed.code)
+    assert result.text == "the answer"
+    assert result.error is not None
+    assert result.error.facts["exit_code"] == 3
+
+
+async def test_a_clean_exit_right_after_the_answer_is_a_success(workspace: Path) -> None:
+    assert (await result_of(workspace, "text the answer\nexit-after 0")).ok
+
+
+async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> None:
+    async with asyncio.timeout(20):
+        result = await result_of(
+            workspace, "text x", "--fails", "session/new", "silence", timeout=1
+        )
+    assert code(result) == "startup_timeout"
