@@ -36,6 +36,7 @@ WORDS = {
     "policy",
     "protected_paths",
     "shell",
+    "shell_regex",
     "options",
     "keywords",
     "prompt",

@@ -15,7 +15,7 @@ import msgspec
 
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.shell import covers, matches
+from corral.shell import MAX_LENGTH, accepts, is_literal, matches, parse
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -46,8 +46,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     - ``allow_tools``: when given, only these tools may be used, and they need no
       further leave; an empty list means none. ``deny_tools`` beats it.
     - ``shell_rules``: ``"allow git status"``, ``"deny git push *"``; the first that
-      matches a command decides. ``*`` stands for anything; an allow rule never
-      matches a command that hides another one (``;``, ``&&``, ``$(…)``, ``>``).
+      matches a command decides. ``*`` stands for any text. Allow rules accept plain
+      words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
+      rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
+      assignments ...) is not accepted. See ``corral.shell``. Rules refuse commands of
+      more than 16 KB.
     - ``writable``: further folders that may be written; everything outside the
       workspace and these is not.
     - ``own_mcp``: for the tool server of the caller's own functions; unset, it
@@ -166,12 +169,28 @@ def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:
 
 
 def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
-    for rule in rules:
-        verb, pattern = parse_rule(rule)
-        if verb == "deny" and matches(pattern, command):
-            return Ruling("deny", f"shell_rules: {rule}")
-        if verb == "allow" and covers(pattern, command):
-            return Ruling("allow", f"shell_rules: {rule}")
+    """The first rule that matches decides, for each simple command of the line by itself: one
+    that is denied denies the line, and the line is allowed when all of them are. A line that
+    cannot be parsed is judged in one piece, and only by deny rules and its own exact text."""
+    parsed = [(rule, *parse_rule(rule)) for rule in rules]
+    if parsed and len(command) > MAX_LENGTH:
+        return Ruling("deny", f"shell_rules: the command has more than {MAX_LENGTH} characters")
+    open_parts = parse(command)
+    allowed_by: dict[str, None] = {}
+    for rule, verb, pattern in parsed:
+        if is_literal(pattern, command):
+            return Ruling(verb, f"shell_rules: {rule}")
+        if verb == "deny":
+            texts = [command] if open_parts is None else [part.text for part in open_parts]
+            if any(matches(pattern, text) for text in texts):
+                return Ruling("deny", f"shell_rules: {rule}")
+        elif open_parts is not None:
+            left = tuple(part for part in open_parts if not accepts(pattern, part))
+            if len(left) < len(open_parts):
+                allowed_by[rule] = None
+            if not left:
+                return Ruling("allow", f"shell_rules: {', '.join(allowed_by)}")
+            open_parts = left
     return None
 
 
@@ -187,6 +206,11 @@ def _as_names(policy: Policy, name: str) -> None:
     for item in names or ():
         if not isinstance(item, str) or not item.strip():
             raise PolicyError(f"{name} holds names, got: {item!r}")
+        if "\0" in item or any("\ud800" <= char <= "\udfff" for char in item):
+            raise PolicyError(
+                f"{name} holds text that no program can be given, got: {item!r}",
+                hint="Remove the NUL character or the lone surrogate.",
+            )
 
 
 def policy_from(values: dict[str, object], source: str) -> Policy:

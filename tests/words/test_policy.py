@@ -155,16 +155,28 @@ def test_the_order_is_deny_rules_allow_rules_capability_ask(policy: Policy, acti
     assert decide(policy, action).verdict == expected(policy, action)
 
 
+def first_match(rules: tuple[str, ...], command: str) -> str | None:
+    for rule in rules:
+        verb, pattern = parse_rule(rule)
+        test = shell.matches if verb == "deny" else shell.covers
+        if test(pattern, command):
+            return verb
+    return None
+
+
 def expected(policy: Policy, action: Action) -> str:
     if action.tool in policy.deny_tools:
         return "deny"
     if policy.allow_tools is not None and action.tool not in policy.allow_tools:
         return "deny"
-    for rule in policy.shell_rules if action.command is not None else ():
-        verb, pattern = parse_rule(rule)
-        test = shell.matches if verb == "deny" else shell.covers
-        if test(pattern, action.command or ""):
-            return verb
+    parts = shell.parse(action.command or "")
+    texts = [part.text for part in parts] if parts else [action.command or ""]
+    if action.command is not None:
+        verdicts = [first_match(policy.shell_rules, text) for text in texts]
+        if "deny" in verdicts:
+            return "deny"
+        if None not in verdicts:
+            return "allow"
     if policy.allow_tools is not None or action.kind == "think":
         return "allow"
     name = CAPABILITY_OF[action.kind]
@@ -202,6 +214,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shell_rules": ["git status"]}, "a shell rule reads 'allow PATTERN' or 'deny PATTERN'"),
     ({"shell_rules": ["allow"]}, "a shell rule reads"),
     ({"shell_rules": ["Deny rm"]}, "a shell rule reads"),
+    ({"shell_rules": ["allow \ud800 *"]}, "shell_rules holds text that no program can be given"),
+    ({"deny_tools": ["a\udfff"]}, "deny_tools holds text that no program can be given"),
+    ({"writable": ["a\0b"]}, "writable holds text that no program can be given"),
     ({"writable": {"a": 1}}, "writable must be a list, got: dict"),
 ]
 
@@ -243,3 +258,32 @@ def test_a_misspelt_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(PolicyError) as raised:
         policy_from({"zzz": 1}, "p")
     assert "own_mcp" in (raised.value.hint or "")
+
+
+LINES = [
+    ("cd x && pytest -q", ("allow cd *", "allow pytest *"), "allow"),
+    ("cd x && pytest -q", ("allow pytest *",), "ask"),
+    ("pytest; git push", ("allow pytest *", "allow git *"), "allow"),
+    ("pytest; git push", ("allow pytest *", "deny git push*", "allow git *"), "deny"),
+    ("git status && git push", ("allow git status", "deny git *"), "deny"),
+    ("git status | cat", ("allow git status", "deny git *"), "ask"),
+    ("git status", ("allow git status", "deny git *"), "allow"),
+    ("git status # x", ("allow git status", "deny git *"), "deny"),
+    ("pytest # '\ntouch x #'", ("allow pytest *",), "ask"),
+    ("source a && pytest", ("allow source a", "allow pytest *"), "allow"),
+    ("source b && pytest", ("allow source a", "allow pytest *"), "ask"),
+    ("make > log", ("allow make > log",), "allow"),
+    ("make > log", ("deny make *", "allow make > log"), "deny"),
+    ("make > log", ("deny make > log",), "deny"),
+    ("x" * 17_000, ("allow *",), "deny"),
+    ("x" * 17_000, ("deny y",), "deny"),
+    ("x" * 17_000, (), "ask"),
+]
+
+
+@pytest.mark.parametrize(("command", "rules", "verdict"), LINES)
+def test_each_command_of_a_line_is_judged_by_the_first_rule_that_matches_it(
+    command: str, rules: tuple[str, ...], verdict: str
+) -> None:
+    action = Action("shell", "execute", command)
+    assert decide(Policy(shell_rules=rules), action).verdict == verdict
