@@ -89,15 +89,6 @@ async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: Bench) 
     assert "no edge for 'blue': there is '[R] Red', 'green'" in outcome.failure_reason
 
 
-@pytest.mark.parametrize("before", ["success", "partial_success", "fail"])
-async def test_a_switch_by_conditions_leaves_the_outcome_in_force(
-    bench: Bench, before: str
-) -> None:
-    context: dict[str, Json] = {"outcome": before, "preferred_label": "Fix"}
-    outcome = await switched(bench, [("x", {"label": 'outcome == "fail"'})], context)
-    assert (outcome.status, outcome.preferred_label) == (before, "Fix")
-
-
 @pytest.mark.parametrize(
     ("said", "path", "found"),
     [

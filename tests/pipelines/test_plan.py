@@ -47,7 +47,7 @@ def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
     assert run.completed == ["s", "a", "b", "e"]
     assert run.plan.state.current_node == "e"
     assert run.context["current_node"] == "e"
-    assert run.context["last_stage"] == "e"
+    assert run.context["last_stage"] == "b"
 
 
 def test_a_run_that_ends_before_its_exit_says_where() -> None:
@@ -77,7 +77,6 @@ def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None
         "graph.name": "demo",
         "ticket": 7,
         "current_node": "a",
-        "last_stage": "s",
         "outcome": "success",
         "preferred_label": "",
     }
@@ -180,7 +179,7 @@ def test_nothing_is_heard_before_the_run_begins() -> None:
 def test_a_node_may_be_visited_so_often_and_no_more() -> None:
     run = play('max_visits=3; s -> a; a -> a [condition="outcome=success"]; a -> e')
     assert run.path == ["a"] * 3
-    assert run.finish.reason == "node 'a' would be visited more than 3 times (max_visits)"
+    assert run.finish.reason == "node 'a' would be visited more than 3 times (max_visits): a -> a"
     assert len(play('s -> a; a -> a [condition="outcome=success"]; a -> e').path) == 50
 
 

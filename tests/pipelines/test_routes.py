@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_play import FAIL, graph_of, play
+from pipeline_play import FAIL, graph_of
 
 from corral.events import Json
 from corral.pipelines.outcome import Outcome
@@ -71,30 +71,65 @@ def test_the_edge_of_a_node_that_did_not_fail(
     assert chosen(edges, outcome) == target
 
 
+DIAMOND = 'd [shape=diamond]; d -> a [condition="outcome=fail"]; d -> e;'
+
+
 @pytest.mark.parametrize(
     ("edges", "target"),
     [
+        # 1. conditions that are true, by weight, then target
         (f"n -> a; n -> b [{FALSE}]", "b"),
-        (f'n -> a [condition="risk=high", weight=9]; n -> b [{FALSE}]', "b"),
+        (f'n -> a [condition="risk=high", weight=9]; n -> b [{FALSE}]', "a"),
         ('n -> a [condition="risk=high"]; n -> b', "a"),
         ('n -> a; n -> b [condition="outcome!=success"]', "b"),
         (f"n [retry_target=x]; x -> e; n -> b [{FALSE}]", "b"),
+        (f"{DIAMOND} n -> d; n -> b [{FALSE}]", "b"),
+        # 2. retry targets: the node's two, then the graph's two
         ("n [retry_target=x, fallback_retry_target=y]; x -> e; y -> e; n -> b", "x"),
         ("n [retry_target=gone, fallback_retry_target=y]; y -> e; n -> b", "y"),
         ("n [fallback_retry_target=y]; y -> e; n -> b", "y"),
-        ("n -> b; n -> c [weight=1]", "c"),
+        ("retry_target=x; x -> e; n -> b", "x"),
+        ("retry_target=x; n [fallback_retry_target=y]; x -> e; y -> e; n -> b", "y"),
+        ("retry_target=gone; fallback_retry_target=y; y -> e; n -> b", "y"),
+        (f"{DIAMOND} n [retry_target=x]; x -> e; n -> d", "x"),
+        # 3. an unconditional edge to a decision that has a condition
+        (f"{DIAMOND} n -> d", "d"),
+        (f"{DIAMOND} n -> b [weight=9]; n -> d", "d"),
+        ("d [shape=diamond]; d -> e; n -> d", None),
+        ("d [type=conditional]; d -> e [condition=risk]; n -> d", "d"),
+        ('d [shape=diamond]; d -> e [label="outcome == fail"]; n -> d', "d"),
+        (f"d [type=switch]; d -> e [{FALSE}]; n -> d", "d"),
+        (f"d [type=switch, key=risk]; d -> e [{FALSE}]; n -> d", None),
+        (f"{DIAMOND} n -> d [{TRUE}]", None),
+        # 4. any unconditional edge, where the author says so
+        ("n [error_policy=continue]; n -> b; n -> c [weight=1]", "c"),
+        ("error_policy=continue; n -> b", "b"),
+        ("error_policy=continue; n [error_policy=fail]; n -> b", None),
+        (f"error_policy=continue; {DIAMOND} n -> b [weight=9]; n -> d", "d"),
+        (f"error_policy=continue; n -> b [{TRUE}]", None),
+        # 5. nothing handles it
+        ("n -> b; n -> c [weight=1]", None),
+        ("n -> h; h [shape=hexagon]; h -> e", None),
+        ("n -> t; t [shape=parallelogram, tool_command=x]; t -> e", None),
+        ("n -> e", None),
         (f"n -> b [{TRUE}]", None),
+        ("", None),
+        # the edges of a gate are the person's choice
         ("n [shape=hexagon]; n -> b [label=Approve]", None),
+        (f"{DIAMOND} n [shape=hexagon]; n -> d [label=Approve]", None),
+        ("error_policy=continue; n [shape=hexagon]; n -> b [label=Approve]", None),
+        ("n [shape=hexagon, error_policy=continue]; n -> b [label=Approve]", "b"),
+        (f"n [shape=hexagon]; n -> b [label=Approve]; n -> c [{FALSE}]", "c"),
     ],
 )
 def test_the_edge_of_a_failed_node(edges: str, target: str | None) -> None:
     assert chosen(edges, FAIL) == target
 
 
-def test_the_graphs_retry_target_is_for_goal_gates_only() -> None:
-    run = play("retry_target=a; s -> a -> n; n -> e [condition=never]", {"n": FAIL})
-    assert run.path == ["a", "n"]
-    assert run.status == "fail"
+def test_the_graphs_retry_target_is_not_for_a_branch() -> None:
+    graph = graph_of("s -> n; retry_target=x; x -> e; n -> b")
+    routes, node = Routes(graph), graph.nodes["n"]
+    assert routes.choose_failed(node, {"outcome": "fail"}, in_branch=True) is None
 
 
 def test_a_label_that_reads_as_a_condition_counts_as_one_after_a_decision_only() -> None:

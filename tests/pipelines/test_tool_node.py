@@ -42,7 +42,13 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
     run = bench.run_folder
     said = f"{workspace.resolve()}\n{run / 'step'}|step|{run}\n"
     assert outcome.status == "success"
-    assert outcome.context_updates == {"tool.output": said, "tool.exit_code": 0}
+    assert outcome.context_updates == {
+        "tool.output": said,
+        "tool_stdout": said,
+        "tool.stderr": "",
+        "tool.exit_code": 0,
+        "tool.last_line": f"{run / 'step'}|step|{run}",
+    }
     assert bench.read("tool_output.txt") == said
 
 
@@ -58,7 +64,9 @@ async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: Bench) -> None
     outcome = await tool(bench, "echo some output; echo what is wrong >&2; exit 3")
     assert outcome.status == "fail"
     assert "exited with 3: what is wrong" in outcome.failure_reason
-    assert outcome.retryable is None
+    assert outcome.context_updates["tool.stderr"] == "what is wrong\n"
+    assert outcome.context_updates["tool.last_line"] == "some output"
+    assert (outcome.retryable, outcome.failure_class) == (None, "permanent")
     assert outcome.context_updates["tool.output"] == "some output\n"
 
 

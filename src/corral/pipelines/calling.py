@@ -85,7 +85,10 @@ async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Wor
     ended = await _ended(task, ENDING)
     _pass_on()
     left = "" if ended else "; it would not end, and was broken off"
-    return failed(f"{work.node.id} did not end within its timeout of {limit:g}s{left}")
+    return failed(
+        f"{work.node.id} did not end within its timeout of {limit:g}s{left}",
+        failure_class="timeout",
+    )
 
 
 async def bounded(running: Coroutine[Any, Any, T], node: str, run_id: str) -> T:

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from corral.errors import PipelineInvalid
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, Node
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.state import State
 
 MAX_VISITS = 50
+VISITS = ("max_visits", "max_node_visits", "default_max_visits")
+"""The names under which a graph may give the limit."""
 
 
 class Limits:
     """Of a graph. Raises ``PipelineInvalid`` where one is no number."""
 
     def __init__(self, graph: Graph) -> None:
-        visits = _number(graph, "max_visits")
-        self.visits = MAX_VISITS if visits is None else int(visits)
+        for key in VISITS:
+            if (visits := _number(graph, key)) is not None:
+                self._visits = int(visits)
+                break
+        else:
+            self._visits = MAX_VISITS
         self._money = _number(graph, "max_budget_usd")
         self._tokens = _number(graph, "max_tokens")
+
+    def visits(self, node: Node) -> int:
+        """How often this node may be visited: as it says itself, else as the graph does. Raises
+        ``ValueError``."""
+        given = node.attrs.get("max_visits")
+        if given is None or given == "":
+            return self._visits
+        try:
+            return int(given)
+        except ValueError:
+            raise ValueError(f"max_visits={given} is not a number") from None
 
     def spend(self, state: State, outcome: Outcome) -> str:
         """Add up what a node cost; why the run cannot go on, or nothing."""

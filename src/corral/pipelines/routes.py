@@ -1,13 +1,26 @@
-"""Which edge is taken: deterministic, and always the same way.
+"""Which edge a run follows after a node. Deterministic.
+
+After a node that did not fail:
 
 1. edges whose condition is true, by weight descending, then target id;
 2. an unconditional edge whose label is the preferred one;
 3. the first suggested node that an unconditional edge reaches;
 4. unconditional edges by weight descending, then target id.
 
-A failed node prefers an edge that is there for the failure, then its ``retry_target``,
-its ``fallback_retry_target``, then any unconditional edge. Only of a person's gate nobody
-but a person takes an edge: one that was skipped must not approve itself.
+A failure is never passed over. After a node that failed (its retries are exhausted):
+
+1. edges whose condition is true, as above;
+2. its ``retry_target``, its ``fallback_retry_target``, then those of the graph (the latter not
+   in a parallel branch);
+3. an unconditional edge to a decision (``conditional``, or a ``switch`` that names no value to
+   switch on) that has an edge with a condition:
+   the decision handles the failure by its own edges, the unconditional one being its "else";
+4. any unconditional edge, where the node or the graph says ``error_policy=continue``;
+5. otherwise there is no edge: the run, or the branch, fails.
+
+The edges of a human gate are the person's choice. A gate that failed (skipped, or timed out
+without a default) follows an unconditional edge only where the gate itself says
+``error_policy=continue``.
 """
 
 from __future__ import annotations
@@ -37,6 +50,14 @@ def plain(label: str) -> str:
     return accelerator(label)[1].lower()
 
 
+def is_decision(node: Node) -> bool:
+    """Whether the node only routes, by the conditions of its edges. It leaves the outcome of the
+    node before it in force."""
+    if node.kind == "switch":
+        return not node.text("key") and "value" not in node.attrs
+    return node.kind == "conditional"
+
+
 class Way(NamedTuple):
     """Where it goes on."""
 
@@ -50,7 +71,6 @@ class _Ways(msgspec.Struct, gc=False):
 
     conditional: list[tuple[conditions.Condition, Edge]]
     unconditional: list[Edge]
-    labels: list[str]
 
 
 class Routes:
@@ -68,7 +88,6 @@ class Routes:
             self._ways[node.id] = _Ways(
                 [(condition, edge) for condition, edge in met if condition is not None],
                 free,
-                [plain(edge.label) for edge in free],
             )
 
     def choose(
@@ -85,7 +104,7 @@ class Routes:
             for condition, edge in ways.conditional:
                 if condition.holds(look):
                     return edge
-        return _unconditional(ways, preferred, suggested)
+        return _unconditional(ways.unconditional, preferred, suggested)
 
     def choose_failed(
         self,
@@ -93,29 +112,43 @@ class Routes:
         context: dict[str, Json],
         preferred: str = "",
         suggested: tuple[str, ...] = (),
+        *,
+        in_branch: bool = False,
     ) -> Way | None:
-        """Of a node that failed."""
+        """Where a failed node leads; None: nothing handles the failure."""
         ways = self._ways[node.id]
         if ways.conditional:
-            look, healthy = (
-                conditions.look_in(context),
-                conditions.look_in({**context, "outcome": "success"}),
-            )
-            true = [(known, edge) for known, edge in ways.conditional if known.holds(look)]
-            for condition, edge in true:
-                if not condition.holds(healthy):  # it is there for the failure
+            look = conditions.look_in(context)
+            for condition, edge in ways.conditional:
+                if condition.holds(look):
                     return Way(edge.target, edge)
-            if true:
-                return Way(true[0][1].target, true[0][1])
-        if target := self.target(node.attrs):
+        if target := self.retry_target(node, in_branch=in_branch):
             return Way(target, None)
-        if node.kind == "wait.human":  # its edges are a person's to choose
-            return None
-        chosen = _unconditional(ways, preferred, suggested)
+        is_gate = node.kind == "wait.human"
+        handled = [] if is_gate else [e for e in ways.unconditional if self._decides(e.target)]
+        if not handled and self.continues(node):
+            handled = ways.unconditional
+        chosen = _unconditional(handled, preferred, suggested)
         return None if chosen is None else Way(chosen.target, chosen)
 
-    def target(self, attrs: dict[str, Value]) -> str:
-        """Where a node's or the graph's attributes say to try again; empty: nowhere."""
+    def retry_target(self, node: Node, *, in_branch: bool = False) -> str:
+        """Where to go back to after this node failed: as it says itself, else as the graph does.
+        Empty: nowhere. The graph's target is not for a branch: a failure ends the branch."""
+        return self._target(node.attrs) or ("" if in_branch else self._target(self._graph.attrs))
+
+    def _decides(self, target: str) -> bool:
+        """Whether this node is a decision with at least one condition to decide by."""
+        node = self._graph.nodes.get(target)
+        return node is not None and is_decision(node) and bool(self._ways[target].conditional)
+
+    def continues(self, node: Node) -> bool:
+        """Whether the author lets a run go on after a failure of this node."""
+        own = node.text("error_policy")
+        if own or node.kind == "wait.human":
+            return own == "continue"
+        return str(self._graph.attrs.get("error_policy", "")) == "continue"
+
+    def _target(self, attrs: dict[str, Value]) -> str:
         for key in ("retry_target", "fallback_retry_target"):
             target = str(attrs.get(key, ""))
             if target in self._graph.nodes:
@@ -139,19 +172,15 @@ class Routes:
         return [edge for edge in edges if id(edge) in free] or edges
 
 
-def _unconditional(ways: _Ways, preferred: str, suggested: tuple[str, ...]) -> Edge | None:
-    edges = ways.unconditional
+def _unconditional(edges: list[Edge], preferred: str, suggested: tuple[str, ...]) -> Edge | None:
+    """Of unconditional edges in the order in which they are tried."""
     if not edges:
         return None
     if preferred:
         wanted = plain(preferred)
-        same = [
-            edge
-            for edge, label in zip(edges, ways.labels, strict=True)
-            if label and label == wanted
-        ]
+        same = [edge for edge in edges if edge.label and plain(edge.label) == wanted]
         if same:
-            # Of several with one label the suggested node tells which was meant.
+            # Of several edges with one label, the suggested node says which was meant.
             return next((edge for edge in same if edge.target in suggested), same[0])
     for target in suggested:
         for edge in edges:

@@ -14,12 +14,16 @@ from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.limits import Limits
 from corral.pipelines.orders import Checkpoint, Finish, Order, Restart
 from corral.pipelines.outcome import Outcome, failed
-from corral.pipelines.routes import Routes, Way
-from corral.pipelines.state import TRUNK, Lane, State, copied
+from corral.pipelines.routes import Routes, Way, is_decision
+from corral.pipelines.state import TRUNK, Context, Lane, State, copied
 
 RESPONSE = 200
 """Characters of a response in the context: whole, it is in the node's folder."""
+LOOP = 20
+"""Nodes of a loop that are named in an error."""
 UNSATISFIED = "goal gate unsatisfied and no retry target"
+NO_STAGE = frozenset(("start", "exit"))
+"""Kinds that do no work: like a decision, they are never ``last_stage``."""
 
 
 class Walk:
@@ -62,11 +66,14 @@ class Walk:
             return
         if lane.fork and not lane.visit and forks.at_its_end(self, lane, node.id):
             return
-        kind, most = node.kind, self._limits.visits
-        number = state.visits.get(node.id, 0) + 1
+        kind, number = node.kind, state.visits.get(node.id, 0) + 1
+        try:
+            most = self._limits.visits(node)
+        except ValueError as error:
+            self.over(lane, "fail", f"node {node.id!r}: {error}")
+            return
         if number > most:
-            reason = f"node {node.id!r} would be visited more than {most} times (max_visits)"
-            self.over(lane, "fail", reason)
+            self.over(lane, "fail", self._endless(node, most))
             return
         lane.number = state.visits[node.id] = number
         lane.visit = f"{node.id}.{number}"
@@ -82,6 +89,13 @@ class Walk:
             self._act(lane, node, kind)
         except ValueError as error:  # an attribute that is not what it should be
             self.end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
+
+    def _endless(self, node: Node, most: int) -> str:
+        """Why the run ends: the loop that brought it back to this node once too often."""
+        done = self.state.completed
+        since = len(done) - 1 - done[::-1].index(node.id) if node.id in done else len(done)
+        loop = " -> ".join([*done[since:][:LOOP], node.id])
+        return f"node {node.id!r} would be visited more than {most} times (max_visits): {loop}"
 
     def _act(self, lane: Lane, node: Node, kind: str) -> None:
         match kind:
@@ -116,7 +130,7 @@ class Walk:
             if outcome is not None and outcome.ok:
                 continue
             gate = self.graph.nodes[name]
-            target = self.routes.target(gate.attrs) or self.routes.target(self.graph.attrs)
+            target = self.routes.retry_target(gate)
             state.log(f"goal gate {name!r} unsatisfied" + (f": back to {target}" if target else ""))
             if target:
                 self.move(lane, target)
@@ -152,10 +166,11 @@ class Walk:
             context.update(updates)
             if lane.fork:
                 lane.updates.update(updates)
-        carries = kind == "conditional"
+        carries = is_decision(node)
         if not carries:
-            context["outcome"] = outcome.status
+            context["outcome"] = outcome.verdict or outcome.status
             context["preferred_label"] = outcome.preferred_label
+            _note_failure(context, outcome)
         self._record(lane, node, outcome, by_hand=by_hand)
         if self.spend(outcome):
             return
@@ -173,7 +188,8 @@ class Walk:
 
     def _record(self, lane: Lane, node: Node, outcome: Outcome, *, by_hand: bool = False) -> None:
         state = self.state
-        lane.context["last_stage"] = node.id
+        if node.kind not in NO_STAGE and not is_decision(node):
+            lane.context["last_stage"] = node.id
         counter = f"internal.retry_count.{node.id}"
         if outcome.ok or outcome.attempts <= 1:
             if state.retries.pop(node.id, None) is not None:
@@ -214,29 +230,47 @@ class Walk:
         context, suggested = lane.context, outcome.suggested_next_ids
         has_failed, preferred = outcome.status == "fail", outcome.preferred_label
         if carries:
-            has_failed = context.get("outcome") == "fail"
+            has_failed = context.get("outcome") in ("fail", "retry")
             label = context.get("preferred_label")
             preferred = label if isinstance(label, str) else ""
+        in_branch = bool(lane.fork)
         way: Way | None
         if node.kind == "parallel":  # its edges were its branches
-            target = self.routes.target(node.attrs) if has_failed else ""
-            target = target or (suggested[0] if suggested else "")
-            way = Way(target, None) if target else None
+            way = self._after_branches(lane, node, suggested, has_failed=has_failed)
         elif has_failed and not carries:
-            way = self.routes.choose_failed(node, context, preferred, suggested)
+            way = self.routes.choose_failed(
+                node, context, preferred, suggested, in_branch=in_branch
+            )
         else:
             edge = self.routes.choose(node, context, preferred, suggested)
             way = None if edge is None else Way(edge.target, edge)
         if way is None:
-            reason = f"no edge leads on from {node.id!r}"
-            if has_failed:
-                why = f": {outcome.failure_reason}" if outcome.failure_reason else ""
-                reason = f"node {node.id!r} failed{why}"
+            reason = self._failure(lane, node, outcome) if has_failed else _dead_end(node)
             self.over(lane, "fail" if has_failed else outcome.status, reason)
         elif way.edge is not None and way.edge.restarts:
             self._restart(way.target)
-        elif not lane.fork or not forks.at_its_end(self, lane, way.target):
+        elif not in_branch or not forks.at_its_end(self, lane, way.target):
             self.move(lane, way.target, way.edge)
+
+    def _after_branches(
+        self, lane: Lane, node: Node, exits: tuple[str, ...], *, has_failed: bool
+    ) -> Way | None:
+        """Where a parallel node without a fan-in leads: to the exit that a branch reached."""
+        target = exits[0] if exits else ""
+        if has_failed:
+            target = self.routes.retry_target(node, in_branch=bool(lane.fork)) or (
+                target if self.routes.continues(node) else ""
+            )
+        return Way(target, None) if target else None
+
+    def _failure(self, lane: Lane, node: Node, outcome: Outcome) -> str:
+        """Why the run fails, with the node that failed: at a decision that is the one before."""
+        if not is_decision(node):
+            why = f": {outcome.failure_reason}" if outcome.failure_reason else ""
+            return f"node {node.id!r} failed{why}"
+        said = lane.context.get("failure_reason")
+        why = f": {said}" if said else ""
+        return f"node {lane.context.get('last_stage')!r} failed{why} ({_dead_end(node)})"
 
     def over(self, lane: Lane, status: str, reason: str = "") -> None:
         """This lane goes no further: with the trunk the run ends, with a branch the branch."""
@@ -277,3 +311,17 @@ class Walk:
             cancelled = status == "cancelled"
             self.book.tell(told.PipelineFailed(reason=reason, cancelled=cancelled))
         self.book.add(state.finish)
+
+
+def _dead_end(node: Node) -> str:
+    return f"no edge leads on from {node.id!r}"
+
+
+def _note_failure(context: Context, outcome: Outcome) -> None:
+    """``failure_reason`` and ``failure_class`` are those of the last node that did work."""
+    if outcome.status == "fail":
+        context["failure_reason"] = outcome.failure_reason
+        context["failure_class"] = outcome.failure_class or "permanent"
+    else:
+        context.pop("failure_reason", None)
+        context.pop("failure_class", None)

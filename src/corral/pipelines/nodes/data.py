@@ -11,7 +11,7 @@ from corral.pipelines import routes
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import of_edge as condition_of
 from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome, Status, failed
+from corral.pipelines.outcome import Outcome, failed
 from corral.pipelines.templates import fill
 from corral.sessions.output import find as find_json
 from corral.wire.schema import Schema
@@ -68,7 +68,7 @@ async def switch(work: Work) -> Outcome:
     elif key := node.text("key"):
         case = as_text(find(work.context, key))
     else:
-        return _as_before(work)
+        return Outcome()
     free = [
         edge for edge in work.graph.edges_from(node.id) if condition_of(work.graph, edge) is None
     ]
@@ -88,14 +88,6 @@ async def switch(work: Work) -> Outcome:
     return failed(
         f"the switch {node.id} has no edge for {case!r}: there is {known}", retryable=False
     )
-
-
-def _as_before(work: Work) -> Outcome:
-    before = as_text(work.context.get("outcome"))
-    status = cast("Status", before) if before in ("partial_success", "fail") else "success"
-    label = as_text(work.context.get("preferred_label"))
-    reason = "as the node before it" if status == "fail" else ""
-    return Outcome(status=status, preferred_label=label, failure_reason=reason)
 
 
 async def json_extract(work: Work) -> Outcome:

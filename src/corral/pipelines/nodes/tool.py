@@ -17,8 +17,9 @@ TAIL = 2_000
 
 
 async def tool(work: Work) -> Outcome:
-    """Success where the command exits with 0; its stdout in ``tool_output.txt``, and the last
-    32 KiB of it as ``tool.output`` in the context."""
+    """Success where the command exits with 0. Its stdout is kept in ``tool_output.txt``; the
+    context has the last 32 KiB of it as ``tool.output`` (also ``tool_stdout``), its last line as
+    ``tool.last_line``, and ``tool.stderr`` and ``tool.exit_code``."""
     node = work.node
     text = node.text("tool_command") or node.text("command")
     if not text.strip():
@@ -37,13 +38,22 @@ async def tool(work: Work) -> Outcome:
     out = desk.eraser.clean(ran.stdout)
     desks.keep(work, "tool_output.txt", out)
     said = shortened(out.decode("utf-8", "replace"))
-    updates: dict[str, Json] = {"tool.output": said, "tool.exit_code": ran.code}
+    updates: dict[str, Json] = {
+        "tool.output": said,
+        "tool_stdout": said,
+        "tool.stderr": shortened(desk.eraser.clean_text(ran.stderr)),
+        "tool.exit_code": ran.code,
+        "tool.last_line": said.rstrip().rpartition("\n")[2].strip(),
+    }
     if key := node.text("output_key"):
         updates[key] = said
     if ran.ok:
         return Outcome(context_updates=updates)
     return Outcome(
-        status="fail", failure_reason=reason(text, ran, timeout), context_updates=updates
+        status="fail",
+        failure_reason=reason(text, ran, timeout),
+        failure_class="timeout" if ran.late else "permanent",
+        context_updates=updates,
     )
 
 

@@ -18,6 +18,8 @@ COUNTS = {
     "default_max_retries": 0,
     "default_max_retry": 0,
     "max_visits": 1,
+    "max_node_visits": 1,
+    "default_max_visits": 1,
     "max_parallel": 1,
     "manager.max_cycles": 1,
 }
@@ -28,6 +30,7 @@ BOOLEANS = frozenset(
 )
 CHOICES: dict[str, tuple[str, ...]] = {
     "join_policy": ("wait_all", "first_success"),
+    "error_policy": ("fail", "continue"),
     "on_crash": ("rerun", "fail", "resume"),
 }
 NUMBERS = frozenset(("weight",))
@@ -39,7 +42,8 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 GRAPH = frozenset(
     (
         "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
-        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits", "thread_id",
+        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
+        "max_node_visits", "default_max_visits", "error_policy", "thread_id",
         "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
     )
 )  # fmt: skip
@@ -48,7 +52,8 @@ NODE = frozenset(
         "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
         "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
         "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
-        "tool_command", "join_policy", "max_parallel", "max_visits", "human.default_choice",
+        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy",
+        "human.default_choice",
         "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
         "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
     )

@@ -1,0 +1,131 @@
+"""A failure is never passed over: whole runs, from a node that fails to the run's end."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_play import FAIL, Play, play
+
+from corral.pipelines.outcome import Outcome, Status
+
+FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; p -> a -> f; p -> b -> f;"
+DECIDE = 'd [shape=diamond]; d -> fix [condition="outcome=fail"]; d -> e; fix -> e;'
+BOTH = {"a": FAIL, "b": FAIL}
+
+
+@pytest.mark.parametrize(
+    ("body", "script", "status", "path"),
+    [
+        # a plain edge handles nothing, whatever it leads to
+        ("s -> build -> deploy -> e", {"build": FAIL}, "fail", ["build"]),
+        ("s -> a -> e", {"a": FAIL}, "fail", ["a"]),
+        ("s -> a -> h -> e; h [shape=hexagon]", {"a": FAIL}, "fail", ["a"]),
+        # a decision does
+        (f"s -> a -> d; {DECIDE}", {"a": FAIL}, "success", ["a", "fix"]),
+        (f"s -> a -> d; {DECIDE}", {}, "success", ["a"]),
+        (
+            's -> a -> d; d [shape=diamond]; d -> x [condition="context.k=1"]; d -> y; x->e; y->e',
+            {"a": FAIL},
+            "success",
+            ["a", "y"],
+        ),
+        # a decision that leads nowhere for it does not
+        (
+            's -> a -> d; d [shape=diamond]; d -> e [condition="outcome=success"]',
+            {"a": FAIL},
+            "fail",
+            ["a"],
+        ),
+        # two decisions in a row
+        (f"s -> a -> c; c [shape=diamond]; c -> e [condition=never]; c -> d; {DECIDE}",
+         {"a": FAIL}, "success", ["a", "fix"]),
+        # what handles a failure may fail itself
+        (f"s -> a -> d; {DECIDE}", BOTH | {"fix": FAIL}, "fail", ["a", "fix"]),
+        # retry targets
+        ("s -> plan -> a -> e; a [retry_target=plan]", {"a": [FAIL, Outcome()]}, "success",
+         ["plan", "a", "plan", "a"]),
+        ("retry_target=plan; s -> plan -> a -> e", {"a": [FAIL, Outcome()]}, "success",
+         ["plan", "a", "plan", "a"]),
+        # the author lets it pass
+        ("s -> a -> b -> e; a [error_policy=continue]", {"a": FAIL}, "success", ["a", "b"]),
+        ("error_policy=continue; s -> a -> b -> e", BOTH, "success", ["a", "b"]),
+        # branches: a failure ends its own; the fan-in decides
+        (f"{FORK} f -> e", {"a": FAIL}, "success", ["a", "b"]),
+        (f"{FORK} f -> e", BOTH, "fail", ["a", "b"]),
+        (f"{FORK} f -> d; {DECIDE}", BOTH, "success", ["a", "b", "fix"]),
+        (f'{FORK} f -> e; f -> x [condition="outcome=fail"]; x -> e', BOTH, "success",
+         ["a", "b", "x"]),
+        (f"retry_target=s; {FORK} f -> e", {"a": FAIL}, "success", ["a", "b"]),
+        (f"error_policy=continue; {FORK} f -> e", BOTH, "success", ["a", "b"]),
+        (f"{FORK} f -> e; a [error_policy=continue]", BOTH, "fail", ["a", "b"]),
+        # parallel without a fan-in
+        ("s -> p; p [shape=component]; p -> a -> e; p -> b -> e", {"a": FAIL}, "success",
+         ["a", "b"]),
+        ("s -> p; p [shape=component]; p -> a -> e; p -> b -> e", BOTH, "fail", ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_where_a_failure_leads(
+    body: str, script: dict[str, Outcome | list[Outcome]], status: str, path: list[str]
+) -> None:
+    run = play(body, script)
+    assert (run.status, run.path) == (status, path)
+
+
+def test_the_reason_names_the_failed_node_also_where_a_decision_leads_nowhere() -> None:
+    plain = play("s -> a -> b -> e", {"a": FAIL})
+    assert plain.finish.reason == "node 'a' failed: broken"
+    decided = play(
+        's -> a -> d; d [shape=diamond]; d -> e [condition="outcome=success"]', {"a": FAIL}
+    )
+    assert decided.finish.reason == "node 'a' failed: broken (no edge leads on from 'd')"
+
+
+def test_a_child_pipeline_that_failed_fails_its_node() -> None:
+    run = Play("s -> i -> b -> e; i [type=include, dotfile=child]")
+    run.end("i", FAIL)
+    assert run.status == "fail"
+    assert run.finish.reason == "node 'i' failed: broken"
+
+
+def test_a_manager_whose_child_failed_fails() -> None:
+    run = Play("s -> m -> b -> e; m [shape=house]; stack.child_dotfile=child")
+    run.end("m.1", FAIL)
+    assert run.status == "fail"
+
+
+def test_the_reason_and_class_of_a_failure_are_in_the_context_until_a_node_works() -> None:
+    broken = Outcome(status="fail", failure_reason="late", failure_class="timeout")
+    run = Play(f"s -> a -> d; {DECIDE}", {"a": broken})
+    run.end("a", broken)
+    seen = run.visit("fix").context
+    assert (seen["failure_reason"], seen["failure_class"]) == ("late", "timeout")
+    assert seen["last_stage"] == "a"
+    run.end("fix")
+    assert "failure_reason" not in run.context
+    assert "failure_class" not in run.context
+
+
+def test_a_failure_without_a_class_is_permanent() -> None:
+    run = Play(f"s -> a -> d; {DECIDE}", {"a": FAIL}).run()
+    assert run.visit("fix").context["failure_class"] == "permanent"
+
+
+def test_a_limit_of_visits_on_a_node_wins_and_the_loop_is_named() -> None:
+    loop = 's -> a -> b; b -> a [condition="outcome=success"]; b -> e; max_visits=9;'
+    run = play(f"{loop} a [max_visits=2]")
+    assert run.path == ["a", "b", "a", "b"]
+    assert run.finish.reason == (
+        "node 'a' would be visited more than 2 times (max_visits): a -> b -> a"
+    )
+    for alias in ("max_node_visits", "default_max_visits"):
+        aliased = play(f's -> a; a -> a [condition="outcome=success"]; a -> e; {alias}=3')
+        assert aliased.path == ["a"] * 3
+
+
+@pytest.mark.parametrize("status", ["success", "partial_success", "fail"])
+@pytest.mark.parametrize("decision", ["shape=diamond", "type=switch"])
+def test_a_decision_leaves_outcome_and_label_in_force(decision: str, status: Status) -> None:
+    said = Outcome(status=status, preferred_label="Fix")
+    body = f"s -> a -> d; d [{decision}]; d -> x [condition=never]; d -> b; x -> e; b -> e"
+    run = play(body, {"a": said})
+    seen = run.visit("b").context
+    assert (seen["outcome"], seen["preferred_label"], seen["last_stage"]) == (status, "Fix", "a")
