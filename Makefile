@@ -6,13 +6,14 @@ export CORRAL_HOME ?= $(CURDIR)/.cache/corral
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
 
-.PHONY: help demo test check bench table lock format clean
+.PHONY: help demo test check bench fuzz table lock format clean
 
 help:
 	@echo "make demo    the real Gemini CLI against a scripted model: no key, nothing spent"
 	@echo "make test    every test, the real CLI included"
 	@echo "make check   formatter, linter, both type checkers"
 	@echo "make bench   speed against named peers and against the limit, as ratios"
+	@echo "make fuzz    1,000,000 generated commands against the shell rules, in real shells"
 	@echo "make table   every agent against the conformance kit, into the README's tables"
 	@echo "make lock    compile the lock files anew"
 
@@ -36,6 +37,10 @@ format: .venv/ready
 
 bench: .venv/ready agents
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+COUNT ?= 1000000
+fuzz: .venv/ready
+	$(BIN)/python tests/words/shell_fuzz.py $(COUNT) $(SEED)
 
 # The other wires of our own agent, beside the one it is probed on.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model

@@ -174,6 +174,13 @@ def test_no_value_becomes_part_of_the_commands_text(value: str, shape: str) -> N
     assert env == {"CONTEXT_X": value.replace("\0", "")}
 
 
+def test_the_time_is_linear_in_the_number_of_holes() -> None:
+    """Looking at all the text before each hole does not come to an end here."""
+    said, env = command_of("echo $((1)) {{x}}" * 100_000, {"x": "1"})
+    assert said == 'echo $((1)) "${CONTEXT_X}"' * 100_000
+    assert env == {"CONTEXT_X": "1"}
+
+
 async def test_a_hole_in_single_quotes_is_refused(bench: Bench) -> None:
     outcome = await tool(bench, "echo '{{x}}'", {"x": "1"})
     assert "single quotes" in outcome.failure_reason

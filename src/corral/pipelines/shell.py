@@ -60,6 +60,7 @@ def command_of(text: str, values: Mapping[str, Json]) -> tuple[str, dict[str, st
     names: dict[str, str] = {}
     out: list[str] = []
     at = 0
+    arithmetic = closed = -1  # where "$((" and "))" were last seen
     quote = ""
     for hole in _HOLE.finditer(text):
         key = hole[1]
@@ -74,8 +75,9 @@ def command_of(text: str, values: Mapping[str, Json]) -> tuple[str, dict[str, st
                 f"{{{{{key}}}}} stands in single quotes, where the shell expands nothing",
                 hint="Use double quotes, or none: the value is quoted by itself.",
             )
-        before = text[: hole.start()]
-        if before.rfind("$((") > before.rfind("))"):
+        arithmetic = max(arithmetic, text.rfind("$((", at, hole.start()))
+        closed = max(closed, text.rfind("))", at, hole.start()))
+        if arithmetic > closed:
             raise ConfigError(
                 f"{{{{{key}}}}} stands in $((…)): some shells run commands that they find there"
             )

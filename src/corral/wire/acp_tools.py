@@ -150,9 +150,11 @@ FINAL = frozenset({"completed", "failed", "cancelled", "canceled"})
 def command_of(call: ToolUse) -> str | None:
     """The shell command that the call would run, where its input tells."""
     match call.input:
+        case {"command": str(command), "args": [*words]} if words:
+            return shlex.join([command, *map(str, words)])
         case {"command": str(command)} | {"cmd": str(command)}:
             return command
-        case {"command": [str(), "-c" | "-lc", str(command)]}:
+        case {"command": [str(program), "-c" | "-lc", str(command)]} if _is_shell(program):
             return command
         case {"command": list(words)} if words and all(isinstance(word, str) for word in words):
             return shlex.join(cast("list[str]", words))
@@ -160,6 +162,10 @@ def command_of(call: ToolUse) -> str | None:
             return "\n".join(cast("list[str]", lines))
         case _:
             return None
+
+
+def _is_shell(program: str) -> bool:
+    return program.rpartition("/")[2] in ("sh", "bash", "dash", "zsh")
 
 
 def _name(fields: ToolFields, quirks: Quirks) -> str | None:
