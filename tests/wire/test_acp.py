@@ -762,6 +762,15 @@ def test_a_question_nobody_can_read_is_refused_and_told() -> None:
     assert told == Emit(None, [Unknown([])])
 
 
+def test_a_request_with_the_id_of_one_that_waits_is_refused() -> None:
+    acp = Acp()
+    assert any(isinstance(command, Ask) for command in acp.receive(permission(7)))
+    again = acp.receive(permission(7, toolCallId="other"))
+    assert not any(isinstance(command, Ask) for command in again)
+    [sent] = [command for command in again if isinstance(command, Send)]
+    assert b"-32600" in sent.data
+
+
 def test_notices_of_an_agent_of_its_own_are_told() -> None:
     said = Acp().receive(line(method="_auth/status", params={"x": 1}))
     assert said == [Emit(None, [Vendor("_auth/status", {"x": 1})])]

@@ -149,6 +149,32 @@ def test_every_line_is_cleaned_before_anything_sees_it() -> None:
     assert b"s3cret" not in peer.last_line
 
 
+def test_the_sample_of_an_oversized_line_is_cleaned_before_it_is_cut() -> None:
+    peer = Peer(Tick, clean=lambda data: data.replace(b"secret", b"*"), limit=250)
+    [error] = peer.receive(b"x" * 197 + b"secret" + b"y" * 100 + b"\n")
+    assert isinstance(error, Error)
+    assert error.facts["sample"] == "x" * 197 + "*yy"
+
+
+@pytest.mark.parametrize(
+    "id", ["1.5", "1.0001", '"1.5"', '" 1"', '"1_0"', "1e400", '"\uff11"', "-1"]
+)
+def test_an_id_that_is_only_close_to_a_call_settles_nothing(id: str) -> None:
+    peer = Peer(Tick)
+    peer.call("a", {})
+    found = peer.receive(b'{"jsonrpc":"2.0","id":%s,"result":{}}\n' % id.encode())
+    assert not any(isinstance(message, Reply | Failure) for message in found)
+    assert list(peer.pending) == [1]
+
+
+@pytest.mark.parametrize("id", ["1", '"1"', "1.0"])
+def test_an_id_may_come_back_as_text_or_with_a_zero_fraction(id: str) -> None:
+    peer = Peer(Tick)
+    peer.call("a", {})
+    [reply] = peer.receive(b'{"jsonrpc":"2.0","id":%s,"result":{}}\n' % id.encode())
+    assert isinstance(reply, Reply)
+
+
 def test_what_is_written_can_be_read_by_the_other_side() -> None:
     there = Peer(Tick)
     id, call = there.call("ask", {"ü": "\n"})

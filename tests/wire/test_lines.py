@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import unhurried
 
-from corral.wire.lines import LIMIT, SAMPLE, Lines, Oversized
+from corral.wire.lines import HEAD, LIMIT, Lines, Oversized
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
@@ -40,7 +40,7 @@ def expected(data: bytes, limit: int) -> list[bytes | Oversized]:
     whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
     bare = [line.removesuffix(b"\n") for line in whole]
     return [
-        Oversized(len(line), text[:SAMPLE]) if len(text) > limit else line
+        Oversized(len(line), text[:HEAD]) if len(text) > limit else line
         for line, text in zip(whole, bare, strict=True)
     ]
 
@@ -85,9 +85,9 @@ def test_of_an_oversized_line_only_a_sample_is_kept() -> None:
     for _ in range(100):
         assert lines.feed(b"x" * 1000) == []
         held = sum(len(value) for value in _bytes_held(lines))
-        assert held <= 1004
+        assert held <= HEAD + 1004
     (dropped,) = lines.feed(b"\n")
-    assert dropped == Oversized(100_005, b"head" + b"x" * (SAMPLE - 4))
+    assert dropped == Oversized(100_005, b"head" + b"x" * (HEAD - 4))
     assert lines.feed(b"next\n") == [b"next\n"]
 
 

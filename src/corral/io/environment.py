@@ -115,6 +115,8 @@ class Eraser:
             for form in (value, *escaped):
                 marks[form.encode("utf-8", "surrogateescape")] = f"[{name} struck out]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
+        self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs)
+        """What is redacted, in each of its written forms; the longest first."""
 
     def clean(self, data: bytes) -> bytes:
         for value, mark in self._pairs:

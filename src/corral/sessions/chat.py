@@ -13,6 +13,7 @@ from corral.sessions.broker import Answer, Broker
 from corral.sessions.client_files import ClientFiles, Outside
 from corral.wire.acp import Acp
 from corral.wire.acp_commands import Ask, Command, Serve, Withdrawn
+from corral.wire.jsonrpc import Id
 from corral.wire.stream import Item
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
@@ -33,7 +34,7 @@ class Chat:
         self._files = files
         # A question that waits for a person must not keep a dropped session's process alive.
         self._connection = weakref.WeakMethod(carry_out)
-        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._questions: dict[Id, asyncio.Task[None]] = {}
         self._leaving: list[asyncio.Task[None]] = []
         """Questions nobody needs answered any more, which may still have to clean up."""
         self._granted: set[str] = set()
@@ -61,7 +62,7 @@ class Chat:
             self._decided(ask, answer)
             return
         task = asyncio.get_running_loop().create_task(self._put(ask, request))
-        self._questions[str(ask.request_id)] = task
+        self._questions[ask.request_id] = task
 
     def _leads_outside(self, call: ToolUse) -> bool:
         """Leave to write is for the workspace and the writable folders."""
@@ -70,7 +71,7 @@ class Chat:
         return not all(map(self._files.may_write, call.paths))
 
     def withdrawn(self, withdrawn: Withdrawn) -> None:
-        question = self._questions.pop(str(withdrawn.request_id), None)
+        question = self._questions.pop(withdrawn.request_id, None)
         if question is None:  # it is decided already
             return
         question.cancel()
@@ -129,7 +130,7 @@ class Chat:
 
     async def _put(self, ask: Ask, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
-        if self._questions.pop(str(ask.request_id), None) is not None:
+        if self._questions.pop(ask.request_id, None) is not None:
             self._decided(ask, answer)
 
     def _carry_out(self, commands: list[Command]) -> None:

@@ -23,6 +23,7 @@ from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
+from corral.sessions.redact_items import title_of
 from corral.sessions.store import Kept
 from corral.sessions.tools import Tool, Tools
 from corral.wire.stream import Finish, Item
@@ -112,8 +113,7 @@ class Turn:
         self._question = question
         meta = kept.meta
         meta.session_id, meta.status, meta.updated = meta.id, asked.WAITING, time.time()
-        head = " ".join(self._prompt[:200].split())[:80]
-        meta.title = meta.title or driver.eraser.clean_text(head)
+        meta.title = meta.title or title_of(self._prompt, driver.eraser)
         if driver.prepared.run.keep:
             kept.save()  # now, and not at the end: we may be killed before
 

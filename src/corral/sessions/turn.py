@@ -26,6 +26,7 @@ from corral.sessions.backend import Backend
 from corral.sessions.deadlines import Deadlines
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
+from corral.sessions.redact_items import Redactor, title_of
 from corral.sessions.store import Kept
 from corral.wire.stream import Finish, Item
 
@@ -57,6 +58,7 @@ class Turn:
         self._prompt = prompt
         self._backend = backend
         self._eraser = eraser
+        self._redactor = Redactor(eraser)
         self._previous = before
         self._guard: Guard | None = None
         self._deadlines: Deadlines | None = None
@@ -174,14 +176,15 @@ class Turn:
         if items is None:
             return await self._finish(guard, deadlines)
         deadlines.hear()
-        batch = guard.take(items, time.time())
+        batch = guard.take(self._redactor.take(items), time.time())
         self._note(guard)
         if guard.finish is not None:
             deadlines.finish()
         return batch
 
     async def _finish(self, guard: Guard, deadlines: Deadlines) -> list[Event]:
-        batch = guard.take(await self._backend.finish(), time.time())
+        last = self._redactor.take(await self._backend.finish())
+        batch = guard.take([*last, *self._redactor.end()], time.time())
         deadlines.stop()
         self._state = "over"
         _running.discard(self)
@@ -248,8 +251,7 @@ class Turn:
         meta.updated = time.time()
         meta.status = error.status if error else "success"
         meta.model = (guard.finish.model if guard.finish else None) or meta.model
-        head = " ".join(self._prompt[:200].split())[:80]
-        meta.title = meta.title or self._eraser.clean_text(head)
+        meta.title = meta.title or title_of(self._prompt, self._eraser)
         meta.session_id = guard.session_id if resumable else self._earlier
         try:
             if self._prepared.run.keep:

@@ -290,7 +290,12 @@ class Acp:
             out.append(Withdrawn(session_id, ask.request_id))
 
     def _called(self, call: Call, out: list[Command]) -> None:
-        if call.method == "session/request_permission":
+        if call.id in self._asks or call.id in self._serving:
+            # An answer could not be told from the answer to the first.
+            message = f"the id {str(call.id)[:50]!r} belongs to a request that still waits"
+            out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
+            items_of(out, _session_of(call.params)).append(Unknown(call.params))
+        elif call.method == "session/request_permission":
             self._asked(call, out)
         elif call.method in SERVED and (
             self.quirks.unoffered_fs or self._offer.covers(call.method)

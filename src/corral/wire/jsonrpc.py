@@ -19,6 +19,7 @@ from corral.wire.lines import LIMIT, SAMPLE, Lines, Oversized
 from corral.wire.oddities import UNDECODABLE, look_again, oversized
 
 Id: TypeAlias = int | float | str
+INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -127,7 +128,7 @@ class Peer(Generic[N]):
         found: list[Message | N] = []
         for block in blocks:
             if isinstance(block, Oversized):
-                found.append(oversized(block))
+                found.append(oversized(block, self._clean))
             else:
                 self._read(block if self._clean is None else self._clean(block), found)
         return found
@@ -215,11 +216,11 @@ def _line(members: dict[str, object]) -> bytes:
 
 
 def _as_ours(id: Id) -> int:
-    """Our ids are whole numbers; some peers send them back as text."""
-    try:
-        return int(id)
-    except (ValueError, OverflowError):
-        return -1
+    """Our ids are integers. Some peers send them back as text, or as 1.0; nothing that is
+    merely close to one of ours counts. -1 is never ours."""
+    if isinstance(id, str):
+        return int(id) if len(id) < 20 and id.isascii() and id.isdecimal() else -1
+    return int(id) if isinstance(id, int) or id.is_integer() else -1
 
 
 def _stray(message: str) -> Error:

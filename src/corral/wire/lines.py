@@ -12,10 +12,12 @@ from typing import NamedTuple
 LIMIT = 64 * 1024 * 1024
 """The longest line that passes: screenshots in base64 reach tens of megabytes."""
 SAMPLE = 200
+HEAD = 8192
+"""Bytes kept of a line that is dropped: secrets are redacted in them before they are cut."""
 
 
 class Oversized(NamedTuple):
-    """A line longer than the limit: dropped, but for its size and its head."""
+    """A line longer than the limit: dropped, except for its size and its beginning."""
 
     size: int
     sample: bytes
@@ -56,8 +58,8 @@ class Lines:
         self._size += len(piece)
         if self._size - piece.endswith(b"\n") <= self._limit:
             self._pending.append(piece)
-        elif len(self._head) < SAMPLE:
-            self._head = b"".join([self._head, *self._pending, piece])[:SAMPLE]
+        elif len(self._head) < HEAD:
+            self._head = b"".join([self._head, *self._pending, piece])[:HEAD]
             self._pending.clear()
 
     def _release(self) -> bytes | Oversized:
@@ -76,4 +78,4 @@ class Lines:
             return
         for line in block.split(b"\n")[:-1]:
             long = len(line) > self._limit
-            done.append(Oversized(len(line) + 1, line[:SAMPLE]) if long else line + b"\n")
+            done.append(Oversized(len(line) + 1, line[:HEAD]) if long else line + b"\n")

@@ -47,8 +47,9 @@ def look_again(
         return None
 
 
-def oversized(line: Oversized) -> Error:
-    sample = line.sample.decode("utf-8", "replace")
+def oversized(line: Oversized, clean: Callable[[bytes], bytes] | None = None) -> Error:
+    head = line.sample if clean is None else clean(line.sample)
+    sample = head[:SAMPLE].decode("utf-8", "replace")
     return Error(
         code="oversized_line",
         message=f"a line of {line.size:,} bytes is over the limit and was dropped: {sample}",

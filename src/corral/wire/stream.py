@@ -69,8 +69,7 @@ class Stream:
         items: list[Item] = []
         for block in blocks:
             if isinstance(block, Oversized):
-                sample = block.sample if self._clean is None else self._clean(block.sample)
-                items.append(oversized(block._replace(sample=sample)))
+                items.append(oversized(block, self._clean))
                 continue
             self._translate_block(block if self._clean is None else self._clean(block), items)
         return items

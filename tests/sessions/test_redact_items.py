@@ -1,0 +1,114 @@
+"""A secret that an agent says in several deltas is shown nowhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import scripted
+
+import corral
+from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
+from corral.io import folders
+from corral.io.environment import Eraser
+from corral.sessions.redact_items import Redactor, title_of
+from corral.wire.stream import Item
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+KEY = "sk-test-0123456789abcdef"
+ERASER = Eraser({"KEY": KEY})
+MARK = "[KEY struck out]"
+
+
+def taken(*items: Item) -> list[Item]:
+    redactor = Redactor(ERASER)
+    out = [each for item in items for each in redactor.take([item])]
+    return [*out, *redactor.end()]
+
+
+def text_of(items: list[Item], *, parent: str | None = None) -> str:
+    said = (Text(item) if isinstance(item, str) else item for item in items)
+    return "".join(item.delta for item in said if isinstance(item, Text) and item.parent == parent)
+
+
+def test_a_key_in_two_deltas_is_redacted() -> None:
+    assert text_of(taken("the key is sk-te", "st-0123456789abcdef.")) == f"the key is {MARK}."
+
+
+def test_what_only_began_like_a_key_is_shown_at_the_end() -> None:
+    assert taken("the key is sk-te") == ["the key is ", "sk-te"]
+
+
+def test_events_that_do_not_part_a_message_do_not_help_a_key_through() -> None:
+    report = UsageReport(corral.Usage(input=1))
+    items = taken(Text(KEY[:9], message_id="m"), report, KEY[9:])
+    assert text_of(items) == MARK
+    assert report in items
+
+
+def test_a_message_ends_before_the_tool_call_that_follows_it() -> None:
+    use = ToolUse("1", "shell")
+    assert taken("let me see sk", use, "done") == ["let me see ", "sk", use, "done"]
+
+
+def test_thinking_is_redacted_over_deltas_and_keeps_its_message_id() -> None:
+    items = taken(Thinking("a" + KEY[:5], message_id="m"), Thinking(KEY[5:] + "b", message_id="m"))
+    assert "".join(item.delta for item in items if isinstance(item, Thinking)) == f"a{MARK}b"
+    assert all(isinstance(item, Thinking) and item.message_id == "m" for item in items)
+
+
+def test_the_output_of_two_tools_is_followed_apart() -> None:
+    items = taken(
+        ToolUse("1", "shell"),
+        ToolUse("2", "shell"),
+        ToolOutput("1", "x" + KEY[:5]),
+        ToolOutput("2", "y" + KEY[:7]),
+        ToolOutput("1", KEY[5:]),
+        ToolOutput("2", "z"),
+        ToolOutput("2", "sk-"),
+        ToolResult("2", "success"),
+    )
+    outputs = [item for item in items if isinstance(item, ToolOutput)]
+    assert "".join(o.delta for o in outputs if o.call_id == "1") == f"x{MARK}"
+    assert "".join(o.delta for o in outputs if o.call_id == "2") == f"y{KEY[:7]}zsk-"
+    assert items.index(ToolOutput("2", "sk-")) < items.index(ToolResult("2", "success"))
+
+
+def test_a_sub_agents_text_does_not_part_the_agents_own() -> None:
+    items = taken(KEY[:9], Text("beside", parent="p"), KEY[9:])
+    assert text_of(items) == MARK
+    assert text_of(items, parent="p") == "beside"
+
+
+def test_a_title_is_redacted_before_it_is_cut() -> None:
+    assert KEY[:-1] not in title_of("x" * (80 - len(KEY) + 1) + KEY, ERASER)
+    assert title_of(" a \n b ", ERASER) == "a b"
+
+
+@pytest.mark.parametrize("transport", ["stream", "acp"])
+async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
+    workspace: Path, transport: str
+) -> None:
+    head, tail = KEY[:9], KEY[9:]
+    if transport == "acp":
+        agent = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp"])
+        orders = f"text said: {head}\ntext {tail}\nthought {head}\nthought {tail}"
+        options = scripted(workspace, env={"SOME_API_KEY": KEY}, record=True)
+        del options["program"]
+    else:
+        agent = "gemini-cli"
+        orders = f"init\ntext said: {head}\ntext {tail}\nresult"
+        options = scripted(workspace, env={"SOME_API_KEY": KEY}, record=True)
+    async with corral.session(agent, **options) as session:
+        events = [event async for event in session.prompt(orders)]
+    result = corral.fold(events)
+    assert result.text == "said: [SOME_API_KEY struck out]"
+    assert result.ok
+    for kind in (Text, Thinking):
+        said = "".join(event.delta for event in events if isinstance(event, kind))
+        assert KEY not in said
+    stored = b"".join(path.read_bytes() for path in folders.sessions().rglob("events.ndjson"))
+    assert to_json(events[-1]) in stored
+    assert tail.encode() not in stored
