@@ -66,8 +66,8 @@ RED: list[tuple[str, str, str, object, str, str]] = [
         "error",
         LINE + 'a -> exit [condition="outcome >"]',
         ("a", "exit"),
-        "expected",
-        "=",
+        "expected a value",
+        "",
     ),
     (
         "condition_syntax",
@@ -286,12 +286,12 @@ def test_every_rule_is_held_red_somewhere() -> None:
     [
         ("outcome=success", False),
         ("outcome=skipped || outcome=partial_success", False),
-        ("outcome=failure", True),
+        ("outcome=failure", False),
         ("outcome=Success", True),
-        ("context.outcome=nope", True),
+        ("context.outcome=sucess", True),
         ("outcome!=nope", False),
         ("outcome=nope || outcome=fail", False),
-        ("outcome=nope || outcome=no", True),
+        ("outcome=nope || outcome=no", False),
         ("x=1 && x=1", False),
         ("x=1 && x!=1", True),
         ("x=1 && x!=2", False),
@@ -341,7 +341,7 @@ def test_lint_finds_slips_by_the_thousand_at_once() -> None:
     count = 5000
     body = ENDS + " ".join(
         f'n{i} [promt{i}=x, type=kind{i}, retry_target=lost{i}, agent="agent-{i}", model="v{i}:m",'
-        f' fidelity=f{i}] n{i} -> exit [condition="outcome=x{i}"] start -> n{i}'
+        f' fidelity=f{i}] n{i} -> exit [condition="x{i}=1 && x{i}=2"] start -> n{i}'
         for i in range(count)
     )
     found = lint(body)

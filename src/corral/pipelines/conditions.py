@@ -1,10 +1,13 @@
-"""Conditions of edges: text → what can be asked whether it holds.
+"""Conditions of edges, compiled from text.
 
 ``clause (&& clause)*``; a clause is ``key = literal``, ``key != literal``, ``==`` likewise, or a
-bare key, which holds where its value is neither empty, zero nor false. An extension:
-``||``, ``!`` and parentheses. Values are compared as text, exactly and by case:
-``true``, ``3`` and ``"3"`` are what people write. A literal is a word, several words, or
-quoted.
+bare key, which holds where its value is neither empty, zero nor false. Extensions: ``||``,
+``!`` and parentheses; ``key contains literal`` (part of a text, or an item of a list),
+``key matches regex`` (anywhere in the text); ``<``, ``<=``, ``>`` and ``>=`` between numbers,
+false where either side is none. ``=`` compares as text, exactly and by case: ``true``, ``3``
+and ``"3"`` are what people write. A literal is a word, several words, or quoted; after ``=``
+and ``!=`` it may be empty. ``succeeded``, ``failed`` and ``failure`` are read as ``success``
+and ``fail`` where they are compared with ``outcome``.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import ge, gt, le, lt
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -19,6 +23,7 @@ import msgspec
 from corral.errors import PipelineInvalid
 from corral.events import Json
 from corral.pipelines.graph import Edge, Graph
+from corral.pipelines.outcome import status_word
 
 Look: TypeAlias = Callable[[str], Json]
 """The value of a key; ``""`` where there is none."""
@@ -32,6 +37,8 @@ _SPACE = re.compile(r"\s*+")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _WORDS = re.compile(r"[^\s&|()!=\"'<>]++(?:[ \t]++[^\s&|()!=\"'<>]++)*+")
+_WORD_OPERATOR = re.compile(r"(contains|matches)(?:\s++|(?=[\"']))")
+_SIGNS = ("=", "&&", "||", "!", "<", ">", "contains", "matches")
 _DECIDES = frozenset(("switch", "conditional"))
 
 
@@ -53,6 +60,8 @@ class Clause(NamedTuple):
     literal: str | None = None
     """None: whether the key's value is true at all."""
     negated: bool = False
+    operator: str = "="
+    """How value and literal are compared: one of ``OPERATORS``."""
 
 
 class All(NamedTuple):
@@ -77,7 +86,7 @@ class Condition(msgspec.Struct, frozen=True):
     def has_operator(self) -> bool:
         """Whether it is more than a bare word, which may be meant as a mere label."""
         match self.tree:
-            case Clause(_, None, False):
+            case Clause(_, None, False, _):
                 return False
             case _:
                 return True
@@ -97,7 +106,7 @@ def of_edge(graph: Graph, edge: Edge) -> Condition | None:
     if text.strip():
         return compile(text)
     label = edge.label
-    if "=" not in label and "&&" not in label and "||" not in label and "!" not in label:
+    if not any(sign in label for sign in _SIGNS):
         return None
     source = graph.nodes.get(edge.source)
     if source is None or source.kind not in _DECIDES:
@@ -169,14 +178,48 @@ def is_true(value: Json) -> bool:
 
 def _holds(tree: Tree, look: Look) -> bool:
     match tree:
-        case Clause(key, None, negated):
+        case Clause(key, None, negated, _):
             return is_true(look(key)) is not negated
-        case Clause(key, literal, negated):
-            return (as_text(look(key)) == literal) is not negated
+        case Clause(key, literal, negated, operator):
+            return OPERATORS[operator](look(key), literal) is not negated
         case All(parts):
             return all(_holds(part, look) for part in parts)
         case Any(parts):
             return any(_holds(part, look) for part in parts)
+
+
+def _contains(value: Json, literal: str) -> bool:
+    if isinstance(value, list):
+        return any(as_text(item) == literal for item in value)
+    return literal in as_text(value)
+
+
+def _compare(value: Json, literal: str, holds: Callable[[float, float], bool]) -> bool:
+    try:
+        return holds(float(as_text(value)), float(literal))
+    except ValueError:
+        return False
+
+
+@lru_cache(REMEMBERED)
+def _regex(text: str) -> re.Pattern[str]:
+    """Raises ``re.error``."""
+    return re.compile(text)
+
+
+def _matches(value: Json, literal: str) -> bool:
+    return _regex(literal).search(as_text(value)) is not None
+
+
+OPERATORS: dict[str, Callable[[Json, str], bool]] = {
+    "=": lambda value, literal: as_text(value) == literal,
+    "contains": _contains,
+    "matches": _matches,
+    "<=": lambda value, literal: _compare(value, literal, le),
+    ">=": lambda value, literal: _compare(value, literal, ge),
+    "<": lambda value, literal: _compare(value, literal, lt),
+    ">": lambda value, literal: _compare(value, literal, gt),
+}
 
 
 def negated(tree: Tree) -> Tree:
@@ -187,6 +230,11 @@ def negated(tree: Tree) -> Tree:
             return Any(tuple(map(negated, parts)))
         case Any(parts):
             return All(tuple(map(negated, parts)))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """``\\"`` and ``\\\\`` of a quoted literal; any other backslash stays, as in ``\\d``."""
+    return match[1] if match[1] in "\"'\\" else match[0]
 
 
 class _Reader:
@@ -201,10 +249,7 @@ class _Reader:
             return All(())
         tree = self.either()
         if self.at < len(self.text):
-            hint = None
-            if self.text[self.at] in "<>":
-                hint = "Only = and != compare; let the node set a key to compare with."
-            raise self.error("expected &&, || or the end", hint)
+            raise self.error("expected &&, || or the end")
         return tree
 
     def either(self) -> Tree:
@@ -242,18 +287,43 @@ class _Reader:
             raise self.error("expected a key", "Such as outcome, preferred_label or context.name.")
         self.at = found.end()
         self.skip()
+        key = found[0]
         if self.takes("!="):
-            return Clause(found[0], self.literal(), negated=True)
+            return Clause(key, self.compared(key), negated=True)
         if self.takes("==") or self.takes("="):
-            return Clause(found[0], self.literal())
-        return Clause(found[0])
+            return Clause(key, self.compared(key))
+        for operator in ("<=", ">=", "<", ">"):
+            if self.takes(operator):
+                return Clause(key, self.literal(), operator=operator)
+        if (word := _WORD_OPERATOR.match(self.text, self.at)) is not None:
+            self.at = word.end()
+            return self.worded(key, word[1])
+        return Clause(key)
+
+    def worded(self, key: str, operator: str) -> Clause:
+        start = self.at
+        literal = self.literal()
+        if operator == "matches":
+            try:
+                _regex(literal)
+            except re.error as error:
+                self.at = start
+                raise self.error(f"not a regular expression: {error}") from error
+        return Clause(key, literal, operator=operator)
+
+    def compared(self, key: str) -> str:
+        """What ``=`` compares with; nothing is the empty text."""
+        literal = ""
+        if self.at < len(self.text) and not self.text.startswith(("&&", "||", ")"), self.at):
+            literal = self.literal()
+        return status_word(literal) if key.removeprefix("context.") == "outcome" else literal
 
     def literal(self) -> str:
         quoted = _QUOTED.match(self.text, self.at)
         if quoted is not None:
             self.at = quoted.end()
             self.skip()
-            return re.sub(r"\\(.)", r"\1", quoted[1] if quoted[1] is not None else quoted[2])
+            return re.sub(r"\\(.)", _unescaped, quoted[1] if quoted[1] is not None else quoted[2])
         found = _WORDS.match(self.text, self.at)
         if found is None:
             raise self.error("expected a value", 'An empty one is written "".')

@@ -1,7 +1,8 @@
 """Stylesheets: which model and agent nodes use, said in one place.
 
 ``selector { prop: value; }``. Selectors, the more exact wins and of two alike the later:
-``*``, a shape (``box``), ``.class``, ``#id``. What a node says itself wins over all.
+``*``, a shape (``box``), ``.class``, ``#id``. What a node says itself wins over all. A
+property that is not known is ignored, with a warning of lint.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import NamedTuple
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Node, Value
 
-PROPERTIES = ("llm_model", "llm_provider", "model", "agent", "reasoning_effort")
+PROPERTIES = ("llm_model", "llm_provider", "model", "agent", "reasoning_effort", "max_tokens")
+ALIASES = {"provider": "llm_provider", "backend": "agent"}
+"""Other names of a property."""
 
 _SKIP = re.compile(r"(?:\s++|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")
 _SELECTOR = re.compile(r"\*|#(?:[\w-]++|\"[^\"]*+\")|\.[\w-]++|[A-Za-z][A-Za-z0-9_]*+")
@@ -55,6 +58,11 @@ class Sheet:
     def __iter__(self) -> Iterator[Rule]:
         return (rule for rules in self._rules.values() for rule in rules)
 
+    def unknown(self) -> list[str]:
+        """Properties that mean nothing here, in the order of the text."""
+        named = (key for rule in self for key in rule.properties if key not in PROPERTIES)
+        return list(dict.fromkeys(named))
+
     def properties_of(self, node: Node) -> dict[str, Value]:
         """What the sheet adds to a node. ``model`` and ``llm_model`` say the same thing: of the
         two the stronger alone counts, and a node's own over any."""
@@ -67,6 +75,8 @@ class Sheet:
         found: dict[str, Value] = {}
         for rule in sorted(fitting, key=lambda rule: rule[:2]):
             for key, value in rule.properties.items():
+                if key not in PROPERTIES:
+                    continue
                 found[key] = value
                 if key == "model":
                     found.pop("llm_model", None)
@@ -123,13 +133,7 @@ def _properties(text: str, opened: int) -> tuple[dict[str, str], int]:
         if key is None:
             raise StylesheetError(text, at, "expected a property, or }")
         name = key[0].replace("-", "_")
-        if name not in PROPERTIES:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, PROPERTIES, 1, 0.6)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            known = f"Known are {', '.join(PROPERTIES)}."
-            raise StylesheetError(text, at, f"no property is called {key[0]}", hint + known)
+        name = ALIASES.get(name, name)
         at = _skip(text, key.end())
         if not text.startswith(":", at):
             raise StylesheetError(text, at, f"expected : after {key[0]}")

@@ -104,6 +104,8 @@ def _conflict(clauses: Iterable[Clause]) -> tuple[str, str | None] | None:
     truth: dict[str, bool] = {}
     for clause in clauses:
         key = clause.key.removeprefix("context.")
+        if clause.operator != "=":
+            continue
         if clause.literal is None:
             if truth.setdefault(key, not clause.negated) is clause.negated:
                 return f"{key} cannot be both true and not", None
@@ -114,10 +116,11 @@ def _conflict(clauses: Iterable[Clause]) -> tuple[str, str | None] | None:
             if other != clause.literal:
                 return f"{key} cannot be both {other!r} and {clause.literal!r}", "Use || instead."
             if key == "outcome" and clause.literal not in STATUSES:
-                near = get_close_matches(clause.literal.lower(), STATUSES, 1, 0.6)
-                names = f"Outcomes are {', '.join(STATUSES)}."
-                fix = f"Did you mean {near[0]}? {names}" if near else names
-                return f"no outcome is called {clause.literal!r}", fix
+                # Agents report words of the author's own: only a slip of the pen is one of ours.
+                near = get_close_matches(clause.literal.lower(), STATUSES, 1, 0.8)
+                if near:
+                    fix = f"Did you mean {near[0]}? Outcomes are {', '.join(STATUSES)}."
+                    return f"no outcome is called {clause.literal!r}", fix
     for key, literal in equal.items():
         if (key, literal) in unequal:
             return f"{key} cannot be {literal!r} and not be it", None
@@ -129,7 +132,14 @@ def _conflict(clauses: Iterable[Clause]) -> tuple[str, str | None] | None:
 def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
     text = str(graph.attrs.get("model_stylesheet", ""))
     try:
-        stylesheet.parse(text)
+        sheet = stylesheet.parse(text)
     except stylesheet.StylesheetError as found:
         fix = found.hint or 'Write it as "* { model: vendor:name; } .class { … } #node { … }".'
         yield error("stylesheet_syntax", found.message, fix=fix)
+        return
+    known = f"Known are {', '.join(stylesheet.PROPERTIES)}."
+    for name in sheet.unknown():
+        near = get_close_matches(name, stylesheet.PROPERTIES, 1, 0.6)
+        fix = f"Did you mean {near[0]}? {known}" if near else known
+        message = f"the stylesheet's property {name} is not known and has no effect"
+        yield warning("stylesheet_syntax", message, fix=fix)
