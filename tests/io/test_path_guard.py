@@ -177,7 +177,8 @@ def test_a_folder_that_cannot_be_listed_but_entered_is_told(tmp_path: Path) -> N
         f"import sys; sys.path[:0] = {sys.path!r}; from corral.io.path_guard import outward_links;"
         f"import os; os.geteuid() or os.setuid(65534); print(outward_links('.').complete)"
     )
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    mine = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]
+    for folder in (tmp_path, *mine):
         folder.chmod(folder.stat().st_mode | 0o055)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -36,6 +36,7 @@ from corral.events import (
     Vendor,
 )
 from corral.keywords import Options
+from corral.options import PermissionMode
 from corral.sessions.broker import Asker, Broker
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -346,7 +347,7 @@ async def test_images_are_sent_to_an_agent_that_takes_them_and_to_no_other(
 async def test_a_question_is_answered_by_the_policy_for_its_kind(
     workspace: Path, kind: str, policy: Policy, answer: str
 ) -> None:
-    events = await events_of(workspace, f"ask {kind}", policy=policy)
+    events = await events_of(workspace, f"ask {kind} {workspace}/a.txt", policy=policy)
     result = corral.fold(events)
     assert result.ok
     assert result.text == f"[{answer}]"
@@ -375,14 +376,14 @@ async def test_shell_rules_decide_on_the_command(workspace: Path) -> None:
 async def test_an_option_is_taken_for_its_kind_wherever_it_stands(
     workspace: Path, order: str
 ) -> None:
-    orders = f"options {order}\nask edit\nask execute"
+    orders = f"options {order}\nask edit {workspace}/a.txt\nask execute"
     result = await result_of(workspace, orders, policy=Policy(write="allow"))
     assert said(result) == "[b-once][c-no]"
 
 
 @pytest.mark.parametrize(
     ("decision", "answer"),
-    [("allow_once", "b-once"), ("allow_session", "a-session"), ("deny", "c-no")],
+    [("allow_once", "b-once"), ("allow_session", "b-once"), ("deny", "c-no")],
 )
 async def test_whoever_is_asked_decides(workspace: Path, decision: Decision, answer: str) -> None:
     asked: list[PermissionRequest] = []
@@ -417,9 +418,92 @@ async def test_what_the_policy_says_is_not_asked(workspace: Path) -> None:
         return "allow_once"
 
     policy = Policy(write="allow", network="deny")
-    result = await result_of(workspace, "ask edit\nask fetch\nask execute", ask=ask, policy=policy)
+    orders = f"ask edit {workspace}/a.txt\nask fetch\nask execute"
+    result = await result_of(workspace, orders, ask=ask, policy=policy)
     assert said(result) == "[b-once][c-no][b-once]"
     assert asked == ["execute"]
+
+
+async def test_leave_for_the_session_is_remembered_here_and_never_given_to_the_agent(
+    workspace: Path,
+) -> None:
+    """An agent that may always do it asks no more, and its next paths would not be judged."""
+    asked: list[str | None] = []
+
+    def ask(request: PermissionRequest) -> Decision:
+        asked.append(request.title)
+        return "allow_session"
+
+    first, git = f"{workspace}/first", f"{workspace}/.git/config"
+    orders = f"ask edit {first}\nask edit {first}\nask edit {git}\nask execute id\nask execute id"
+    result = await result_of(workspace, f"{orders}\nask execute ls", ask=ask)
+    assert said(result) == "[b-once][b-once][c-no][b-once][b-once][b-once]"
+    assert asked == [first, "id", "ls"]
+
+
+async def test_a_question_about_files_is_answered_by_where_they_are(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "way").symlink_to(tmp_path)
+    (workspace / "dangling").symlink_to(tmp_path / "new")
+    (workspace / "hooks").symlink_to(".git/hooks")
+    denied = [
+        f"edit {workspace}/.git/config",
+        f"edit {workspace}/sub/.git/config",
+        f"edit {workspace}/hooks/pre-commit",
+        f"edit {workspace}/.claude/settings.json",
+        f"edit {workspace}/way/x",
+        f"edit {workspace}/dangling",
+        f"edit {tmp_path}/x",
+        "edit",
+        "delete",
+        f"move {workspace}/.git",
+        f"read {tmp_path}/x",
+        f"read {workspace}/way/x",
+        "read /proc/self/environ",
+        "search /",
+    ]
+    allowed = [f"edit {workspace}/a.txt", f"read {workspace}/.git/config", f"search {workspace}"]
+    orders = "\n".join(f"ask {each}" for each in (*denied, *allowed))
+    modes: list[tuple[Policy, PermissionMode]]
+    modes = [(Policy.edits(), "prompt"), (Policy(write="allow"), "auto")]
+    for policy, mode in modes:
+        if mode == "auto":  # reading outside is what the policy says of commands: here, asking
+            orders = "\n".join(f"ask {each}" for each in (*denied[:10], *allowed))
+        events = await events_of(workspace, orders, policy=policy, permission_mode=mode)
+        count = len(denied) if mode == "prompt" else 10
+        assert said(corral.fold(events)) == "[c-no]" * count + "[b-once]" * 3
+        rules = [e.rule or "" for e in events if isinstance(e, PermissionDecision)]
+        assert all("protected" in rule for rule in (*rules[:4], rules[9]))
+        outside = (*rules[4:7], *rules[10:count])
+        assert all("outside" in rule or "link of the kernel" in rule for rule in outside)
+        assert all("does not name" in rule for rule in rules[7:9])
+    orders = "\n".join(f"ask {each}" for each in denied)
+    result = await result_of(workspace, orders, policy="all")
+    assert said(result) == "[b-once]" * len(denied)
+
+
+async def test_a_path_that_became_a_link_while_somebody_was_asked_is_denied(
+    workspace: Path, tmp_path: Path
+) -> None:
+    def ask(_request: PermissionRequest) -> Decision:
+        (workspace / "a.txt").symlink_to(tmp_path / "new")
+        return "allow_once"
+
+    result = await result_of(workspace, f"ask edit {workspace}/a.txt", ask=ask)
+    assert said(result) == "[c-no]"
+
+
+async def test_files_are_read_for_an_agent_only_where_the_policy_lets_it_read(
+    workspace: Path,
+) -> None:
+    (workspace / "a.txt").write_text("words")
+    for policy in (Policy(read="deny"), Policy(read="ask"), Policy(allow_tools=())):
+        result = await result_of(
+            workspace, f"read {workspace}/a.txt", policy=policy, allow_file_reads=True
+        )
+        assert "reading is not allowed" in result.text
+        assert "words" not in result.text
 
 
 async def test_a_refusal_lets_the_turn_go_on_and_a_cancellation_ends_it(workspace: Path) -> None:

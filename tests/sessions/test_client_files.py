@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from gemini_cli.hands import names
 
+from corral.io.path_guard import Access, PathGuard
 from corral.sessions import client_files
 from corral.sessions.client_files import ClientFiles, Outside
 
 
 @pytest.fixture
 def files(workspace: Path) -> ClientFiles:
-    return ClientFiles(str(workspace), (), ())
+    return ClientFiles(PathGuard(str(workspace)))
 
 
 def test_a_file_is_read_whole_byte_for_byte(files: ClientFiles, workspace: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_workspace_reached_by_a_link_is_the_same_workspace(
 ) -> None:
     (workspace / "a.txt").write_text("words")
     (tmp_path / "alias").symlink_to(workspace)
-    files = ClientFiles(str(tmp_path / "alias"), (), ())
+    files = ClientFiles(PathGuard(str(tmp_path / "alias")))
     assert files.read(f"{tmp_path}/alias/a.txt") == "words"
     assert files.read(f"{workspace}/a.txt") == "words"
 
@@ -133,7 +135,7 @@ def test_further_folders_are_readable_and_only_the_writable_ones_written(
     for name in ("read", "write"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text(name)
-    files = ClientFiles(str(workspace), ["../read"], [str(tmp_path / "write")])
+    files = ClientFiles(PathGuard(str(workspace), ["../read"], [str(tmp_path / "write")]))
     assert files.read(f"{tmp_path}/read/a.txt") == "read"
     assert files.read(f"{tmp_path}/write/a.txt") == "write"
     files.write(f"{tmp_path}/write/a.txt", "new")
@@ -150,7 +152,7 @@ def test_folders_are_relative_to_the_workspace_and_not_to_where_we_run(
     (elsewhere / "more").mkdir(parents=True)
     (elsewhere / "more" / "a.txt").write_text("not yours")
     monkeypatch.chdir(elsewhere)
-    files = ClientFiles(str(workspace), ["more"], ["more"])
+    files = ClientFiles(PathGuard(str(workspace), ["more"], ["more"]))
     with pytest.raises(Outside):
         files.read(f"{elsewhere}/more/a.txt")
     with pytest.raises(Outside):
@@ -180,19 +182,44 @@ def test_a_file_too_large_is_refused_before_it_is_read(
     assert files.read(f"{workspace}/fits") == "x" * 10
 
 
-@pytest.mark.parametrize(
-    ("path", "may"),
-    [
-        ("new.txt", True),
-        ("sub/../new.txt", True),
-        ("../up.txt", False),
-        ("/etc/hosts", False),
-        ("more/a.txt", True),
-        ("link/a.txt", False),
-    ],
-)
-def test_leave_to_write_is_for_the_workspace_and_the_writable_folders(
-    workspace: Path, tmp_path: Path, path: str, may: bool
+def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace: Path) -> None:
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "config").write_text("[core]")
+    (workspace / "hooks").symlink_to(".git/hooks")
+    assert files.read(f"{workspace}/.git/config") == "[core]"
+    for name in (".git/config", "hooks/pre-commit", "sub/.git", ".qwen/settings.json"):
+        with pytest.raises(Outside, match="protected"):
+            files.write(f"{workspace}/{name}", "x")
+    assert names(workspace) == [".git/config", "hooks"]
+    unlimited = ClientFiles(PathGuard(str(workspace), protects=False))
+    unlimited.write(f"{workspace}/.git/config", "[user]")
+    assert (workspace / ".git" / "config").read_text() == "[user]"
+
+
+def test_who_swaps_folders_for_links_meanwhile_gets_nothing(
+    workspace: Path, tmp_path: Path
 ) -> None:
-    (workspace / "link").symlink_to(tmp_path)
-    assert ClientFiles(str(workspace), (), ("more",)).may_write(path) == may
+    """The guard says yes, and then the folder is a link: what is opened follows none."""
+
+    class Swapping(PathGuard):
+        def check(self, path: str, access: Access) -> str:
+            real = super().check(path, access)
+            if (workspace / "sub").is_dir() and not (workspace / "sub").is_symlink():
+                (workspace / "sub").rename(tmp_path / "moved")
+                (workspace / "sub").symlink_to(out)
+            return real
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.txt").write_text("SECRET")
+    for write in (False, True):
+        (workspace / "sub").unlink(missing_ok=True)
+        (tmp_path / "moved").mkdir(exist_ok=True)
+        (tmp_path / "moved").rename(workspace / "sub")
+        (workspace / "sub" / "a.txt").write_text("words")
+        swapped = ClientFiles(Swapping(str(workspace)))
+        with pytest.raises(OSError, match=r"[Nn]ot a directory"):
+            swapped.write(f"{workspace}/sub/a.txt", "x") if write else swapped.read(
+                f"{workspace}/sub/a.txt"
+            )
+    assert (out / "a.txt").read_text() == "SECRET"

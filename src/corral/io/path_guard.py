@@ -102,11 +102,17 @@ def _link(here: str, path: str) -> str | None:
 class PathGuard:
     """The folders of one session: ``cwd`` and ``writable`` may be read and written, ``readable``
     only read. Further folders are relative to ``cwd`` or absolute. Protected names are not
-    written in any of them."""
+    written in any of them, unless ``protects`` is false (an unlimited policy)."""
 
     def __init__(
-        self, cwd: str, readable: Iterable[str] = (), writable: Iterable[str] = ()
+        self,
+        cwd: str,
+        readable: Iterable[str] = (),
+        writable: Iterable[str] = (),
+        *,
+        protects: bool = True,
     ) -> None:
+        self._protects = protects
         self.cwd = os.path.realpath(cwd)
         self.writable = self._roots(("", *writable))
         self.readable = tuple(dict.fromkeys((*self.writable, *self._roots(readable))))
@@ -127,10 +133,17 @@ class PathGuard:
             if access == "write" and _root_of(real, self.readable) is not None:
                 raise Refused(f"may be read but not written: {path}")
             raise Refused(f"outside the workspace: {path}")
-        if access == "write":
+        if access == "write" and self._protects:
             protection = protection_of(real[len(root) :])
             if protection is not None:
                 raise Refused(f"protected ({protection.reason}): {path}")
+
+    def root_of(self, real: str, access: Access) -> str:
+        """The folder that contains what ``check`` returned."""
+        root = _root_of(real, self.writable if access == "write" else self.readable)
+        if root is None:
+            raise Refused(f"outside the workspace: {real}")
+        return root
 
     def refusal(self, paths: Iterable[str], access: Access) -> str | None:
         """Why one of these paths may not be used; None where all may."""

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from corral.events import FileChange, Json, PermissionDecision, PermissionRequest, ToolUse
-from corral.policy import CAPABILITY_OF, Action
+from corral.policy import Action
 from corral.sessions.broker import Answer, Broker
 from corral.sessions.client_files import ClientFiles, Outside
 from corral.wire.acp import Acp
 from corral.wire.acp_commands import Ask, Command, Serve, Withdrawn
 from corral.wire.jsonrpc import Id
+from corral.wire.named_paths import named_paths
 from corral.wire.stream import Item
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
@@ -40,6 +41,10 @@ class Chat:
         self._granted: set[str] = set()
         """Paths that a person let the agent write once; the writing itself is then asked of us."""
         self._granted_all = False
+        self._granted_reads: set[str] = set()
+        """Paths that a person let the agent read."""
+        self._granted_calls: set[tuple[str, str | None]] = set()
+        """Tools, with the command where there is one, that a person allowed for the session."""
         self.is_given_up = False
         """Its turn does not end, and is waited for no longer."""
 
@@ -54,21 +59,14 @@ class Chat:
             input=call.input,
         )
         self.inbox.append(request)
-        action = Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
-        answer = self._broker.at_once(action)
-        if answer is not None and answer.decision == "allow_once" and self._leads_outside(call):
-            answer = Answer("deny", "policy", "outside the workspace, and not writable")
+        answer = self._broker.at_once(_action(ask), _paths(call))
+        if answer is None and (call.name, ask.command) in self._granted_calls:
+            answer = Answer("allow_session", "person", "asked before")
         if answer is not None:
             self._decided(ask, answer)
             return
         task = asyncio.get_running_loop().create_task(self._put(ask, request))
         self._questions[ask.request_id] = task
-
-    def _leads_outside(self, call: ToolUse) -> bool:
-        """Leave to write is for the workspace and the writable folders."""
-        if self._broker.is_unlimited or CAPABILITY_OF[call.kind] != "write":
-            return False
-        return not all(map(self._files.may_write, call.paths))
 
     def withdrawn(self, withdrawn: Withdrawn) -> None:
         question = self._questions.pop(withdrawn.request_id, None)
@@ -109,6 +107,11 @@ class Chat:
 
     def _served(self, serve: Serve, path: str, params: dict[str, Json]) -> Json:
         if serve.method == "fs/read_text_file":
+            answer = self._broker.at_once(Action(serve.method, "read"))
+            if answer is not None and not answer.decision.startswith("allow"):
+                raise Outside(f"reading is not allowed ({answer.rule})")
+            if answer is None and path not in self._granted_reads:
+                raise Outside("reading is not allowed before somebody allowed it")
             line, limit = params.get("line"), params.get("limit")
             content = self._files.read(
                 path,
@@ -116,8 +119,7 @@ class Chat:
                 limit if isinstance(limit, int) else None,
             )
             return {"content": content}
-        action = Action("fs/write_text_file", "edit")
-        answer = self._broker.at_once(action)
+        answer = self._broker.at_once(Action(serve.method, "edit"))
         is_granted = answer is None and (self._granted_all or path in self._granted)
         if not is_granted and (answer is None or not answer.decision.startswith("allow")):
             raise Outside("writing is not allowed")
@@ -130,6 +132,7 @@ class Chat:
 
     async def _put(self, ask: Ask, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
+        answer = self._broker.confirmed(answer, _action(ask), _paths(ask.call))
         if self._questions.pop(ask.request_id, None) is not None:
             self._decided(ask, answer)
 
@@ -148,11 +151,32 @@ class Chat:
                 rule=answer.rule,
             )
         )
+        if answer.by == "person" and answer.decision == "allow_session":
+            self._granted_calls.add((ask.call.name, ask.command))
+        if (
+            answer.by == "person"
+            and ask.call.kind == "read"
+            and answer.decision.startswith("allow")
+        ):
+            self._granted_reads.update(ask.call.paths)
         if answer.by == "person" and ask.call.kind == "edit":
             self._granted_all = self._granted_all or answer.decision == "allow_session"
             if answer.decision == "allow_once":
                 self._granted.update(ask.call.paths)
         if answer.decision == "cancel":
             self._carry_out(self._acp.cancel(self.session_id))
-        option = ask.option(answer.decision)
+        decision = answer.decision
+        if decision == "allow_session" and not self._broker.is_unlimited:
+            # An agent that may always do it asks no more, and paths and rules are not judged.
+            decision = "allow_once"
+        option = ask.option(decision)
         self._carry_out(self._acp.answer_permission(ask.request_id, option))
+
+
+def _action(ask: Ask) -> Action:
+    call = ask.call
+    return Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
+
+
+def _paths(call: ToolUse) -> tuple[str, ...]:
+    return (*call.paths, *named_paths(call.name, call.kind, call.input))

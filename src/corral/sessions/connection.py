@@ -25,7 +25,7 @@ from corral.io import folders
 from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
 from corral.io.process import Process
-from corral.sessions.broker import Asker, Broker
+from corral.sessions.broker import Asker, Broker, guard_of
 from corral.sessions.chat import Chat
 from corral.sessions.client_files import ClientFiles
 from corral.sessions.furnish import furnish
@@ -376,10 +376,9 @@ class Connection:
 
     def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
         run = self._prepared.run
-        files = ClientFiles(cwd, run.include_directories, run.policy.writable)
-        chat = Chat(
-            self._acp, Broker(run.policy, ask, mode=run.permission_mode), files, self._carry_out
-        )
+        guard = guard_of(run, cwd)
+        broker = Broker(run.policy, ask, mode=run.permission_mode, guard=guard)
+        chat = Chat(self._acp, broker, ClientFiles(guard), self._carry_out)
         chat.session_id = session_id
         self._chats[session_id] = chat
         self.sessions += 1

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeAlias
 
 from corral.events import PermissionDecision, PermissionRequest
 from corral.options import Run
-from corral.policy import CAPABILITY_OF, Action
-from corral.sessions.broker import Answer, Asker, Broker
+from corral.policy import Action
+from corral.sessions.broker import Answer, Asker, Broker, guard_of
 from corral.wire.control import Ask, Control
+from corral.wire.named_paths import named_paths
 from corral.wire.stream import Item
 
 Write: TypeAlias = Callable[[bytes], None]
@@ -36,11 +36,8 @@ class Questions:
         granted: set[Granted],
     ) -> None:
         self._control = control
-        self._broker = Broker(run.policy, ask, mode=run.permission_mode)
-        self._is_unlimited = run.policy.is_unlimited
-        self._writable = _roots(cwd, run.policy.writable)
-        self._readable = (*self._writable, *_roots(cwd, run.include_directories))
-        self._cwd = cwd
+        guard = guard_of(run, cwd)
+        self._broker = Broker(run.policy, ask, mode=run.permission_mode, guard=guard)
         self._agent = weakref.WeakMethod(write)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._leaving: list[asyncio.Task[None]] = []
@@ -88,25 +85,14 @@ class Questions:
         self._open[ask.request_id] = task
 
     def _at_once(self, ask: Ask) -> Answer | None:
-        capability = CAPABILITY_OF[ask.kind]
-        if not self._is_unlimited:
-            if capability == "write" and not self._inside(ask.paths, self._writable):
-                return Answer("deny", "policy", "outside the workspace")
-            if capability == "read" and not self._inside(ask.paths, self._readable):
-                # Whoever may run commands may read anywhere; nobody else may.
-                return self._broker.at_once(Action(ask.name, "execute"))
-        answer = self._broker.at_once(Action(ask.name, ask.kind, ask.command, own=ask.own))
+        answer = self._broker.at_once(_action(ask), _paths(ask))
         if answer is None and (ask.name, ask.command) in self._granted:
             return Answer("allow_session", "person", "asked before")
         return answer
 
-    def _inside(self, paths: Iterable[str], roots: tuple[str, ...]) -> bool:
-        whole = [os.path.realpath(os.path.join(self._cwd, path)) for path in paths]
-        return all(any(path == root or path.startswith(root + os.sep) for root in roots)
-                   for path in whole)  # fmt: skip
-
     async def _wait(self, ask: Ask, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
+        answer = self._broker.confirmed(answer, _action(ask), _paths(ask))
         if self._open.pop(ask.request_id, None) is not None:
             if answer.decision == "allow_session":
                 self._granted.add((ask.name, ask.command))
@@ -133,5 +119,9 @@ class Questions:
             write(reply)
 
 
-def _roots(cwd: str, folders: Iterable[str]) -> tuple[str, ...]:
-    return tuple(os.path.realpath(os.path.join(cwd, folder)) for folder in ("", *folders))
+def _action(ask: Ask) -> Action:
+    return Action(ask.name, ask.kind, ask.command, own=ask.own)
+
+
+def _paths(ask: Ask) -> tuple[str, ...]:
+    return (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
