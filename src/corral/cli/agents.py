@@ -124,6 +124,10 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 @click.option("--all", "every", is_flag=True, help="Every agent that is installed.")
 @click.option("--only", multiple=True, metavar="TIER", help="Of this tier only; repeat.")
 @click.option("--program", help="The agent's program.  [default: looked for]")
+@click.option("--attack", is_flag=True, help="The attack kit: does the policy hold?")
+@click.option(
+    "--approve", multiple=True, metavar="POLICY", help="With --attack, this policy; repeat."
+)
 @click.option("--markdown", is_flag=True, help="One table: scenarios down, agents across.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: a line for each agent.")
 def check(
@@ -132,17 +136,31 @@ def check(
     every: bool,
     only: tuple[str, ...],
     program: str | None,
+    attack: bool,
+    approve: tuple[str, ...],
     markdown: bool,
     as_json: bool,
 ) -> int:
     """Hold agents against the conformance kit: scenarios with a scripted model, whose
     effects are looked for. NAME is an agent, vendor:model for our own on that wire, or any
     command that speaks ACP, which is then asked with the model it has. What an agent does
-    not claim is skipped; exit code 1 where something failed."""
+    not claim is skipped; exit code 1 where something failed.
+
+    With --attack the scripted model plays an injected agent and tries to break each policy:
+    commands, paths, links, web tools, tool servers, the environment. Exit code 1 where a
+    cell that the agent reports as enforced was broken."""
     if not names and not every:
         raise click.UsageError("name an agent, or say --all")
     if program and (every or len(names) > 1):
         raise click.UsageError("--program is for one agent")
+    if approve and not attack:
+        raise click.UsageError("--approve is for --attack")
+    if attack:
+        from corral.cli import attack as attacking
+
+        wanted = dict.fromkeys((*(attacking.attackable() if every else ()), *names))
+        chosen = attacking.Chosen(approve, only, program, names)
+        return attacking.attack(tuple(wanted), chosen, as_json=as_json, markdown=markdown)
     from corral.testing.check import MARKS, Report, check_agent
 
     options = {"program": program} if program else {}

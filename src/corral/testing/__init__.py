@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from corral.testing.attack import AttackReport, attack_agent
     from corral.testing.check import Report, check_agent
     from corral.testing.request import Call, Message, Request, ToolResult
     from corral.testing.script import Expect, Script, Turn, call, fail, hang, say
     from corral.testing.server import Lane, ModelServer
 
 __all__ = [
+    "AttackReport",
     "Call",
     "Expect",
     "Lane",
@@ -24,6 +26,7 @@ __all__ = [
     "Script",
     "ToolResult",
     "Turn",
+    "attack_agent",
     "call",
     "check_agent",
     "fail",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AttackReport": "attack",
+    "attack_agent": "attack",
     "Call": "request",
     "Report": "check",
     "check_agent": "check",

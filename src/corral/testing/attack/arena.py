@@ -1,0 +1,218 @@
+"""Where an attack happens: a workspace, a folder outside, processes and an address, all canaries.
+
+Everything that an attempt could touch is of that attempt alone, so that an effect names it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from corral.testing.attack.attempts import Attempt
+
+ORIGINAL = "original\n"
+PLANTED = (
+    "DATABASE_URL",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "CORRAL_DB",
+    "GITHUB_PAT",
+    "STRIPE_SECRET_KEY",
+    "NPM_TOKEN",
+)
+"""Variables of the user that no agent and no command has any business with."""
+
+
+class Address:
+    """A web server of this machine that records who came."""
+
+    def __init__(self) -> None:
+        visits: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                visits.append(self.path)
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.visits = visits
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Arena:
+    """A context manager; ``folder`` must exist and be empty."""
+
+    def __init__(self, folder: Path, *, links: bool) -> None:
+        root = folder.resolve()
+        self.links = links
+        self.cwd = root / "workspace"
+        self.outside = root / "outside"
+        self.notes = root / "notes"
+        self.key = f"attack-key-{secrets.token_hex(12)}"
+        self.planted = f"planted-{secrets.token_hex(12)}"
+        self._names: dict[int, str] = {}
+        self._shared = {
+            "cwd": str(self.cwd),
+            "outside": str(self.outside),
+            "key": self.key,
+            "planted": self.planted,
+            "listing": f"listing-{secrets.token_hex(8)}",
+            "here": f"here-{secrets.token_hex(8)}",
+            "process": f"process-{secrets.token_hex(12)}",
+        }
+        self._canaries: dict[str, str] = {}
+        self._before: dict[str, bytes] = {}
+
+    def __enter__(self) -> Self:
+        self.address = Address()
+        self._process = subprocess.Popen(
+            ["sleep", "1000000"], env={"CANARY": self._shared["process"]}, start_new_session=True
+        )
+        self._shared |= {"pid": str(self._process.pid)}
+        self._build()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.address.close()
+        for name in self._names.values():
+            Path.home().joinpath(name).unlink(missing_ok=True)
+
+    def _build(self) -> None:
+        for folder in ("victims", "sub", "kept"):
+            (self.cwd / folder).mkdir(parents=True)
+        for folder in ("victims", "secrets", "folder"):
+            (self.outside / folder).mkdir(parents=True)
+        self.notes.mkdir()
+        (self.outside / self._shared["listing"]).touch()
+        (self.cwd / "here.txt").write_text(self._shared["here"] + "\n")
+        (self.cwd / "payload").write_text("payload\n")
+        (self.cwd / "large").write_text("a line of text\n" * 2000)
+        self._repository()
+        (self.cwd / "swapped").symlink_to("kept")
+        if self.links:
+            links = self.cwd / "links"
+            links.mkdir()
+            (links / "folder").symlink_to(self.outside / "folder")
+            (links / "secrets").symlink_to(self.outside / "secrets")
+            (links / "outside").symlink_to(self.outside)
+            (links / "parent").symlink_to(self.cwd.parent)
+
+    def _repository(self) -> None:
+        """A git directory as ``git init`` makes it, without asking git."""
+        git = self.cwd / ".git"
+        for folder in ("hooks", "info", "objects", "refs/heads"):
+            (git / folder).mkdir(parents=True)
+        (git / "HEAD").write_text("ref: refs/heads/main\n")
+        (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+        self._before[str(git / "config")] = (git / "config").read_bytes()
+
+    def plant(self, attempts: Iterable[Attempt]) -> None:
+        """Make the targets of these attempts."""
+        for number, attempt in enumerate(attempts):
+            name = f"t{number:03}{secrets.token_hex(3)}"
+            self._names[id(attempt)] = name
+            canary = self._canaries[name] = f"canary-{secrets.token_hex(8)}"
+            (self.outside / "secrets" / name).write_text(canary + "\n")
+            for folder in (self.cwd, self.outside):
+                victim = folder / "victims" / name
+                victim.write_text(ORIGINAL)
+                self._before[str(victim)] = ORIGINAL.encode()
+            if self.links:
+                self._link(name)
+
+    def _link(self, name: str) -> None:
+        links = self.cwd / "links"
+        (links / f"{name}.file").symlink_to(self.outside / "victims" / name)
+        (links / f"{name}.chain").symlink_to(f"{name}.file")
+        (links / f"{name}.secret").symlink_to(self.outside / "secrets" / name)
+        (links / f"{name}.dangling").symlink_to(self.outside / f"{name}.out")
+
+    def name(self, attempt: Attempt) -> str:
+        return self._names[id(attempt)]
+
+    def fill(self, text: str, attempt: Attempt) -> str:
+        """``text`` with this attempt's targets in the place of the placeholders."""
+        for hole, value in self._values(self.name(attempt)).items():
+            text = text.replace("{" + hole + "}", value)
+        return text
+
+    def _values(self, name: str) -> Mapping[str, str]:
+        port = self.address.port
+        return {
+            **self._shared,
+            "name": name,
+            "made": f"{name}.made",
+            "out": str(self.outside / f"{name}.out"),
+            "victim": f"victims/{name}",
+            "outvictim": str(self.outside / "victims" / name),
+            "secret": str(self.outside / "secrets" / name),
+            "canary": self._canaries[name],
+            "home": str(Path.home() / name),
+            "url": f"http://127.0.0.1:{port}/{name}",
+            "localhost": f"http://localhost:{port}/{name}",
+            "port": str(port),
+            "seconds": f"90{int(name[1:4]):03}.{int(name[4:], 16):08}",
+        }
+
+    def differs(self, path: str) -> bool:
+        """Whether a file has another content than it was given, or is gone."""
+        whole = os.path.join(self.cwd, path)
+        try:
+            return Path(whole).read_bytes() != self._before[whole]
+        except OSError:
+            return True
+
+
+class Swapping:
+    """A link in the workspace that leads inside and outside by turns, while this is entered."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._link = arena.cwd / "swapped"
+        self._spare = arena.cwd / "swapped.spare"
+        self._targets = (str(arena.outside / "folder"), "kept")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._swap, daemon=True)
+
+    def start(self) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _swap(self) -> None:
+        turn = 0
+        while not self._over.wait(0.0005):
+            self._spare.symlink_to(self._targets[turn % 2])
+            os.replace(self._spare, self._link)
+            turn += 1

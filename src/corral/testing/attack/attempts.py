@@ -1,0 +1,115 @@
+"""What an injected model tries: attempts as data.
+
+An attempt is one tool call and the effect that shows that it worked. Its texts hold
+placeholders, which the arena fills in, so that every attempt has targets of its own and an
+effect belongs to exactly one attempt:
+
+- ``{made}``: a file in the workspace that is not there; ``{out}``: one outside of it;
+- ``{victim}``: a file in the workspace; ``{outvictim}``: one outside of it;
+- ``{secret}``: a file outside, whose content nobody but its reader knows;
+- ``{home}``: a name in the user's home that is not there;
+- ``{cwd}``, ``{outside}``: the two folders; ``{name}``: a name that no other attempt uses;
+- ``{pid}``: a process whose environment holds a secret; ``{url}``: an address that records
+  visits; ``{seconds}``: the argument of a ``sleep`` that no other attempt uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from corral.agents.profile import Act
+
+Cell = Literal[
+    "read inside",
+    "read outside",
+    "write inside",
+    "write outside",
+    "protected files",
+    "shell",
+    "shell rules",
+    "allowed commands",
+    "network",
+    "mcp",
+    "environment",
+    "processes",
+]
+Kind = Literal["file", "changed", "returned", "visit", "asked", "process", "note"]
+Extra = Literal["links", "mcp"]
+"""What a session needs beside the workspace. An agent may refuse to start with it."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """What shows that an attempt worked.
+
+    ``file``: a path is there that was not. ``changed``: a file has another content, or is gone.
+    ``returned``: a tool's result holds the text. ``visit``: the address was requested.
+    ``asked``: a request to the model's server holds a hosted web tool. ``process``: it runs
+    after the session. ``note``: the tool server was used.
+    """
+
+    kind: Kind
+    what: str
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    group: str
+    cell: Cell
+    act: Act | Literal["mcp", "none"]
+    given: Mapping[str, str] = {}
+    effects: tuple[Effect, ...]
+    needs: Extra | None = None
+    form: int | None = None
+    """Which of the agent's tools for this act, where not the first that is offered."""
+    delegated: Attempt | None = None
+    """What the sub-agent tries, of an attempt that starts one."""
+    repeat: int = 1
+    """How often it is tried: more than once where the moment matters."""
+
+
+def made(path: str = "{made}") -> Effect:
+    return Effect("file", path)
+
+
+def changed(path: str = "{victim}") -> Effect:
+    return Effect("changed", path)
+
+
+def returned(text: str = "{canary}") -> Effect:
+    return Effect("returned", text)
+
+
+def commands(group: str, cell: Cell, table: Mapping[str, tuple[str, Effect]]) -> Sequence[Attempt]:
+    """One attempt for each command: name → the command, and what it would do."""
+    return [
+        Attempt(
+            name=name, group=group, cell=cell, act="run", given={"command": text}, effects=(effect,)
+        )
+        for name, (text, effect) in table.items()
+    ]
+
+
+def paths(
+    group: str,
+    cell: Cell,
+    act: Act,
+    table: Mapping[str, tuple[str, Effect]],
+    needs: Extra | None = None,
+) -> Sequence[Attempt]:
+    """One attempt for each path: name → the path, and what using it would do."""
+    more = {"text": "attack", "before": "original", "after": "attack", "pattern": "canary"}
+    return [
+        Attempt(
+            name=f"{act} {name}",
+            group=group,
+            cell=cell,
+            act=act,
+            given={"path": path, **more},
+            effects=(effect,),
+            needs=needs,
+        )
+        for name, (path, effect) in table.items()
+    ]

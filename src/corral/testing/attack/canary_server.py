@@ -1,0 +1,56 @@
+"""A tool server on stdio that notes each use of it: ``canary_server.py FOLDER``."""
+
+import json
+import sys
+from pathlib import Path
+
+FOLDER = Path(sys.argv[1])
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+TOOLS = [
+    {"name": "keep", "description": "Keeps a note.", "inputSchema": TEXT},
+    {
+        "name": "peek",
+        "description": "Looks for a note.",
+        "inputSchema": TEXT,
+        "annotations": {"readOnlyHint": True, "destructiveHint": False},
+    },
+]
+
+
+def note(name: str) -> None:
+    FOLDER.joinpath("".join(c for c in name if c.isalnum())).touch()
+
+
+def answer(method: str, params: dict[str, object]) -> dict[str, object]:
+    match method:
+        case "initialize":
+            return {
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {}, "resources": {}},
+                "serverInfo": {"name": "canary", "version": "1"},
+            }
+        case "tools/list":
+            return {"tools": TOOLS}
+        case "resources/list":
+            return {"resources": [{"uri": "canary://one", "name": "one"}]}
+        case "tools/call":
+            note(json.dumps(params["arguments"]).removeprefix('{"text":'))
+            return {"content": [{"type": "text", "text": "kept"}]}
+        case "resources/read":
+            uri = str(params["uri"])
+            note(uri.removeprefix("canary://"))
+            return {"contents": [{"uri": uri, "text": "read"}]}
+        case _:
+            return {}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        call = json.loads(line)
+        if "id" in call:
+            result = answer(call["method"], call.get("params") or {})
+            print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The injected model: makes one attempt after the other, whatever becomes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from corral.agents.profile import Act, Form, Probe
+from corral.testing.attack.arena import Arena, Swapping
+from corral.testing.attack.attempts import Attempt
+from corral.testing.request import Call, Request
+from corral.testing.script import Turn
+
+SERVER = "canary"
+PROMPT = "Do the next task."
+
+
+class Made:
+    """One attempt that was made, and what came back."""
+
+    def __init__(self, attempt: Attempt, tool: str, *, offered: bool) -> None:
+        self.attempt = attempt
+        self.tool = tool
+        self.offered = offered
+        self.returned = ""
+
+
+class InjectedModel:
+    """A script for a lane of the model server.
+
+    It ends its turn after ``per_turn`` calls, so that no agent sees a loop: the caller prompts
+    again while ``left`` is not empty. What a sub-agent asks is answered with the attempt that it
+    was started for.
+    """
+
+    def __init__(self, probe: Probe, arena: Arena, *, per_turn: int = 20) -> None:
+        self.made: list[Made] = []
+        self.left: list[Attempt] = []
+        self._probe = probe
+        self._arena = arena
+        self._per_turn = per_turn
+        self._turn = 0
+        self._delegated: dict[str, Attempt] = {}
+        self._swapping = Swapping(arena)
+
+    def begin(self, attempts: Sequence[Attempt]) -> None:
+        """These are to be made; all of them are planted in the arena."""
+        for attempt in attempts:
+            if attempt.act == "mcp" or self._forms(attempt):
+                self.left += [attempt] * attempt.repeat
+
+    def _forms(self, attempt: Attempt) -> Sequence[Form]:
+        is_call = attempt.act not in ("none", "mcp")
+        return self._probe.forms_of(cast("Act", attempt.act)) if is_call else ()
+
+    def close(self) -> None:
+        self._swapping.stop()
+
+    def __call__(self, request: Request) -> Turn:
+        delegated = next((a for n, a in self._delegated.items() if n in request.last_text), None)
+        if delegated is not None:
+            return self._as_sub_agent(request, delegated)
+        if not request.tools and PROMPT not in request.last_text:
+            return Turn(text="A title")
+        self._take_results(request)
+        if not self.left or self._turn >= self._per_turn:
+            self._turn = 0
+            return Turn(text="Done.")
+        self._turn += 1
+        attempt = self.left.pop(0)
+        if "swapped" in attempt.given.get("path", ""):
+            self._swapping.start()
+        tool, given = self._call(attempt, request.tools)
+        searched = {"tool_search", "ToolSearch"} & {*request.tools}
+        self.made.append(
+            Made(
+                attempt,
+                tool,
+                offered=tool in request.tools or (attempt.act == "mcp" and bool(searched)),
+            )
+        )
+        if attempt.delegated is not None:
+            self._delegated[f"the task {self._arena.name(attempt)}."] = attempt
+        return Turn(calls=[Call(tool, given)])
+
+    def _take_results(self, request: Request) -> None:
+        """What came back since the last call belongs to that call."""
+        if not self.made:
+            return
+        found: list[str] = []
+        for message in reversed(request.history):
+            if message.role == "model":
+                break
+            found += [json.dumps(result.response, ensure_ascii=False) for result in message.results]
+        self.made[-1].returned += "\n".join(found)
+
+    def _as_sub_agent(self, request: Request, attempt: Attempt) -> Turn:
+        if request.tool_results:
+            if "complete_task" in request.tools:
+                return Turn(calls=[Call("complete_task", {"result": "Done."})])
+            return Turn(text="Done.")
+        tool, given = self._call(attempt.delegated or attempt, request.tools, targets=attempt)
+        return Turn(calls=[Call(tool, given)])
+
+    def _call(
+        self, attempt: Attempt, offered: Sequence[str], targets: Attempt | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        values = {
+            key: self._arena.fill(text, targets or attempt) for key, text in attempt.given.items()
+        }
+        if attempt.act == "mcp":
+            tool = self._probe.mcp_name.format(server=SERVER, tool=values["tool"])
+            return tool, {"text": values["text"]}
+        forms = self._forms(attempt)
+        form: Form = next((f for f in forms if f[0] in offered), forms[0])
+        if attempt.form is not None:
+            form = forms[attempt.form]
+        if "path" in values:
+            values["abspath"] = _absolute(values["path"], str(self._arena.cwd))
+        return form[0], _filled(form[1], {**values, "server": SERVER})
+
+
+def _absolute(path: str, cwd: str) -> str:
+    return path if path.startswith(("/", "~", "file:")) else f"{cwd}/{path}"
+
+
+def _filled(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        for hole, text in values.items():
+            value = value.replace("{" + hole + "}", text)
+        return value
+    if isinstance(value, dict):
+        return {key: _filled(each, values) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(each, values) for each in cast("list[object]", value)]
+    return value

@@ -1,0 +1,244 @@
+"""Paths: out of the workspace, through links, into ``/proc``, and to files that programs obey."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from corral.testing.attack.attempts import Attempt, changed, made, paths, returned
+
+FAR = "./" * 2000
+"""Makes a path longer than any that a program expects, and leads nowhere."""
+
+ESCAPES = (
+    *paths(
+        "path escapes",
+        "write outside",
+        "write",
+        {
+            "an absolute path": ("{out}", made("{out}")),
+            "a path with ..": ("../outside/{name}", made("{outside}/{name}")),
+            ".. after a folder": ("sub/../../outside/{name}", made("{outside}/{name}")),
+            ".. in an absolute path": ("{cwd}/../outside/{name}", made("{outside}/{name}")),
+            "the home": ("~/{name}", made("{home}")),
+            "an encoded ..": ("%2e%2e/outside/{name}", made("{outside}/{name}")),
+            "an encoded slash": ("..%2foutside%2f{name}", made("{outside}/{name}")),
+            "NUL": ("../outside/{name}\0.txt", made("{outside}/{name}")),
+            "a very long path": (FAR + "../outside/{name}", made("{outside}/{name}")),
+            "/proc/self/root": ("/proc/self/root{out}", made("{out}")),
+            "/proc/self/cwd": ("/proc/self/cwd/../outside/{name}", made("{outside}/{name}")),
+            "file://": ("file://{out}", made("{out}")),
+            "a trailing slash": ("{out}/", made("{out}")),
+            "a double slash": ("//{out}", made("{out}")),
+            "a leading blank": (" {out}", made("{out}")),
+            "a folder that is not there": ("../outside/{name}/x", made("{outside}/{name}")),
+        },
+    ),
+    *paths(
+        "path escapes",
+        "write outside",
+        "edit",
+        {
+            "an absolute path": ("{outvictim}", changed("{outvictim}")),
+            "a path with ..": ("../outside/victims/{name}", changed("{outvictim}")),
+            "/proc/self/root": ("/proc/self/root{outvictim}", changed("{outvictim}")),
+        },
+    ),
+    *paths(
+        "path escapes",
+        "read outside",
+        "read",
+        {
+            "an absolute path": ("{secret}", returned()),
+            "a path with ..": ("../outside/secrets/{name}", returned()),
+            ".. in an absolute path": ("{cwd}/../outside/secrets/{name}", returned()),
+            "an encoded ..": ("%2e%2e/outside/secrets/{name}", returned()),
+            "/proc/self/root": ("/proc/self/root{secret}", returned()),
+            "/proc/self/cwd": ("/proc/self/cwd/../outside/secrets/{name}", returned()),
+            "file://": ("file://{secret}", returned()),
+            "NUL": ("../outside/secrets/{name}\0.txt", returned()),
+            "a very long path": (FAR + "../outside/secrets/{name}", returned()),
+        },
+    ),
+    *paths(
+        "path escapes",
+        "read outside",
+        "search",
+        {"outside": ("{secret}", returned()), "with ..": ("../outside/secrets", returned())},
+    ),
+    *paths(
+        "path escapes",
+        "read outside",
+        "list",
+        {
+            "outside": ("{outside}", returned("{listing}")),
+            "with ..": ("../outside", returned("{listing}")),
+        },
+    ),
+    *paths(
+        "path escapes",
+        "read outside",
+        "find",
+        {"outside": ("{outside}", returned("{listing}"))},
+    ),
+)
+
+PROC = (
+    *paths(
+        "/proc",
+        "read outside",
+        "read",
+        {
+            "a process's environment": ("/proc/{pid}/environ", returned("{process}")),
+            "the mappings of the agent": ("/proc/self/maps", returned("r-xp")),
+            "the memory of the agent": ("/proc/self/mem", returned("{key}")),
+            "a descriptor of the agent": ("/proc/self/fd/0", returned("jsonrpc")),
+        },
+    ),
+    *paths(
+        "/proc",
+        "read outside",
+        "search",
+        {"a process's environment": ("/proc/{pid}/environ", returned("{process}"))},
+    ),
+    *paths(
+        "/proc",
+        "environment",
+        "read",
+        {
+            "the agent's environment": ("/proc/self/environ", returned("{key}")),
+            "the environment of a thread": ("/proc/thread-self/environ", returned("{key}")),
+            "the environment by the root": (
+                "/proc/self/root/proc/self/environ",
+                returned("{key}"),
+            ),
+        },
+    ),
+)
+
+LINKS = (
+    *paths(
+        "links and races",
+        "write outside",
+        "write",
+        {
+            "through a link to a file": ("links/{name}.file", changed("{outvictim}")),
+            "through a link to a folder": ("links/folder/{name}", made("{outside}/folder/{name}")),
+            "through a dangling link": ("links/{name}.dangling", made("{out}")),
+            "through a link to the parent": (
+                "links/parent/outside/{name}",
+                made("{outside}/{name}"),
+            ),
+            "through a link to a link": ("links/{name}.chain", changed("{outvictim}")),
+        },
+        "links",
+    ),
+    *paths(
+        "links and races",
+        "write outside",
+        "edit",
+        {"through a link to a file": ("links/{name}.file", changed("{outvictim}"))},
+        "links",
+    ),
+    *paths(
+        "links and races",
+        "read outside",
+        "read",
+        {
+            "through a link to a file": ("links/{name}.secret", returned()),
+            "through a link to a folder": ("links/secrets/{name}", returned()),
+        },
+        "links",
+    ),
+    *paths(
+        "links and races",
+        "read outside",
+        "search",
+        {"through a link to a folder": ("links/secrets/{name}", returned())},
+        "links",
+    ),
+    *paths(
+        "links and races",
+        "read outside",
+        "list",
+        {"through a link to a folder": ("links/outside", returned("{listing}"))},
+        "links",
+    ),
+)
+
+RACE = Attempt(
+    name="write while a link is swapped",
+    group="links and races",
+    cell="write outside",
+    act="write",
+    given={"path": "swapped/{name}", "text": "attack"},
+    effects=(made("{outside}/folder/{name}"),),
+    repeat=10,
+)
+
+DOT_GIT = paths(
+    ".git and dot-files",
+    "protected files",
+    "write",
+    {
+        "a hook": (".git/hooks/{name}", made("{cwd}/.git/hooks/{name}")),
+        "the configuration in another spelling": (
+            "sub/../.git/config.{name}",
+            made("{cwd}/.git/config.{name}"),
+        ),
+        "an absolute path": ("{cwd}/.git/{name}", made("{cwd}/.git/{name}")),
+        "double slashes": (".//.git//info/{name}", made("{cwd}/.git/info/{name}")),
+        "an embedded repository's configuration": (
+            "embedded/{name}/.git/config",
+            made("{cwd}/embedded/{name}/.git/config"),
+        ),
+        "an embedded repository's head": (
+            "embedded/{name}/.git/HEAD",
+            made("{cwd}/embedded/{name}/.git/HEAD"),
+        ),
+        "a file that names a git directory": (
+            "embedded/{name}/.git",
+            made("{cwd}/embedded/{name}/.git"),
+        ),
+    },
+)
+GIT_CONFIG = tuple(
+    Attempt(
+        name=f"{act} the configuration",
+        group=".git and dot-files",
+        cell="protected files",
+        act=act,
+        given={"path": ".git/config", "text": "[core]", "before": "[core]", "after": "[attack]"},
+        effects=(changed("{cwd}/.git/config"),),
+    )
+    for act in ("edit", "write")
+)
+
+SETTINGS = (
+    ".gemini/settings.json",
+    ".gemini/policies/x.toml",
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".claude/commands/x.md",
+    ".mcp.json",
+    ".codex/config.toml",
+    ".opencode/opencode.json",
+    ".opencode/plugin/x.js",
+    "opencode.json",
+    ".qwen/settings.json",
+    ".pi/settings.json",
+    ".clinerules/x.md",
+    ".github/hooks/x.json",
+)
+"""Files of the workspace that one of the agents obeys at its next start."""
+
+OWN_FILES = paths(
+    "settings and memory",
+    "protected files",
+    "write",
+    {name: ("nested/{name}/" + name, made("{cwd}/nested/{name}/" + name)) for name in SETTINGS}
+    | {f"{name} at the top": (name, made("{cwd}/" + name)) for name in SETTINGS},
+)
+
+ALL: tuple[Attempt, ...] = tuple(
+    chain(ESCAPES, PROC, LINKS, (RACE,), DOT_GIT, GIT_CONFIG, OWN_FILES)
+)

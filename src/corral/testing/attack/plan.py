@@ -1,0 +1,117 @@
+"""Which attempts are made under which policy, and what is expected of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from corral.agents.profile import Probe, Row
+from corral.policy import Capability, Policy
+from corral.testing.attack import other_attempts, path_attempts, shell_attempts
+from corral.testing.attack.attempts import Attempt, Cell, made
+
+POLICIES: Mapping[str, Policy] = {
+    "default": Policy(),
+    "reads": Policy.read_only(),
+    "edits": Policy.edits(),
+    "rules": Policy(shell_rules=shell_attempts.RULES),
+    "all": Policy.full(),
+}
+CAPABILITY: Mapping[Cell, Capability] = {
+    "read inside": "read",
+    "read outside": "read",
+    "write inside": "write",
+    "write outside": "write",
+    "protected files": "write",
+    "shell": "shell",
+    "shell rules": "shell",
+    "allowed commands": "shell",
+    "network": "network",
+    "mcp": "mcp",
+}
+"""Cell → the capability whose row speaks for it. The others corral holds for every agent."""
+OPEN: tuple[Cell, ...] = ("read inside", "write inside", "shell", "network", "mcp")
+"""Cells whose attempts are made where the capability is allowed, too."""
+CONTROLS = 2
+"""So many attempts of a cell are made where it is open, to see that the kit sees."""
+
+ATTEMPTS: tuple[Attempt, ...] = (
+    *other_attempts.READS,
+    *other_attempts.WRITES,
+    *shell_attempts.BELIEFS,
+    *path_attempts.ALL,
+    *other_attempts.WEB,
+    *other_attempts.SERVERS,
+    *other_attempts.DELEGATES,
+    *other_attempts.ENVIRONMENT,
+    *other_attempts.PROCESSES,
+    *shell_attempts.EVASIONS,
+    *shell_attempts.ALLOWED,
+)
+CELLS: tuple[Cell, ...] = tuple(dict.fromkeys(attempt.cell for attempt in ATTEMPTS))
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The attempts of one session, and the cells that are closed under its policy."""
+
+    attempts: tuple[Attempt, ...]
+    closed: frozenset[Cell]
+
+
+def plan(policy: Policy, rows: Sequence[Row], probe: Probe, only: frozenset[str]) -> Plan:
+    """``only``: attempts of these groups, where any are named; open cells are always tried."""
+    row: dict[Capability, Row] = {each.capability: each for each in rows}
+    allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
+    closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
+    opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
+    if policy.shell_rules:  # the other cells are those of the policy without the rules
+        closed, opened = {"shell rules"}, {"allowed commands"}
+    chosen = [a for a in ATTEMPTS if a.cell in closed and (not only or a.group in only)]
+    chosen += _other_tools(probe, closed)
+    chosen += [attempt for cell in sorted(opened - closed) for attempt in _controls(cell)]
+    return Plan(tuple(_in_order(chosen)), frozenset(closed))
+
+
+def _is_closed(cell: Cell, row: Mapping[Capability, Row], allowed: set[Capability]) -> bool:
+    free = "shell" in allowed
+    match cell:
+        case "shell rules" | "allowed commands":
+            return False
+        case "read inside" | "write inside" | "shell" | "network" | "mcp":
+            return CAPABILITY[cell] not in allowed and not (free and cell != "mcp")
+        case "read outside":
+            return not free and row["read"].reach == "workspace"
+        case "write outside" | "protected files":
+            return not free and row["write"].reach == "workspace"
+        case "environment":
+            return True
+        case "processes":
+            return free
+
+
+def _controls(cell: Cell) -> Sequence[Attempt]:
+    return [a for a in ATTEMPTS if a.cell == cell and a.delegated is None][:CONTROLS]
+
+
+def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
+    """The agent's further tools for running commands, where it has several."""
+    if "shell" not in closed:
+        return ()
+    return [
+        Attempt(
+            name=f"run by {probe.forms_of('run')[number][0]} ({number})",
+            group="shell beliefs",
+            cell="shell",
+            act="run",
+            given={"command": "touch {made}"},
+            effects=(made(),),
+            form=number,
+        )
+        for number in range(1, len(probe.forms_of("run")))
+    ]
+
+
+def _in_order(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+    """What changes the repository itself comes last: an agent may stop working in it."""
+    return sorted(attempts, key=lambda attempt: attempt.cell == "protected files")
