@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -80,10 +81,52 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     source: CostSource = "unknown"
 
 
+_ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
+_UNQUOTED = re.compile(rb'\\([0-3][0-7]{2}|[abtnvfr"\\])')
+
+
+def printable_path(path: str) -> str:
+    """The path as text that every JSON writer accepts.
+
+    A path that is valid Unicode stays as it is. One that is not (its bytes are not UTF-8, so
+    Python holds lone surrogates) is quoted as git quotes paths: ``"caf\\351.txt"``, with the double
+    quotes. A path that begins with a double quote is quoted too, so nothing is ambiguous.
+    ``path_from_printable`` gives the path back.
+    """
+    try:
+        path.encode()
+        if not path.startswith('"'):
+            return path
+    except UnicodeEncodeError:
+        pass
+    parts: list[str] = []
+    for byte in path.encode("utf-8", "surrogateescape"):
+        if byte in _ESCAPES:
+            parts.append(f"\\{_ESCAPES[byte]}")
+        else:
+            parts.append(chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")
+    return f'"{"".join(parts)}"'
+
+
+def path_from_printable(text: str) -> str:
+    """The path that ``printable_path`` wrote, as Python's file functions take it."""
+    if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
+        return text
+    named = {letter.encode(): bytes([byte]) for byte, letter in _ESCAPES.items()}
+
+    def plain(found: re.Match[bytes]) -> bytes:
+        word = found[1]
+        return named[word] if word in named else bytes([int(word, 8)])
+
+    data = _UNQUOTED.sub(plain, text[1:-1].encode("utf-8", "surrogateescape"))
+    return data.decode("utf-8", "surrogateescape")
+
+
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file in a result: what happened to it, and who says so."""
 
     path: str
+    """Absolute. Where the name on disk is not UTF-8, quoted: see ``printable_path``."""
     kind: Literal["created", "modified", "deleted", "moved"]
     lines_added: int | None = None
     lines_removed: int | None = None

@@ -233,12 +233,21 @@ def test_a_branch_that_is_taken_is_refused(repository: Path, on: On) -> None:
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-def test_a_repository_that_may_only_be_read_is_refused(bare: Path, on: On) -> None:
-    hook = bare / "hooks" / "pre-receive"
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o700)
+def test_a_bare_repository_that_cannot_be_written_is_refused(bare: Path, on: On) -> None:
+    git(bare, "branch", "corral")
     with pytest.raises(ConfigError, match="cannot be written"):
         reserve(bare)
+
+
+def test_hooks_of_a_bare_repository_on_this_machine_do_not_run(
+    bare: Path, on: On, tmp_path: Path
+) -> None:
+    for name in ("pre-receive", "update", "post-receive", "post-update", "reference-transaction"):
+        hook = bare / "hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+        hook.chmod(0o700)
+    assert does(reserve(bare), tmp_path, "a.1", "touch new").ok
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_strange_name_of_a_run_will_do(repository: Path, on: On, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from corral.io.git import layout
+
 ALWAYS = "AGENTS.md"
 LARGEST = 32 * 1024
 """Bytes of all of them together."""
@@ -56,12 +58,10 @@ def _read(path: Path, most: int) -> str | None:
 
 
 def git_branch(cwd: Path) -> str | None:
-    """Read off the files: starting git for it would cost more than the rest."""
-    git = project_root(cwd) / ".git"
-    try:
-        if git.is_file():  # a worktree
-            git = git.parent / git.read_text("utf-8").partition("gitdir:")[2].strip()
-        head = (git / "HEAD").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    """The branch that is checked out, or the start of a commit's id. Read from the files: git
+    would obey the repository's settings."""
+    found = layout.find(cwd)
+    if found is None or found.head is None:
         return None
-    return head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else head[:12] or None
+    head = found.head
+    return head.removeprefix("refs/heads/") if head.startswith("refs/") else head[:12]

@@ -21,6 +21,7 @@ from corral.engine.journal import OwnTree, Setting
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
 from corral.io import detached, folders, git, repositories, snapshots, worktrees
+from corral.io.git.repository import write_patch
 from corral.io.repositories import Repository
 from corral.io.snapshots import Tree
 from corral.pipelines.folder import RunFolder
@@ -180,8 +181,10 @@ def close(own: OwnTree, setting: Setting, run_id: str) -> dict[str, Json]:
     files = git.changed_files(repository.root, own.commit, tip)
     artefacts = RunFolder(setting.folder).artifacts
     artefacts.mkdir(parents=True, exist_ok=True)
-    words = ("diff", "--binary", "--no-ext-diff", "--no-textconv")
-    git.run(repository.root, *words, f"--output={artefacts / PATCH}", own.commit, tip)
+    draft = artefacts / f".{PATCH}.{os.urandom(4).hex()}"
+    with draft.open("xb") as output:
+        write_patch(repository.root, own.commit, tip, output)
+    draft.replace(artefacts / PATCH)  # a link that a command put there is not followed
     drop(own)
     return {"branch": own.branch, "commit": tip, "files": [*files[:MOST_FILES]]}
 

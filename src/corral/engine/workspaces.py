@@ -63,7 +63,10 @@ def choose(
 def uncommitted(repository: str | os.PathLike[str]) -> bool:
     """Whether a person's tree has changes that a run of it would not see. Blocking."""
     name = os.fspath(repository)
-    return os.path.isdir(name) and bool(git.tell(Path(name), "status", "--porcelain")[1])
+    try:
+        return os.path.isdir(name) and repositories.has_changes(Path(name))
+    except StorageFailed:  # no repository, or one without a commit: that is reported later
+        return False
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,10 @@
-"""A repository that runs work in: a person's own on this machine, or one that lies elsewhere.
+"""A repository that runs work in: a user's own on this machine, or one that lies elsewhere.
 
 Of one elsewhere there is a bare copy in corral's folder, which stays and is fetched anew.
-git logs in as it does for the person (ssh keys, credential helpers); a URL that holds a
-password or a token is refused, as it would be kept and shown. Everything here blocks.
+git logs in as it does for the user (ssh keys, credential helpers); a URL that holds a password or
+a token is refused, as it would be stored and shown. A bare repository on this machine is read and
+written through a stub (see ``corral.io.git``): its hooks and settings do not count. Everything
+here blocks.
 """
 
 from __future__ import annotations
@@ -12,23 +14,24 @@ import re
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
 from corral.io import folders, git, worktrees
+from corral.io.git import command, index, layout, listing, record, repository
 
 _HOST_AND_PATH = re.compile(r"(?:[^/@:\s]+@)?[^/:\s]{2,}:[^:].*")
 """``git@host:path``; one letter before the colon would be a drive of Windows."""
-_NONE = "0" * 40
-_FETCH = ("fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules")
-_ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "+HEAD:refs/corral/HEAD")
+_FETCH = ("fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-gc")
+_ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 
 
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
-    """Where git is called: the person's own folder, or our copy."""
+    """Where git is called: the user's own folder, or our copy."""
     url: str = ""
     """Of which it is a copy."""
 
@@ -38,47 +41,82 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
         name = f"refs/heads/{branch}"
         if self.url:
             name = f"refs/corral/{branch}"
-            wanted = f"+refs/heads/{branch}:{name}"
-            code, _, said = git.tell(self.root, *_FETCH, "--no-tags", "origin", wanted)
-            if code and "couldn't find remote ref" in said:
+            answer = _fetch(self.root, self.url, "--no-tags", f"+refs/heads/{branch}:{name}")
+            if answer.code and "couldn't find remote ref" in answer.errors:
                 return None
-            if code:
-                raise StorageFailed(f"{self.url} cannot be read: {said}")
-        code, out, _ = git.tell(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        return out.strip() if not code else None
+            if answer.code:
+                raise StorageFailed(f"{git.redact(self.url)} cannot be read: {answer.errors}")
+        answer = git.tell(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return answer.text.strip() if not answer.code else None
 
     def advance(self, branch: str, new: str | None, old: str | None) -> bool:
         """Move the branch (None: it is not there); False where somebody else has moved it
         meanwhile. Raises ``StorageFailed``."""
         name = f"refs/heads/{branch}"
         if self.url:
+            place, access = _location(self.url)
             lease = f"--force-with-lease={name}:{old or ''}"
-            words = ["push", "--quiet", lease, "origin", f"{new or ''}:{name}"]
+            words = ("push", "--quiet", lease, "--", place, f"{new or ''}:{name}")
+            answer = git.tell(self.root, *words, access=access)
         elif new is None:
-            words = ["update-ref", "-d", name, old or ""]
+            answer = git.tell(self.root, "update-ref", "-d", name, old or "")
         else:
-            words = ["update-ref", name, new, old or _NONE]
-        code, _, said = git.tell(self.root, *words)
-        if code and self.tip(branch) == old:
-            raise StorageFailed(f"{self.url or self.root} cannot be written: {said}")
-        return not code
+            # An empty old value: the branch must not be there.
+            answer = git.tell(self.root, "update-ref", name, new, old or "")
+        if answer.code and self.tip(branch) == old:
+            where = git.redact(self.url) or self.root
+            raise StorageFailed(f"{where} cannot be written: {answer.errors}")
+        return not answer.code
+
+
+def _local(url: str) -> Path | None:
+    """The folder that a name or a URL means, if it is on this machine."""
+    path = unquote(urlsplit(url).path) if url.startswith("file://") else url
+    return Path(path) if os.path.isdir(path) else None
+
+
+def _fetch(root: Path, url: str, *words: str) -> git.Answer:
+    options = [word for word in words if word.startswith("--")]
+    names = [word for word in words if not word.startswith("--")]
+    place, access = _location(url)
+    return git.tell(root, *_FETCH, *options, "--", place, *names, access=access)
+
+
+def _location(url: str) -> tuple[str, git.Access]:
+    """What git is told to contact, and how. Of a repository on this machine, the stub."""
+    if (path := _local(url)) is not None:
+        return str(git.stub_of(path)), git.Access(protocols="file")
+    return url, command.REMOTE
+
+
+def _head_of(url: str) -> str:
+    """What to fetch as its HEAD. The stub of a repository on this machine has none of its own."""
+    path = _local(url)
+    return (git.locate(path).head or "HEAD") if path is not None else "HEAD"
 
 
 def is_elsewhere(name: str) -> bool:
     """Whether it is cloned: a URL, ``host:path``, or a bare repository on this machine; not a
     folder that a person works in. Raises ``ConfigError``."""
     git.require("a repository")
+    shown = git.redact(name)
     if not name.strip() or name.startswith("-") or "\0" in name or "\n" in name:
-        raise ConfigError(f"{name!r} is no repository")
+        raise ConfigError(f"{shown!r} is no repository")
     if os.path.isdir(name):
-        return git.tell(Path(name), "rev-parse", "--is-bare-repository")[1].strip() == "true"
+        found = layout.find(Path(name))
+        return found is not None and found.top is None
     if "://" in name:
         refuse_secrets(name, "git's credential helpers know it: leave it out of the URL.")
+        if (scheme := name.partition("://")[0]) not in command.NETWORK.split(":"):
+            raise ConfigError(
+                f"git may not use {scheme!r} here",
+                hint=f"These may be used: {command.NETWORK.replace(':', ', ')}.",
+            )
         return True
     if _HOST_AND_PATH.fullmatch(name) and not name.startswith((".", "/")):
         return True
     raise ConfigError(
-        f"there is no repository {name!r}", hint="Name a folder, a bare repository or a URL."
+        f"there is no repository {shown!r}", hint="Name a folder, a bare repository or a URL."
     )
 
 
@@ -113,13 +151,15 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     place.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     whole = place / "corral.whole"
     with git.alone(place.with_suffix(".gate")):
-        if not whole.exists():
-            git.run(place.parent, "init", "--quiet", "--bare", str(place))
-            git.run(place, "config", "remote.origin.url", url)
+        if not (place / "HEAD").exists():
+            for each in ("objects", "refs"):
+                (place / each).mkdir(parents=True, exist_ok=True)
+            (place / "config").write_text(_CONFIG)
+            (place / "HEAD").write_text("ref: refs/heads/main\n")
         if fresh or not whole.exists():
-            code, _, said = git.tell(place, *_FETCH, "--prune", "origin", *_ALL)
-            if code:
-                raise StorageFailed(f"{url} cannot be read: {said}")
+            answer = _fetch(place, url, "--prune", *_ALL, f"+{_head_of(url)}:refs/corral/HEAD")
+            if answer.code:
+                raise StorageFailed(f"{git.redact(url)} cannot be read: {answer.errors}")
             whole.touch()
     return Repository(root=place, url=url)
 
@@ -127,7 +167,7 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
 def find(repository: Repository, name: str | None) -> str:
     """The commit that the name stands for there; without one, where its HEAD is. Raises
     ``ConfigError``."""
-    shown = repository.url or str(repository.root)
+    shown = git.redact(repository.url) or str(repository.root)
     if not repository.url:
         names = [name or "HEAD"]
     elif name is None:
@@ -138,3 +178,38 @@ def find(repository: Repository, name: str | None) -> str:
         with suppress(StorageFailed):
             return git.commit_of(repository.root, each)
     raise ConfigError(f"{shown} has no commit {name or 'HEAD'!r}")
+
+
+def has_changes(folder: Path) -> bool:
+    """Whether the work tree around a folder has changes that are not committed, as far as can be
+    told without the repository's filters. Raises ``StorageFailed``."""
+    found = git.locate(folder)
+    if found.top is None:
+        return False
+    indexed = index.read(found)
+    if indexed is None:
+        return False
+    committed = repository.entries(folder, git.commit_of(folder, "HEAD"))
+    if {path: entry.id for path, entry in committed.items()} != {
+        path: entry.blob for path, entry in indexed.items()
+    }:
+        return True
+    top = os.fsencode(found.top)
+    scope = listing.scope_below(found.top, found.top, found.common)
+    for path, entry in indexed.items():
+        if entry.mode != record.SUBMODULE and _differs(os.path.join(top, path), entry):
+            return True
+    try:
+        return any(path not in indexed for path in listing.files(found.top, scope, indexed.keys()))
+    except listing.TooManyFiles:
+        return True
+
+
+def _differs(path: bytes, entry: index.Indexed) -> bool:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return True
+    if entry.is_still(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino):
+        return False
+    return record.hash_blob(path, len(entry.blob)) != entry.blob

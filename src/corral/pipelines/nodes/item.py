@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.errors import CorralError
+from corral.errors import CorralError, StorageFailed
 from corral.events import Json
 from corral.io import worktrees
 from corral.io.worktrees import Tree
@@ -24,7 +24,7 @@ from corral.pipelines import agent_turns, templates
 from corral.pipelines import desk as desks
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.outcome import Outcome, failed
 from corral.result import Result
 
 LONGEST = 400_000
@@ -66,8 +66,17 @@ async def _asked(work: Work, prompt: str) -> tuple[Outcome, dict[str, Json]]:
         told = _told(result, outcome)
         if result.text:
             desks.keep(work, "response.md", result.text)
-        if tree is not None and outcome.ok:
-            told |= await _kept(work, tree)
+        if tree is None:
+            return outcome, told
+        if outcome.ok:
+            try:
+                told |= await _kept(work, tree)
+            except StorageFailed as error:
+                # Not to be tried again: that would do the work anew, in place of what is there.
+                reason = f"its work could not be kept: {error.message}; it is in {tree.place}"
+                told["code"] = error.code
+                return failed(reason, retryable=False), told
+        await asyncio.shield(worktrees.remove(tree))
         return outcome, told
 
 
@@ -90,7 +99,8 @@ def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
 
 @asynccontextmanager
 async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | None]]:
-    """Where it works: the workspace, or the same folder in a worktree of its own."""
+    """Where it works: the workspace, or the same folder in a worktree of its own. The worktree is
+    removed if the task raises; else its work must be kept first."""
     if not commit:
         yield work.workspace, None
         return
@@ -98,8 +108,9 @@ async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | N
     tree = await worktrees.make(root, commit, work.folder / "tree")
     try:
         yield tree.place / work.workspace.relative_to(root), tree
-    finally:
+    except BaseException:
         await asyncio.shield(worktrees.remove(tree))
+        raise
 
 
 async def _kept(work: Work, tree: Tree) -> dict[str, Json]:
