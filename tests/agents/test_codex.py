@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +14,7 @@ import pytest
 
 from corral import Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place
+from corral.events import ToolResult
 from corral.io import programs
 from corral.options import Run
 from corral.policy import CAPABILITIES
@@ -89,7 +92,58 @@ def test_it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin()
     assert ("--model", "gpt-5.5") in pairs(started)
     for flag in ("--ignore-user-config", "--strict-config", "--skip-git-repo-check"):
         assert flag in started.argv
-    assert {"plugins", "unbounded_connection_retries", "hooks"} <= disabled(started)
+    assert {"plugins", "unbounded_connection_retries"} <= disabled(started)
+
+
+def test_it_calls_nobody_but_the_model_and_runs_no_git_of_its_own() -> None:
+    started = launch()
+    told = settings(started)
+    assert told["analytics"]["enabled"] is False
+    assert told["check_for_update_on_startup"] is False
+    assert told["otel"]["metrics_exporter"] == "none"
+    assert started.env["GIT_DIR"] == "/dev/null"
+    assert "GIT_DIR" in told["shell_environment_policy"]["exclude"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tools"),
+    [
+        (Policy(), ["view_image"]),
+        (Policy.edits(), ["apply_patch", "view_image"]),
+        (Policy(write="allow", shell="allow"), ["apply_patch"]),
+        (Policy(read="deny", write="allow"), ["apply_patch"]),
+        (Policy(read="deny"), []),
+        (Policy(shell="allow"), []),
+        (Policy.full(), []),
+        (Policy.native(), []),
+    ],
+)
+def test_a_hook_judges_the_paths_that_the_sandbox_does_not(
+    policy: Policy, tools: list[str]
+) -> None:
+    started = launch(policy=policy)
+    hooks = settings(started).get("hooks", {}).get("PreToolUse", [])
+    every = ("apply_patch", "view_image", "exec_command", "xapply_patchx")
+    matched = [name for name in every for hook in hooks if re.search(hook["matcher"], name)]
+    assert matched == tools
+    assert ("--dangerously-bypass-hook-trust" in started.argv) == bool(tools)
+    assert ("hooks" in disabled(started)) == (not tools)
+    for hook in hooks:
+        (command,) = hook["hooks"]
+        # Any other exit code than 2, as of a program that is not there, would be leave.
+        assert command["command"].endswith("|| exit 2")
+
+
+def test_the_hook_guards_the_folders_of_the_session() -> None:
+    policy = Policy(write="allow", writable=("/more",))
+    told = settings(launch(policy=policy, include_directories=["/else"]))
+    words = shlex.split(told["hooks"]["PreToolUse"][0]["hooks"][0]["command"])
+    guarded = json.loads(words[words.index("corral.io.hook_guard") + 1])
+    assert guarded == {
+        "cwd": "/work/repo",
+        "readable": ["/else"],
+        "writable": ["/more", "/state/tmp"],
+    }
 
 
 def test_commands_do_not_run_the_users_profile() -> None:
@@ -161,7 +215,8 @@ def test_options_become_codexs_own() -> None:
     assert "--image=/state/images/1-b.png" in started.argv
     assert ("--output-schema", "/state/home/schema.json") in pairs(started)
     assert json.loads(started.files["schema.json"]) == {"type": "object"}
-    assert any("whole disk" in note for note in started.notes)
+    reads = launch(include_directories=["/else"], policy=Policy(shell="allow"))
+    assert any("whole disk" in note for note in reads.notes)
     replaced = launch(replace_system_prompt="be a parrot")
     assert settings(replaced)["model_instructions_file"] == "/state/home/instructions.md"
     assert replaced.files["instructions.md"] == "be a parrot"
@@ -389,3 +444,19 @@ def test_the_program_is_the_one_made_for_this_machine(
     package = {"name": "@openai/codex", "version": "0.166.0-linux-arm64"}
     (program.parents[3] / "package.json").write_bytes(msgspec.json.encode(package))
     assert programs.locate(AGENT, str(program)).version == "0.166.0"
+
+
+def test_a_call_that_the_hook_blocks_is_told_as_a_refusal() -> None:
+    assert AGENT.read_stderr is not None
+    head = "2026-11-15T18:48:12.282554Z ERROR codex_core::tools::router: error="
+    why = "refused by policy: protected (git obeys it): /w/.git/x"
+    blocked = AGENT.read_stderr(
+        f"{head}Command blocked by PreToolUse hook: {why}. Command: *** Begin Patch"
+    )
+    assert isinstance(blocked, ToolResult)
+    assert (blocked.status, blocked.name, blocked.error) == ("denied", "apply_patch", why)
+    image = AGENT.read_stderr(
+        f"{head}Tool call blocked by PreToolUse hook: {why}. Tool: view_image"
+    )
+    assert isinstance(image, ToolResult)
+    assert (image.status, image.name, image.error) == ("denied", "view_image", why)

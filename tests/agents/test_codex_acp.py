@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ AGENT = agents.find("codex-acp")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 
 
-def launch(**options: Any) -> Launch:
+def launch(project_files: tuple[str, ...] = (), **options: Any) -> Launch:
     place = Place(
         program=("node", "/opt/codex-acp"),
         version="2.6.0",
@@ -27,6 +28,7 @@ def launch(**options: Any) -> Launch:
         home="/state/home",
         tmp="/state/tmp",
         env=KEY,
+        project_files=project_files,
     )
     return AGENT.launch(Run.build(AGENT.name, options), place, "", None)
 
@@ -125,5 +127,35 @@ def test_what_it_says_of_an_error_is_told_as_its_kind(
     assert told.message == message.strip()
 
 
-def test_it_inherits_nothing() -> None:
-    assert "inherit" not in AGENT.supports
+def test_settings_of_a_repository_are_refused_unless_they_are_inherited() -> None:
+    files = ("/work/repo/.codex/config.toml",)
+    with pytest.raises(errors.UntrustedFolder, match=r"\.codex/config\.toml"):
+        launch(project_files=files)
+    trusted = config(launch(project_files=files, inherit="project"))
+    assert "project_doc_max_bytes" not in trusted
+    assert "project_root_markers" not in trusted
+    with pytest.raises(errors.ConfigError, match="inherit"):
+        launch(inherit="user")
+    assert {".codex/config.toml", ".codex/hooks.json", ".codex/rules"} <= {*AGENT.project_files}
+
+
+def test_the_process_obeys_the_same_settings_as_its_sessions() -> None:
+    for policy in ("reads", "edits", "all"):
+        started = launch(policy=policy)
+        written = tomllib.loads(started.files[".codex/config.toml"])
+        assert written == config(started)
+        assert written["features"]["plugins"] is False
+        assert written["features"]["shell_snapshot"] is False
+        assert written["analytics"]["enabled"] is False
+        assert written["project_root_markers"] == []
+        assert started.env["GIT_DIR"] == "/dev/null"
+        assert "GIT_DIR" in written["shell_environment_policy"]["exclude"]
+
+
+def test_images_are_judged_by_a_hook_and_patches_by_who_answers() -> None:
+    told = config(launch(policy="edits"))
+    (hook,) = told["hooks"]["PreToolUse"]
+    assert hook["matcher"] == "^(view_image)$"
+    assert told["bypass_hook_trust"] is True
+    for policy in (Policy(read="deny"), Policy.full()):
+        assert "hooks" not in config(launch(policy=policy))

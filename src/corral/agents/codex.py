@@ -89,7 +89,8 @@ PEER = replace(
     quirks=QUIRKS,
     model_at_start=True,
     # A mode of its own, such as the one that writes in silence, would undo the policy.
-    supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"retries"},
+    supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
+    project_files=codex_launch.PROJECT_FILES,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     native_schema=None,
     usage_of_session=False,

@@ -91,7 +91,7 @@ class Conversation:
                 case ThreadStarted():
                     items.append(Init(session_id=frame.thread_id))
                 case ErrorLine():
-                    items.append(complaint(frame.message))
+                    items += complaint(frame.message)
                 case TurnCompleted():
                     items.append(Finish(ok=True, usage=usage(frame.usage)))
                 case TurnFailed():
@@ -117,7 +117,7 @@ class Conversation:
             case {"type": "reasoning", "text": str(text)}:
                 items.append(Thinking(text, message_id=item.get("id")))
             case {"type": "error", "message": str(message)}:
-                items.append(complaint(message))
+                items += complaint(message)
             case _ if (use := tool_use(item)) is not None:
                 if use.call_id not in self._open:
                     items.append(use)
@@ -202,11 +202,14 @@ def plan(item: dict[str, Any]) -> Plan | None:
     return Plan(tuple(entries))
 
 
-def complaint(message: str) -> Error:
-    """None of them is the end: that is told by the turn's own last line."""
+def complaint(message: str) -> list[Error]:
+    """None of them is the end: that is told by the turn's own last line. That hooks run without
+    review is no news: the one hook is ours."""
+    if message.startswith("`--dangerously-bypass-hook-trust`"):
+        return []
     if message.startswith("Reconnecting"):
-        return retrying(message)
-    return warning("agent_warning", message, "response")
+        return [retrying(message)]
+    return [warning("agent_warning", message, "response")]
 
 
 def usage(told: Tokens | None) -> Usage:
@@ -224,6 +227,10 @@ def usage(told: Tokens | None) -> Usage:
 
 
 REFUSED = re.compile(r"^(\S+) +ERROR .*codex_core::tools::router: error=(.*)")
+_BLOCKED = re.compile(
+    r"(?:Command|Tool call) blocked by PreToolUse hook: (.*?)(?:\. Tool: (\w+)|\. Command: .*)?$"
+)
+"""By the hook that judges paths (``corral.io.hook_guard``). Of a patch its first line follows."""
 
 
 def read_stderr(line: str) -> Item | None:
@@ -232,6 +239,9 @@ def read_stderr(line: str) -> Item | None:
     if found is None:
         return None
     when, why = found.groups()
+    if blocked := _BLOCKED.match(why):
+        tool = blocked[2] or "apply_patch"
+        return ToolResult(f"call-{when}", "denied", name=tool, error=blocked[1])
     name = "apply_patch" if "patch" in why else "exec_command"
     denied = "rejected" in why or "reject command" in why
     if why.startswith("unsupported call: "):

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 import tomllib
 
 from corral.agents.codex_policy import (
+    READ,
+    allows,
     allows_server,
     compile_policy,
+    guarded_tools,
     mode_acp,
     settings_acp,
     toml,
+    views_images,
 )
+from corral.agents.launching import refuse_own_files, refuse_users
 from corral.agents.profile import Launch, Place, image_name
 from corral.agents.tool_servers import secret_name
 from corral.content import McpServer
@@ -53,6 +60,29 @@ PROVIDER = "corral"
 web socket five times first."""
 _OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest", "shell_snapshot")
 """What would call home, offer tools that no policy knows, or run the user's own profile."""
+_NO_TRAFFIC = (
+    "analytics.enabled=false",
+    "check_for_update_on_startup=false",
+    'otel.exporter="none"',
+    'otel.trace_exporter="none"',
+    'otel.metrics_exporter="none"',
+)
+"""Codex would report metrics to ab.chatgpt.com and look for a newer version of itself."""
+_NO_GIT = {"GIT_DIR": "/dev/null"}
+"""Codex runs ``git status`` in the working directory for its own bookkeeping, and git runs the
+filters that the repository's settings name. With this its git finds no repository. The variable
+is removed from the environment of the agent's own commands."""
+_HOOK_SECONDS = 600
+"""A hook that takes longer counts as leave, so it gets longer than it can need."""
+PROJECT_FILES = (
+    ".codex/config.toml",
+    ".codex/hooks.json",
+    ".codex/rules",
+    ".codex/agents",
+    ".codex/prompts",
+    ".codex/skills",
+)
+"""What the bridge obeys in the working directory: it declares every folder trusted."""
 
 
 def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
@@ -78,10 +108,12 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
         settings.append(f"developer_instructions={toml(run.system_prompt)}")
     if run.reasoning_effort is not None:
         settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
-    settings += _servers(run)
+    settings += [*_servers(run), *_NO_TRAFFIC, *_hooks(run, place, guarded_tools(run.policy))]
+    if guarded_tools(run.policy):
+        flags.append("--dangerously-bypass-hook-trust")  # no hook is configured but ours
     # A profile that waits, as pyenv's does for a lock, would hold every command up.
     settings.append("allow_login_shell=false")
-    hidden = [*SECRET_ENV, *secrets(run)]
+    hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={_list(hidden)}")
     for setting in settings:
         if len(setting.encode()) > LONGEST_ARGUMENT:
@@ -93,7 +125,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     flags += compile_policy(run.policy, run).flags
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
-    if run.include_directories:
+    if run.include_directories and allows(run.policy, "shell"):
         notes += ("include_directories changes nothing: Codex reads the whole disk",)
     return Launch(
         argv=(*place.program, *flags, *last),
@@ -105,23 +137,41 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
 
 
 def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
-    """The bridge: its settings come as JSON, and its mode is the one for the policy."""
+    """The bridge: its settings come as JSON, and its mode is the one for the policy.
+
+    The bridge hands the JSON to a session only, so the same settings are also written to the
+    private home's file: what Codex does when its process starts (plug-ins, version checks)
+    obeys that file alone.
+    """
+    refuse_users(run)
+    refuse_own_files(run, place, "Codex would obey this repository's own settings")
     lines, notes = provider(run, place)
-    lines += ["project_doc_max_bytes=0", "skills.include_instructions=false"]
-    lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={_list([*SECRET_ENV])}"]
-    lines += [f"features.{name}=false" for name in (*_OFF, "hooks", "unbounded_connection_retries")]
+    off: tuple[str, ...] = (*_OFF, "unbounded_connection_retries")
+    # Patches are asked for, and judged where the question is answered; images are not.
+    hooks = _hooks(run, place, READ if views_images(run.policy) else ())
+    lines += [*hooks, "bypass_hook_trust=true"] if hooks else []
+    if run.inherit != "project":
+        off = off if hooks else (*off, "hooks")
+        lines += ["project_doc_max_bytes=0", "skills.include_instructions=false"]
+        # The working directory is the project, whatever repository contains it: settings in
+        # folders above are not read.
+        lines.append("project_root_markers=[]")
+    hidden = _list([*SECRET_ENV, *_NO_GIT])
+    lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={hidden}"]
+    lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
     if run.model is not None:
         lines.append(f"model={toml(run.model)}")
     lines += settings_acp(run.policy)
+    text = "\n".join(lines) + "\n"
     env = {
         **environment(run, place),
-        "CODEX_CONFIG": json.dumps(tomllib.loads("\n".join(lines))),
+        "CODEX_CONFIG": json.dumps(tomllib.loads(text)),
         "INITIAL_AGENT_MODE": mode_acp(run.policy),
         "NO_BROWSER": "1",
         "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
     }
-    files = {".codex/config.toml": ""}
     notes += ("once a session it has a small model write a title, which it does not count",)
+    files = {".codex/config.toml": text}
     return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
 
 
@@ -131,6 +181,7 @@ def environment(run: Run, place: Place) -> dict[str, str]:
         "TMPDIR": place.tmp,
         "NO_COLOR": "1",
         "RUST_LOG": "error",
+        **_NO_GIT,
         **secrets(run),
     }
 
@@ -159,12 +210,31 @@ def provider(run: Run, place: Place) -> tuple[list[str], tuple[str, ...]]:
 
 def _trust(run: Run, place: Place) -> list[str]:
     """Codex does not obey an untrusted repository; but it would read its words."""
-    if run.inherit == "user":
-        raise ConfigError("codex-cli cannot inherit the user's settings")
+    refuse_users(run)
     if run.inherit == "project":
         return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
     words = ("project_doc_max_bytes=0", "skills.include_instructions=false")
-    return ["--disable", "hooks", "--ignore-rules", *(w for word in words for w in ("-c", word))]
+    hooks = [] if guarded_tools(run.policy) else ["--disable", "hooks"]
+    return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
+
+
+def _hooks(run: Run, place: Place, tools: tuple[str, ...]) -> list[str]:
+    """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
+    ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere."""
+    if not tools:
+        return []
+    guarded = {
+        "cwd": place.cwd,
+        "readable": list(run.include_directories),
+        "writable": [*run.policy.writable, place.tmp],
+    }
+    # -I: nothing of the working directory is imported.
+    program = (sys.executable, "-I", "-m", "corral.io.hook_guard", json.dumps(guarded))
+    # Codex takes any exit code but 2 for leave.
+    command = f"{shlex.join(program)} || exit 2"
+    hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
+    matcher = toml(f"^({'|'.join(tools)})$")
+    return [f"hooks.PreToolUse=[{{matcher={matcher},hooks=[{hook}]}}]"]
 
 
 def _servers(run: Run) -> list[str]:

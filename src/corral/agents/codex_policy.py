@@ -7,7 +7,10 @@ What shaped this, each seen in runs of the real program:
 - Without leave to ask (``exec`` has nobody to ask) what the sandbox does not allow
   is refused: patches outside the workspace, commands that would write there.
 - The workspace's sandbox opens ``/tmp`` unless it is told not to, and keeps
-  ``.git``, ``.codex`` and ``.agents`` read-only.
+  ``.git``, ``.codex`` and ``.agents`` read-only, at the top of the workspace alone:
+  ``sub/.git`` can be written. Its permission profiles cannot express more: their
+  patterns cover files that exist. ``view_image`` reads everywhere. So a hook of ours
+  judges the paths of both tools (``corral.io.hook_guard``).
 - A read-only sandbox has no network, and no switch for it.
 - A tool server left to its default runs every tool that calls itself read-only;
   and its resources need no leave. So a server without leave is not started.
@@ -95,6 +98,15 @@ def allows(policy: Policy, capability: Capability) -> bool:
     return policy.verdict(capability) == "allow"
 
 
+def guarded_tools(policy: Policy) -> tuple[str, ...]:
+    """The tools whose paths are judged by a hook of ours before each call. With a shell, images
+    can be read anyway."""
+    if policy.is_unlimited or policy.mode == "native":
+        return ()
+    tools = WRITE if allows(policy, "write") else ()
+    return tools if allows(policy, "shell") or not allows(policy, "read") else (*tools, *READ)
+
+
 def allows_server(policy: Policy, name: str) -> bool:
     """Whether a tool server may be used."""
     if policy.allow_tools is not None:
@@ -150,8 +162,8 @@ def _row(policy: Policy, capability: Capability) -> Row:
         notes.append("ask→deny: headless, there is nobody to ask")
     match capability:
         case "read" if verdict == "allow":
-            what = "the whole disk, by its shell" if shell else "images: it reads by its shell"
-            notes.append(what)
+            what = "images of the workspace alone: it reads by its shell"
+            notes.append("the whole disk, by its shell" if shell else what)
         case "read" if shell:
             enforcement = "impossible"
             notes.append("it reads by its shell, and its sandbox hides nothing")
@@ -160,8 +172,9 @@ def _row(policy: Policy, capability: Capability) -> Row:
         case "write" if verdict == "allow" and policy.is_unlimited:
             notes.append("anywhere: there is no sandbox")
         case "write" if verdict == "allow":
-            notes.append("its sandbox keeps .git, .codex and .agents read-only")
-            if not shell:
+            if shell:
+                notes.append("commands cannot write .git, .codex and .agents of the workspace")
+            else:
                 notes.append("a model that Codex does not know gets no tool for it")
         case "shell" if policy.shell_rules:
             enforcement = "impossible"
@@ -183,12 +196,17 @@ def mode_acp(policy: Policy) -> str:
     return "agent-full-access" if policy.is_unlimited else "read-only"
 
 
+def views_images(policy: Policy) -> bool:
+    """Whether the bridge offers the tool that reads images; its questions do not cover it."""
+    return policy.verdict("read") == "allow" and not policy.is_unlimited
+
+
 def settings_acp(policy: Policy) -> list[str]:
     if policy.is_unlimited:
         return ['web_search="live"']
     search = "live" if policy.verdict("network") == "allow" else "disabled"
     off = ["multi_agent", "shell_tool", "unified_exec"]
-    if policy.verdict("read") != "allow":
+    if not views_images(policy):
         off.append("view_image")
     return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
 
@@ -217,7 +235,7 @@ def _asking_row(policy: Policy, run: Run, capability: Capability) -> Row:
         return Row(capability, verdict, "impossible", why)
     if capability == "mcp":
         return Row(capability, verdict, "brokered")
-    reads = "images alone" if verdict == "allow" else "nothing"
+    reads = "images of the workspace alone" if verdict == "allow" else "nothing"
     notes = {"shell": "its shell is off", "read": f"{reads}: it reads by its shell, which is off"}
     return Row(capability, verdict, "native", notes.get(capability, ""))
 
