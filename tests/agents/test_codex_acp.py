@@ -99,10 +99,10 @@ def test_a_server_that_may_not_be_used_is_refused() -> None:
 
 
 def test_a_tool_of_a_server_is_known_by_its_input() -> None:
-    call = OpenCall("c", QUIRKS, nameless=False)
+    call = OpenCall("c", QUIRKS)
     call.learn(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
     assert (call.use().name, call.use().kind) == ("mcp__corral__double", "mcp")
-    plain = OpenCall("c", QUIRKS, nameless=False)
+    plain = OpenCall("c", QUIRKS)
     plain.learn(ToolFields(kind="execute", raw_input={"command": "ls"}))
     assert plain.use().kind == "execute"
 

@@ -302,3 +302,28 @@ def test_a_patch_made_of_two_texts_turns_one_into_the_other(
         return
     assert result.replace("\r\n", "\n") == text(after).replace("\r\n", "\n")
     assert ending == "\n" or len(before) < 2 or "\n" not in result.replace("\r\n", "")
+
+
+@pytest.mark.timeout(60)
+def test_many_equal_lines_cost_no_more_than_their_number() -> None:
+    """With each place compared to each line of the hunk this takes minutes."""
+    body = "a\n" * 200_000
+    patch = "*** Begin Patch\n*** Update File: a\n" + " a\n" * 100_000 + "-b\n*** End Patch"
+    [step] = parse(patch)
+    assert isinstance(step, Update)
+    with pytest.raises(ToolError, match="was not found"):
+        apply(step.hunks, body, "a")
+
+
+@pytest.mark.timeout(60)
+def test_many_blank_lines_cost_no_more_than_their_number() -> None:
+    patch = "*** Begin Patch\n*** Update File: a\n-a\n" + "\n" * 400_000 + "+b\n*** End Patch"
+    [step] = parse(patch)
+    assert isinstance(step, Update)
+    assert len(step.hunks[0].rows) == 400_002
+
+
+def test_a_patch_of_too_many_sections_is_refused() -> None:
+    sections = "".join(f"*** Delete File: {n}\n" for n in range(1001))
+    with pytest.raises(ToolError, match="at most 1000 sections"):
+        parse(f"*** Begin Patch\n{sections}*** End Patch")

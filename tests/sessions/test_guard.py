@@ -349,3 +349,21 @@ def test_any_items_in_any_order_become_a_lawful_stream(
 def test_no_text_is_lost_and_none_is_added(items: list[Item]) -> None:
     said = "".join(event.delta for event in of_type(whole(*items), Text))
     assert said == "".join(item for item in items if isinstance(item, str))
+
+
+@pytest.mark.timeout(60)
+def test_the_cost_of_a_result_does_not_grow_with_the_calls_that_are_open() -> None:
+    """With a search through all open calls this takes minutes."""
+    many = 45_000
+    guard = new_guard()
+    guard.take([ToolUse(str(n), "open") for n in range(many)], 1.0)
+    events = guard.take([ToolResult(f"other-{n}", "success") for n in range(many)], 1.0)
+    assert len(events) == 2 * many
+    assert len(guard.close(2.0, None)) == many + 1
+
+
+def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
+    uses = [ToolUse("a", f"tool-{n}") for n in range(4)]
+    results = [ToolResult("a", "success") for _ in range(4)]
+    ended = of_type(whole(*uses, *results), ToolResult)
+    assert [result.name for result in ended] == ["tool-0", "tool-1", "tool-2", "tool-3"]

@@ -934,3 +934,17 @@ def test_turns_leave_nothing_behind() -> None:
         turn(number)
     gc.collect()
     assert sys.getallocatedblocks() - before < 1000
+
+
+@pytest.mark.timeout(60)
+def test_the_cost_of_an_update_does_not_grow_with_the_calls_that_are_open() -> None:
+    """With a search through all open calls this takes minutes."""
+    many = 25_000
+    acp = prompted()
+    opened_calls = b"".join(update("tool_call", toolCallId=f"c{n}") for n in range(many))
+    acp.receive(opened_calls)
+    found = acp.receive(chunk("x") * many)
+    assert sum(len(command.items) for command in found if isinstance(command, Emit)) == many
+    acp.receive(update("tool_call", toolCallId="") * many)
+    ended = acp.receive(update("tool_call_update", toolCallId="", status="completed") * many)
+    assert sum(len(command.items) for command in ended if isinstance(command, Emit)) == 2 * many

@@ -8,6 +8,7 @@ use, every open tool closed. Nothing here waits or touches a disk.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -65,7 +66,11 @@ class Guard:
         self._session_id = init.session_id
         self._seq = 0
         self._held: list[Log | Error] = []
-        self._open: dict[str, _Open] = {}
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        """By our own ids, in the order they came. Ordered: its first is found at once."""
+        self._renamed: dict[str, deque[str]] = {}
+        """The agent's id → ours, where it used one for several calls; the oldest first. Some
+        may be closed by now."""
         self._closed: dict[str, None] = {}
         self._calls = 0
         self._telling: set[str] = set()
@@ -222,6 +227,7 @@ class Guard:
             call_id = f"{theirs or 'call'}#{self._calls}"
         if call_id != theirs:
             use = replace(use, call_id=call_id)
+            self._renamed.setdefault(theirs, deque()).append(call_id)
         self._open[call_id] = _Open(theirs, use.name, use.kind, use.title, use.paths, ts)
         self._emit(use, ts, out)
         return call_id
@@ -230,8 +236,15 @@ class Guard:
         """Our id of the open tool that the agent means: the oldest of that id, or of all."""
         if theirs in self._open:
             return theirs
-        open_tools = self._open.items()
-        return next((ours for ours, tool in open_tools if theirs in ("", tool.theirs)), None)
+        if not theirs:
+            return next(iter(self._open), None)
+        renamed = self._renamed.get(theirs)
+        while renamed:
+            if renamed[0] in self._open:
+                return renamed[0]
+            renamed.popleft()
+        self._renamed.pop(theirs, None)
+        return None
 
     def _output(self, output: ToolOutput, ts: float, out: list[Event]) -> None:
         call_id = self._meant(output.call_id)

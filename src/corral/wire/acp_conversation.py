@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Literal, cast
 
 import msgspec
@@ -59,8 +60,10 @@ class Conversation:
         self._message_id: str | None = None
         self._open: dict[str, OpenCall] = {}
         """In the order they came."""
-        self._held: dict[str, OpenCall] = {}
-        """Those whose ``tool_use`` is not out yet."""
+        self._known: dict[str, OpenCall] = {}
+        """Those whose ``tool_use`` is not out yet, though there is something to tell."""
+        self._nameless: OrderedDict[str, OpenCall] = OrderedDict()
+        """Those that came without an id; the oldest first."""
         self._closed: dict[str, None] = {}
         self._calls = 0
         self._usage = Usage()
@@ -73,7 +76,7 @@ class Conversation:
         if type(update) is MessageChunk:
             if self._replaying:
                 return
-            if self._held:
+            if self._known:
                 self._tell_known(items)
             text = update.content.text
             if self._quirks.nameless_errors:
@@ -120,7 +123,7 @@ class Conversation:
     def ask(self, fields: ToolFields, items: list[Item]) -> ToolUse:
         """The call that leave is asked for; told first, where it was not yet."""
         call = self._meant(fields.tool_call_id) or self._opened(fields.tool_call_id)
-        call.learn(fields)
+        self._learn(call, fields)
         self._tell(call, items)
         return call.use()
 
@@ -185,7 +188,7 @@ class Conversation:
         if call is None:  # one more call; the others are complete by now
             self._tell_known(items)
             call = self._opened(update.tool_call_id)
-        call.learn(update)
+        self._learn(call, update)
         if call.begun:
             self._tell(call, items)
         if update.status in FINAL:
@@ -200,7 +203,7 @@ class Conversation:
             return
         if call is None:
             call = self._opened(update.tool_call_id)
-        call.learn(update)
+        self._learn(call, update)
         if call.begun:
             self._tell(call, items)
         if update.status in FINAL:
@@ -214,25 +217,32 @@ class Conversation:
         while not id or id in self._open:
             self._calls += 1
             id = f"call-{self._calls}"
-        call = self._open[id] = self._held[id] = OpenCall(id, self._quirks, nameless=not theirs)
+        call = self._open[id] = OpenCall(id, self._quirks)
+        if not theirs:
+            self._nameless[id] = call
         return call
+
+    def _learn(self, call: OpenCall, fields: ToolFields) -> None:
+        call.learn(fields)
+        if not call.told and call.known:
+            self._known[call.id] = call
 
     def _meant(self, theirs: str) -> OpenCall | None:
         """The open call of that id; without an id, the oldest that came without one."""
         if theirs:
             return self._open.get(theirs)
-        return next((call for call in self._open.values() if call.nameless), None)
+        return next(iter(self._nameless.values()), None)
 
     def _tell(self, call: OpenCall, items: list[Item]) -> None:
         if not call.told:
             call.told = True
-            self._held.pop(call.id, None)
+            self._known.pop(call.id, None)
             items.append(call.use())
 
     def _tell_known(self, items: list[Item]) -> None:
         """Something else came: what is held back will hardly get more to it. A call that
         nothing is known of waits on: some agents open several before they fill them."""
-        for call in [call for call in self._held.values() if call.known]:
+        for call in list(self._known.values()):
             self._tell(call, items)
 
     def _ended(self, call: OpenCall, fields: ToolFields, items: list[Item]) -> None:
@@ -242,6 +252,8 @@ class Conversation:
 
     def _close(self, id: str) -> None:
         del self._open[id]
+        self._known.pop(id, None)
+        self._nameless.pop(id, None)
         self._closed[id] = None
         if len(self._closed) > CLOSED_REMEMBERED:
             del self._closed[next(iter(self._closed))]
@@ -252,7 +264,8 @@ class Conversation:
             if call.fate:
                 items.append(call.unheard())
         self._open.clear()
-        self._held.clear()
+        self._known.clear()
+        self._nameless.clear()
         self._closed.clear()
         self._cancelling = False
 

@@ -38,10 +38,8 @@ REFUSED = "permission was refused"
 class OpenCall:
     """The state of one call. ``id`` is unique in its conversation and never empty."""
 
-    def __init__(self, id: str, quirks: Quirks, *, nameless: bool) -> None:
+    def __init__(self, id: str, quirks: Quirks) -> None:
         self.id = id
-        self.nameless = nameless
-        """The agent gave it no id of its own."""
         self._quirks = quirks
         self._fields = ToolFields()
         self._named: str | None = None

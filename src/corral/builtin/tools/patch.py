@@ -25,6 +25,7 @@ Context lines stay as the file has them, also where the patch spells them otherw
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -36,6 +37,10 @@ ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
 MOVE = "*** Move to: "
 LISTED = 10
 """Places that are told of a hunk that fits too many."""
+MAX_SECTIONS = 1000
+"""Files of one patch: each section is worked on apart, also where it is the same file."""
+MAX_DROPPED = 16
+"""Empty lines at the end of a hunk that may be left out to make it fit."""
 
 _HEADER = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.*)$", re.MULTILINE)
 _NUMBERS = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
@@ -100,6 +105,7 @@ class _Reader:
         while self._rows and not self._rows[-1].strip().strip("`"):
             self._rows.pop()
         self._at = 0
+        self._following = _following(self._rows)
         while self._at < len(self._rows) and self._row.strip() != BEGIN:
             if self._row.strip() and not self._row.startswith("```"):
                 self._fail(f"a patch begins with {BEGIN!r}")
@@ -119,6 +125,8 @@ class _Reader:
         self._at += 1
         found: list[Step] = []
         while self._row.strip() != END:
+            if len(found) >= MAX_SECTIONS:
+                self._fail(f"a patch has at most {MAX_SECTIONS} sections: give several patches")
             if self._row.startswith(ADD):
                 found.append(Add(self._path(ADD), self._added()))
             elif self._row.startswith(DELETE):
@@ -171,8 +179,7 @@ class _Reader:
 
     def _is_last_blank(self) -> bool:
         """Blank lines before the next file are for the eye."""
-        rest = (row for row in self._rows[self._at :] if row.strip())
-        following = next(rest, END)
+        following = self._following[self._at] if self._at < len(self._rows) else END
         return following.startswith("*** ") and following.strip() != EOF
 
     def _hunk(self) -> Hunk:
@@ -202,11 +209,78 @@ class _Reader:
         return hunk
 
 
+def _following(rows: list[str]) -> list[str]:
+    """For each row the next that is not blank, itself included; at the end ``END``."""
+    found: list[str] = []
+    following = END
+    for row in reversed(rows):
+        following = row if row.strip() else following
+        found.append(following)
+    found.reverse()
+    return found
+
+
 _LEVELS: tuple[Callable[[str], str], ...] = (
     lambda line: line,
     str.rstrip,
     lambda line: line.translate(_PLAIN).strip(),
 )
+
+
+class _Lines:
+    """The lines of a file, to be searched in time that grows with the file and not with its
+    square: at each level of comparison a line is one character of a text."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._texts: dict[int, tuple[str, dict[str, str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def first(self, old: list[str], begin: int) -> int | None:
+        """The first place at or after ``begin``, by the strictest comparison that finds any."""
+        return next(iter(self.some(old, begin, 1)), None)
+
+    def some(self, old: list[str], begin: int, count: int) -> list[int]:
+        """So many places at or after ``begin``, all by one comparison."""
+        for level in range(len(_LEVELS)):
+            text, wanted = self._coded(old, level)
+            places: list[int] = []
+            at = text.find(wanted, begin) if wanted else -1
+            while at >= 0 and len(places) < count:
+                places.append(at)
+                at = text.find(wanted, at + 1)
+            if places:
+                return places
+        return []
+
+    def fits(self, old: list[str], at: int) -> bool:
+        """Whether the old lines stand at this place and are the last."""
+        for level in range(len(_LEVELS)):
+            text, wanted = self._coded(old, level)
+            if wanted and text[at:] == wanted:
+                return True
+        return False
+
+    def _coded(self, old: list[str], level: int) -> tuple[str, str]:
+        """The file and the lines wanted as texts; the latter empty where a line is nowhere."""
+        same = _LEVELS[level]
+        if level not in self._texts:
+            codes: dict[str, str] = {}
+            text = "".join([codes.setdefault(same(x), _code(len(codes))) for x in self._lines])
+            self._texts[level] = text, codes
+        text, codes = self._texts[level]
+        wanted = [codes.get(same(line), "") for line in old]
+        return text, "".join(wanted) if all(wanted) else ""
+
+
+def _code(number: int) -> str:
+    """One character for each distinct line; halves of surrogate pairs are none."""
+    number += 0x800 * (number >= 0xD800)
+    if number > sys.maxunicode:
+        raise ToolError("the file has too many lines for a patch: write it anew")
+    return chr(number)
 
 
 def apply(hunks: list[Hunk], body: str, name: str) -> str:
@@ -215,7 +289,7 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     cut = [(found[1], found[2]) for found in _LINE.finditer(body)]
     if cut and cut[-1] == ("", ""):
         cut.pop()
-    lines = [text for text, _ in cut]
+    lines = _Lines([text for text, _ in cut])
     endings = [ending for _, ending in cut if ending]
     ending = "\r\n" if endings.count("\r\n") * 2 > len(endings) else "\n"
     out: list[tuple[str, str]] = []
@@ -240,13 +314,11 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     return "".join(whole)
 
 
-def _place(
-    hunk: Hunk, lines: list[str], begin: int, name: str
-) -> tuple[list[tuple[str, str]], int]:
+def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple[str, str]], int]:
     """Where the hunk goes, and its rows as they are then to be read."""
     starts = _anchored(hunk, lines, begin, name)
     rows = hunk.rows
-    while True:
+    for _ in range(MAX_DROPPED + 1):
         old = [text for sign, text in rows if sign != "+"]
         if not old:
             if len(set(starts)) > 1:
@@ -261,6 +333,7 @@ def _place(
             break
         # An empty line at the end of a hunk was often meant for the eye.
         rows = rows[:-1]
+    old = [text for sign, text in rows if sign != "+"]
     if hunk.at_end and _found(old, lines, starts, msgspec.structs.replace(hunk, at_end=False)):
         why = "is not at the end of the file, as its '*** End of File' says"
     elif begin and _found(old, lines, [0], msgspec.structs.replace(hunk, at_end=False)):
@@ -272,14 +345,13 @@ def _place(
     )
 
 
-def _anchored(hunk: Hunk, lines: list[str], begin: int, name: str) -> list[int]:
+def _anchored(hunk: Hunk, lines: _Lines, begin: int, name: str) -> list[int]:
     """Every line from which the hunk may be looked for."""
     if not hunk.anchors:
         return [begin]
-    starts = _all([hunk.anchors[0]], lines, begin)
+    starts = lines.some([hunk.anchors[0]], begin, len(lines))
     for anchor in hunk.anchors[1:]:
-        below = (_all([anchor], lines, start + 1)[:1] for start in starts)
-        starts = [at for found in below for at in found]
+        starts = _below([anchor], lines, [start + 1 for start in starts])
     if not starts:
         shown = " / ".join(f"@@ {anchor}" for anchor in hunk.anchors)
         raise ToolError(
@@ -292,30 +364,29 @@ def _order(begin: int) -> str:
     return f" below line {begin}, where the hunk before it ends" if begin else ""
 
 
-def _found(old: list[str], lines: list[str], starts: list[int], hunk: Hunk) -> list[int]:
+def _found(old: list[str], lines: _Lines, starts: list[int], hunk: Hunk) -> list[int]:
     """Without an anchor every place counts; below an anchor the first one is meant."""
+    if not old:
+        return []
     if hunk.at_end:
         last = len(lines) - len(old)
-        return [at for at in _all(old, lines, max(last, 0)) if at == last >= min(starts)]
+        return [last] if last >= min(starts) and last >= 0 and lines.fits(old, last) else []
     if not hunk.anchors:
-        return _all(old, lines, starts[0])
-    below = (_all(old, lines, start)[:1] for start in starts)
-    return sorted({at for found in below for at in found})
+        return lines.some(old, starts[0], LISTED + 1)
+    return _below(old, lines, starts)
 
 
-def _all(old: list[str], lines: list[str], begin: int) -> list[int]:
-    """Every place at or after ``begin``, by the strictest comparison that finds any."""
-    for level in _LEVELS:
-        wanted = [level(line) for line in old]
-        there = [level(line) for line in lines[begin:]]
-        places = [
-            begin + at
-            for at in range(len(there) - len(wanted) + 1)
-            if there[at] == wanted[0] and there[at : at + len(wanted)] == wanted
-        ]
-        if places:
-            return places
-    return []
+def _below(old: list[str], lines: _Lines, starts: list[int]) -> list[int]:
+    """The first place below each start, each place once."""
+    found: list[int] = []
+    for start in sorted(starts):
+        if found and start <= found[-1]:
+            continue  # the same place, unless a looser comparison finds one before it
+        at = lines.first(old, start)
+        if at is None:
+            break
+        found.append(at)
+    return found
 
 
 def _ambiguous(hunk: Hunk, places: list[int], name: str) -> ToolError:
