@@ -39,7 +39,7 @@ def test_a_choice_is_meant_by_key_label_or_target(value: str) -> None:
     run.answer(value)
     assert run.path == ["yes"]
     assert run.context["human.gate.selected"] == "Y"
-    assert run.context["human.gate.label"] == "Yes"
+    assert run.context["human.gate.label"] == "[Y] Yes"
     assert run.context["preferred_label"] == "Yes"
 
 

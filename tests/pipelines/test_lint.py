@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.pipelines import handlers, linting
+from corral.pipelines import handlers, linting, transforms
 from corral.pipelines.dot import parse
 from corral.pipelines.findings import Finding
 from corral.pipelines.graph import Edge, Graph
@@ -16,7 +16,10 @@ LINE = ENDS + "a [label=A] start -> a -> exit "
 
 
 def lint(body: str) -> list[Finding]:
-    return linting.lint(parse(f"digraph G {{\n{body}\n}}"))
+    """As ``run`` lints it: with attributes under their own names and types resolved, and nothing
+    else filled in."""
+    graph = parse(f"digraph G {{\n{body}\n}}")
+    return linting.lint(transforms.with_types(transforms.with_names(graph)))
 
 
 def of(rule: str, body: str) -> list[Finding]:
@@ -25,6 +28,8 @@ def of(rule: str, body: str) -> list[Finding]:
 
 RED: list[tuple[str, str, str, object, str, str]] = [
     # rule, severity, pipeline, where it is found, what is said, what to do
+    ("prompt_file", "error", LINE + 'a [prompt="@gone.md"]', "a", "gone.md", "beside"),
+    ("type_known", "warning", LINE + "a [shape=house]", "a", "human gate", "hexagon"),
     ("start_node", "error", "exit [shape=Msquare] a -> exit", None, "no start", "shape=Mdiamond"),
     ("start_node", "error", "Start -> a", "Start", "no start", "Start [shape=Mdiamond]"),
     ("start_node", "error", LINE + "two [type=start] two -> a", "two", "second start", "one"),
@@ -113,7 +118,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
     (
         "required_attributes",
         "error",
-        LINE + "a [shape=house]",
+        LINE + "a [shape=house, manager.max_cycles=2]",
         "a",
         "stack.child_dotfile",
         "stack.child_dotfile",

@@ -86,7 +86,7 @@ def test_the_goal_the_values_and_the_stylesheet_are_laid_in() -> None:
     plan, build, check = (graph.nodes[name].attrs for name in ("plan", "build", "check"))
     assert plan["prompt"] == "Plan: Build a ship, {{what}}, {{later}}"
     assert plan["timeout"] == "5m"
-    assert plan["llm_model"] == "gpt-5.2"
+    assert plan["llm_model"] == "openai:gpt-5.2"
     assert build["model"] == "gemini:gemini-2.5-pro"
     assert check["tool_command"] == "echo $goal {{what}}"
 

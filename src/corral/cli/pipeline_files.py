@@ -67,7 +67,8 @@ def _findings(file: str) -> list[Finding]:
                 fix=error.hint,
             )
         ]
-    return found_in(transforms.apply(graph))
+    places = (Path(file).parent, Path.cwd())
+    return found_in(transforms.apply(loading.with_prompt_files(graph, places)))
 
 
 def _count(number: int, what: str) -> str:

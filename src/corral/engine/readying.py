@@ -54,7 +54,13 @@ def prepare(
         graph = pipeline  # as it is: its maker has seen to it
     else:
         graph = loading.load(
-            pipeline, values=values, goal=goal, model=model, transforms=transforms, rules=rules
+            pipeline,
+            values=values,
+            goal=goal,
+            model=model,
+            transforms=transforms,
+            rules=rules,
+            workspace=workspace,
         )
         if not (isinstance(pipeline, str) and "{" in pipeline):
             graph = nested.beside(graph, Path(pipeline).parent)

@@ -328,7 +328,9 @@ async def _load(begun: Begun, setting: Setting, order: Child) -> Json:
     path = Path(setting.workspace) / order.dotfile
     try:
         async with workspaces.used(setting):
-            graph = await asyncio.to_thread(loading.load, path, values=order.context)
+            graph = await asyncio.to_thread(
+                loading.load, path, values=order.context, workspace=Path(setting.workspace)
+            )
     except (CorralError, OSError) as error:
         return f"{order.dotfile}: {error}"
     with contextlib.suppress(StorageFailed):

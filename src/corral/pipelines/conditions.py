@@ -178,10 +178,10 @@ def is_true(value: Json) -> bool:
 
 def _holds(tree: Tree, look: Look) -> bool:
     match tree:
-        case Clause(key, None, negated, _):
-            return is_true(look(key)) is not negated
-        case Clause(key, literal, negated, operator):
+        case Clause(key, str() as literal, negated, operator):
             return OPERATORS[operator](look(key), literal) is not negated
+        case Clause(key, _, negated, _):
+            return is_true(look(key)) is not negated
         case All(parts):
             return all(_holds(part, look) for part in parts)
         case Any(parts):

@@ -16,8 +16,8 @@ def question(
     graph: Graph, node: Node, edges: list[Edge], id: str, context: dict[str, Json]
 ) -> Question:
     """Raises ``ValueError`` where ``human.timeout`` is no duration."""
-    offered = choices(edges)
-    default = node.text("human.default_choice")
+    offered = () if asks_for_text(node, edges) else choices(edges)
+    default = node.text("human.default_choice") or node.text("default_choice")
     meant = find(offered, default) if default else None
     timeout = node.seconds("human.timeout")
     return Question(
@@ -25,14 +25,21 @@ def question(
         node=node.id,
         text=_text(graph, node, context),
         choices=offered,
-        default=meant.key if meant else None,
+        default=meant.key if meant else default or None if not offered else None,
         timeout=node.seconds("timeout") if timeout is None else timeout,
     )
+
+
+def asks_for_text(node: Node, edges: list[Edge]) -> bool:
+    """Whether any answer will do: there is one way on and it has no label, or the node says so."""
+    free = len(edges) == 1 and not edges[0].label.strip()
+    return free or node.text("mode") in ("freeform", "text")
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:
     """One for each edge, with keys that are all different, whatever their case."""
     named = [(*accelerator(edge.label or edge.target), edge.target) for edge in edges]
+    written = [edge.label or edge.target for edge in edges]
     taken: set[str] = set()
     keys: list[str] = []
     for key, _, _ in named:
@@ -46,8 +53,8 @@ def choices(edges: list[Edge]) -> tuple[Choice, ...]:
             keys[index] = next(key for key in (*letters, *numbers) if key.lower() not in taken)
             taken.add(keys[index].lower())
     return tuple(
-        Choice(key, label or target, target)
-        for key, (_, label, target) in zip(keys, named, strict=True)
+        Choice(key, label or target, target, as_written)
+        for key, (_, label, target), as_written in zip(keys, named, written, strict=True)
     )
 
 
@@ -82,7 +89,7 @@ def settled(asked: Question, answer: Answer) -> Outcome:
 def chosen(choice: Choice, text: str = "") -> Outcome:
     updates: dict[str, Json] = {
         "human.gate.selected": choice.key,
-        "human.gate.label": choice.label,
+        "human.gate.label": choice.written or choice.label,
         "human.gate.text": text,
     }
     return Outcome(
@@ -92,8 +99,11 @@ def chosen(choice: Choice, text: str = "") -> Outcome:
 
 def expired(asked: Question) -> Outcome:
     """At the timeout: the default choice, else ``retry``."""
-    if asked.default is not None and (choice := find(asked.choices, asked.default)):
-        return chosen(choice)
+    if asked.default is not None:
+        if not asked.choices:
+            return settled(asked, Answer(value=asked.default))
+        if choice := find(asked.choices, asked.default):
+            return chosen(choice)
     return Outcome(status="retry", failure_reason="nobody answered in time")
 
 

@@ -25,9 +25,16 @@ SHAPES = {
     "tripleoctagon": "parallel.fan_in",
     "parallelogram": "tool",
     "house": "stack.manager_loop",
+    "tab": "prompt",
 }
 """What a node of this shape does, where it has no ``type``."""
-ALIASES = {"fan_out": "parallel", "fan_in": "parallel.fan_in", "human": "wait.human"}
+ALIASES = {
+    "fan_out": "parallel",
+    "fan_in": "parallel.fan_in",
+    "human": "wait.human",
+    "exec": "tool",
+    "map": "for_each",
+}
 """Other names of a type."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")

@@ -74,6 +74,14 @@ BUILT_IN = {
     "set": "data",
     "switch": "data",
     "json_extract": "data",
+    "json_decode": "data",
+    "json_pack": "data",
+    "split": "data",
+    "regex": "data",
+    "string_transform": "data",
+    "env": "data",
+    "assert": "data",
+    "sleep": "data",
     "http": "http",
     "read_file": "files",
     "write_file": "files",
@@ -154,6 +162,11 @@ def is_ours(function: Handler) -> bool:
     """Whether it is built in: it ends when it is cancelled, needs a folder, and is the same in
     every process. One that somebody registered need not be."""
     return function.__module__.startswith("corral.pipelines.nodes.")
+
+
+def is_built_in(kind: str) -> bool:
+    """Whether nodes of this type run here without anything that somebody registered."""
+    return kind in BUILT_IN or kind in OF_THE_PLAN
 
 
 def known() -> list[str]:

@@ -340,7 +340,8 @@ class Running:
             reason = f"pipelines are nested more than {nested.DEEPEST} deep"
             return Ended(id=order.id, outcome=failed(reason, retryable=False))
         path = self._workspace / order.dotfile
-        graph = nested.beside(loading.load(path, values=order.context), path.parent)
+        loaded = loading.load(path, values=order.context, workspace=self._workspace)
+        graph = nested.beside(loaded, path.parent)
         folder = None
         if self._keeper is not None:
             folder = self._keeper.folder.stage(order.id, order.node) / "child"

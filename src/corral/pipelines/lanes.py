@@ -91,6 +91,9 @@ def results(fork: Fork) -> Context:
         told.append(one)
         updates[f"parallel.branch.{branch.id}.status"] = branch.status
     updates["parallel.results"] = told
+    failed = sum(branch.status in FAILED for branch in fork.branches)
+    updates["parallel.fail_count"] = failed
+    updates["parallel.success_count"] = len(fork.branches) - failed
     return updates
 
 

@@ -1,18 +1,26 @@
-"""A file or a text → a graph that may run: parsed, transformed, found fit by lint."""
+"""Loads a pipeline: a file or a text, parsed, transformed and linted."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import dot, linting, transforms
 from corral.pipelines.findings import Rule
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, Node
 
-__all__ = ["load", "read"]
+__all__ = ["load", "read", "with_prompt_files"]
+
+PROMPT_FILE = re.compile(r"\s*@([^\s@]\S*)\s*")
+"""A prompt that is a file: ``@plan.md``, and nothing else."""
+LARGEST_PROMPT = 1024 * 1024
+"""Bytes of a prompt file."""
 
 
 def load(
@@ -23,19 +31,25 @@ def load(
     model: str | None = None,
     transforms: Iterable[transforms.Transform] = (),
     rules: Iterable[Rule] = (),
+    workspace: Path | None = None,
 ) -> Graph:
-    """The graph of a file, or of a text that holds a ``{``. Raises ``DotError`` where it cannot
-    be read, ``LintError`` with the findings where it must not run, and ``ConfigError``
-    where there is no such file."""
-    graph = _applied(read(path_or_text), values, goal, model, transforms)
+    """The graph of a file, or of a text that holds a ``{``. A prompt ``@file`` is read beside the
+    pipeline's file, else in the workspace (the current folder unless given). Raises ``DotError``
+    where it cannot be read, ``LintError`` with the findings where it must not run, and
+    ``ConfigError`` where there is no such file."""
+    places = [Path(workspace or ".")]
+    if not _is_text(path_or_text):
+        places.insert(0, Path(path_or_text).parent)
+    graph = with_prompt_files(read(path_or_text), places)
+    graph = _applied(graph, values, goal, model, transforms)
     linting.refuse(linting.lint(graph, rules))
     return graph
 
 
 def read(path_or_text: str | os.PathLike[str]) -> Graph:
     """The graph as it is written; nothing is filled in, nothing is checked."""
-    if isinstance(path_or_text, str) and "{" in path_or_text:
-        return dot.parse(path_or_text)
+    if _is_text(path_or_text):
+        return dot.parse(str(path_or_text))
     path = Path(path_or_text)
     try:
         data = path.read_bytes()
@@ -46,6 +60,38 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
             hint="A pipeline is a file, or a text `digraph name { … }`.",
         ) from error
     return dot.parse(dot.decode(data, str(path)), str(path))
+
+
+def with_prompt_files(graph: Graph, folders: Iterable[Path]) -> Graph:
+    """With the text of each prompt that names a file (``prompt="@plan.md"``) of one of these
+    folders. A file that is not there, or lies outside them, is left for lint to report."""
+    places = [folder.resolve() for folder in folders]
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        text = None
+        if named := PROMPT_FILE.fullmatch(node.text("prompt")):
+            text = next(
+                (t for place in places if (t := _text_in(place, named[1])) is not None), None
+            )
+        nodes[name] = node if text is None else replace(node, attrs={**node.attrs, "prompt": text})
+    return Graph(graph.name, graph.attrs, nodes, graph.edges)
+
+
+def _text_in(folder: Path, name: str) -> str | None:
+    """What is in this file of the folder; None where there is none that can be read."""
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder) or not path.is_file():
+            return None
+        if path.stat().st_size > LARGEST_PROMPT:
+            return None
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def _is_text(pipeline: str | os.PathLike[str]) -> bool:
+    return isinstance(pipeline, str) and "{" in pipeline
 
 
 def _applied(

@@ -41,7 +41,7 @@ def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
         if depth > DEEPEST:
             raise ConfigError(f"{node.id}: {file} includes itself, over and over")
         try:
-            child = beside(loading.load(path), path.parent)
+            child = beside(loading.load(path, workspace=workspace), path.parent)
         except ConfigError as error:
             raise ConfigError(
                 f"the pipeline of node {node.id!r}: {error.message}", hint=error.hint

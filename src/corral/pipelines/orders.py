@@ -17,12 +17,16 @@ from corral.events import Json
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.outcome import Outcome
 
+QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
+
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     """What a person types: the accelerator, else a letter; unique in its question."""
     label: str
     target: str
+    written: str = ""
+    """The edge's label as it is written, with its accelerator."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +39,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: str | None = None
     timeout: float | None = None
     """Seconds."""
+
+    @property
+    def kind(self) -> QuestionKind:
+        """What a person is asked for: one of the choices, yes or no, a confirmation (the only
+        choice), or free text."""
+        if not self.choices:
+            return "text"
+        if len(self.choices) == 1:
+            return "confirmation"
+        labels = {choice.label.lower() for choice in self.choices}
+        return "yes_no" if labels == {"yes", "no"} else "choice"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

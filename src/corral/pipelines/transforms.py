@@ -8,14 +8,15 @@ limits, the goal) is filled here from the values of the run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from corral.events import Json
-from corral.pipelines import stylesheet, templates
-from corral.pipelines.graph import Graph, Node, Value
+from corral.pipelines import handlers, stylesheet, templates
+from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node, Value
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 
@@ -32,6 +33,26 @@ SETTINGS = frozenset(
 """What is read before a node runs."""
 MODELLED = frozenset(("codergen", "prompt"))
 """Kinds of nodes that a model answers by themselves."""
+NAMES = {
+    "node_type": "type",
+    "handler": "type",
+    "script": "tool_command",
+    "command": "tool_command",
+    "cmd": "tool_command",
+    "concurrency": "max_parallel",
+    "system": "system_prompt",
+    "stdout_key": "output_key",
+}
+"""Other names of a node's attributes, as other runners have them. An attribute under its own name
+wins."""
+UNKNOWN_TYPE = "internal.unknown_type"
+"""Where a type that nobody knows is kept for lint, once the node has the type of its shape."""
+VENDORS = (
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"gpt-|o\d|codex-"), "openai"),
+    (re.compile(r"gemini-"), "gemini"),
+)
+"""Whose model it is, by the beginning of its name."""
 ENDS = {"start": ("start",), "exit": ("exit", "end")}
 """Kind → what such a node is called, where neither a shape nor a type says which it is."""
 
@@ -44,16 +65,84 @@ def apply(
     model: str | None = None,
     transforms: Iterable[Transform] = (),
 ) -> Graph:
-    """Where it begins and ends, the values and the goal, the stylesheet, the model for nodes
-    without one, then the caller's own, in their order."""
+    """Attributes under their own names, known types, where it begins and ends, the values and the
+    goal, the stylesheet, the model for nodes without one and its vendor, then the caller's own, in
+    their order."""
+    graph = with_names(graph)
+    graph = with_types(graph)
     graph = with_ends(graph)
     graph = with_values(graph, values or {}, goal)
     graph = with_stylesheet(graph)
     if model is not None:
         graph = with_model(graph, model)
+    graph = with_vendors(graph)
     for transform in transforms:
         graph = transform(graph)
     return graph
+
+
+def with_names(graph: Graph) -> Graph:
+    """Attributes that other runners call something else, under the names they have here."""
+
+    def changed(node: Node) -> dict[str, Value]:
+        return {
+            NAMES[key]: value
+            for key, value in node.attrs.items()
+            if key in NAMES and NAMES[key] not in node.attrs
+        }
+
+    return _remade(graph, graph.attrs, changed)
+
+
+def with_types(graph: Graph) -> Graph:
+    """A node of a type that nobody knows does what its shape says. A ``house`` that says nothing
+    of a child pipeline is a human gate, as some authors mean it. Lint warns of both."""
+    known: set[str] = set()
+
+    def changed(node: Node) -> dict[str, Value]:
+        kind = str(node.attrs.get("type", ""))
+        if not kind and node.text("shape") == "house" and not _manages(graph, node):
+            return {"type": "wait.human"}
+        if not kind or kind in ALIASES or handlers.is_built_in(kind):
+            return {}
+        if not known:  # looks through what is installed
+            known.update(handlers.known())
+        if kind in known:
+            return {}
+        shape = SHAPES.get(str(node.attrs.get("shape", "box")), "codergen")
+        return {"type": shape, UNKNOWN_TYPE: kind}
+
+    return _remade(graph, graph.attrs, changed)
+
+
+def _manages(graph: Graph, node: Node) -> bool:
+    """Whether a ``house`` says anything that only a manager of a child pipeline needs."""
+    named = (*node.attrs, *graph.attrs)
+    own = any(key in node.attrs for key in ("dotfile", "pipeline", "path", "max_cycles"))
+    return own or any(key.startswith(("manager.", "stack.")) for key in named)
+
+
+def with_vendors(graph: Graph) -> Graph:
+    """``vendor:model`` for a bare name that tells its vendor, so that our own agent runs on it.
+    Where an agent is named, the name is that agent's own affair."""
+    if graph.attrs.get("agent"):
+        return graph
+
+    def changed(node: Node) -> dict[str, Value]:
+        if node.attrs.get("agent") or node.attrs.get("llm_provider"):
+            return {}
+        key = "model" if node.attrs.get("model") else "llm_model"
+        vendor = vendor_of(node.text(key))
+        return {key: f"{vendor}:{node.text(key)}"} if vendor else {}
+
+    return _remade(graph, graph.attrs, changed)
+
+
+def vendor_of(model: str) -> str:
+    """Whose model this is, by its bare name; empty where the name does not tell."""
+    if ":" in model or "/" in model:
+        return ""
+    return next((vendor for name, vendor in VENDORS if name.match(model)), "")
 
 
 def with_ends(graph: Graph) -> Graph:

@@ -1,13 +1,19 @@
-"""``set``, ``switch`` and ``json_extract``: values of the context, without anybody's help."""
+"""Nodes that work on values of the context: no agent, no model, no command."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import Callable
 from typing import cast
+
+import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import routes
+from corral.pipelines import conditions, routes
+from corral.pipelines import desk as desks
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import of_edge as condition_of
 from corral.pipelines.handlers import Handler, Work
@@ -16,7 +22,7 @@ from corral.pipelines.templates import fill
 from corral.sessions.output import find as find_json
 from corral.wire.schema import Schema
 
-DEFAULTS = ("default", "else", "otherwise", "*")
+DEFAULTS = ("default", "else", "otherwise", "*", "_")
 """Labels of a switch's edge for all other values."""
 SET = "set."
 
@@ -109,6 +115,139 @@ async def json_extract(work: Work) -> Outcome:
     return Outcome(context_updates={node.text("key") or f"{node.id}.output": value})
 
 
+async def json_decode(work: Work) -> Outcome:
+    """The JSON in ``source``: the whole of it into ``key`` (``<node>.output`` unless ``prefix`` is
+    given), and with ``prefix`` each field of an object into ``<prefix><field>``."""
+    node = work.node
+    held, wrong = _json_in(_source(work))
+    if wrong is not None:
+        return failed(f"json_decode {node.id}: {node.text('source')}: {wrong}")
+    updates: dict[str, Json] = {}
+    if "prefix" in node.attrs:
+        if not isinstance(held, dict):
+            return failed(f"json_decode {node.id}: prefix needs an object", retryable=False)
+        updates = {f"{node.text('prefix')}{name}": value for name, value in held.items()}
+    if node.text("key") or not updates:
+        updates[_key(work)] = held
+    return Outcome(context_updates=updates)
+
+
+async def json_pack(work: Work) -> Outcome:
+    """The values of ``keys`` (a comma list) as one JSON object, a text, into ``output`` or ``key``
+    (``<node>.output`` unless given)."""
+    names = [name.strip() for name in work.node.text("keys").split(",") if name.strip()]
+    if not names:
+        raise ConfigError(f"the json_pack node {work.node.id} has no keys")
+    packed = {name: find(work.context, name) for name in names}
+    key = work.node.text("output") or _key(work)
+    return Outcome(context_updates={key: msgspec.json.encode(packed).decode()})
+
+
+async def split(work: Work) -> Outcome:
+    """The text in ``source``, cut at ``sep`` (a comma unless given) into a list in ``key``. Empty
+    parts are left out; ``trim=false`` keeps the blanks around each part."""
+    node = work.node
+    parts = as_text(_source(work)).split(node.text("sep") or ",")
+    if node.attrs.get("trim", True) not in (False, "false"):
+        parts = [part.strip() for part in parts]
+    listed: list[Json] = [part for part in parts if part]
+    return Outcome(context_updates={_key(work): listed})
+
+
+async def regex(work: Work) -> Outcome:
+    """What ``pattern`` finds in ``source``: its ``group`` (0, the whole match) into ``key``; where
+    it finds nothing ``no_match`` or ``default``, else the node fails."""
+    node = work.node
+    try:
+        found = re.search(node.text("pattern"), as_text(_source(work)))
+        value = None if found is None else found[int(node.text("group") or 0)]
+    except (re.error, IndexError, ValueError) as error:
+        raise ConfigError(f"the regex node {node.id}: {error}") from error
+    if value is None:
+        other = next((key for key in ("no_match", "default") if key in node.attrs), None)
+        if other is None:
+            return failed(f"regex {node.id}: {node.text('pattern')!r} finds nothing")
+        return Outcome(context_updates={_key(work): value_of(work, node.attrs[other])})
+    return Outcome(context_updates={_key(work): value})
+
+
+_TEXT_OPS: dict[str, Callable[[str], str]] = {
+    "trim": str.strip,
+    "lower": str.lower,
+    "upper": str.upper,
+    "title": str.title,
+}
+
+
+async def string_transform(work: Work) -> Outcome:
+    """The text in ``source`` after each of ``ops`` (``trim``, ``lower``, ``upper``, ``title``)."""
+    text = as_text(_source(work))
+    for name in (name.strip() for name in work.node.text("ops").split(",")):
+        if name not in _TEXT_OPS:
+            known = ", ".join(_TEXT_OPS)
+            raise ConfigError(
+                f"the string_transform node {work.node.id}: no op is called {name!r}"
+                f" (known: {known})"
+            )
+        text = _TEXT_OPS[name](text)
+    return Outcome(context_updates={_key(work): text})
+
+
+async def env(work: Work) -> Outcome:
+    """The environment variable ``from`` (the ``key`` unless given) into ``key``; ``default`` where
+    it is not set; without one the node fails, unless ``required=false``."""
+    node = work.node
+    key = node.text("key")
+    if not key:
+        raise ConfigError(f"the env node {node.id} has no key")
+    name = node.text("from") or key
+    value = desks.of(work).env.get(name) or os.environ.get(name)
+    if value is not None:
+        return Outcome(context_updates={key: value})
+    if "default" in node.attrs:
+        return Outcome(context_updates={key: value_of(work, node.attrs["default"])})
+    if node.attrs.get("required", True) in (False, "false"):
+        return Outcome(context_updates={key: ""})
+    return failed(f"env {node.id}: the variable {name} is not set", retryable=False)
+
+
+async def check(work: Work) -> Outcome:
+    """``assert``: fails with ``message`` unless the condition ``expr`` holds."""
+    node = work.node
+    text = node.text("expr") or node.text("condition")
+    if not text.strip():
+        raise ConfigError(f"the assert node {node.id} has no expr")
+    if conditions.compile(text).holds(conditions.look_in(work.context)):
+        return Outcome()
+    said = fill(node.text("message"), work.context, work.graph.goal) or f"{text} does not hold"
+    return failed(f"assert {node.id}: {said}", retryable=False)
+
+
+async def sleep(work: Work) -> Outcome:
+    """Waits for ``duration``."""
+    pause = work.node.seconds("duration")
+    if pause is None:
+        raise ConfigError(f"the sleep node {work.node.id} has no duration")
+    if not work.desk.simulate:
+        await asyncio.sleep(pause)
+    return Outcome()
+
+
+def _source(work: Work) -> Json:
+    """The value of the key that ``source`` names. Raises ``ConfigError`` where there is none."""
+    node = work.node
+    name = node.text("source")
+    held = find(work.context, name) if name else None
+    if not name or (held is None and name not in work.context):
+        problem = f"there is no {name!r} in the context" if name else "it has no source"
+        raise ConfigError(f"the {node.kind} node {node.id}: {problem}")
+    return held
+
+
+def _key(work: Work) -> str:
+    return work.node.text("key") or f"{work.node.id}.output"
+
+
 def _anything(value: Json) -> tuple[Json, list[str]]:
     return (value, []) if isinstance(value, dict | list) else (None, ["no object and no list"])
 
@@ -148,4 +287,12 @@ HANDLERS: dict[str, Handler] = {
     "set": set_values,
     "switch": switch,
     "json_extract": json_extract,
+    "json_decode": json_decode,
+    "json_pack": json_pack,
+    "split": split,
+    "regex": regex,
+    "string_transform": string_transform,
+    "env": env,
+    "assert": check,
+    "sleep": sleep,
 }

@@ -20,6 +20,8 @@ from corral.pipelines.nodes.prompt import ask_model, spent
 from corral.pipelines.outcome import Outcome, failed
 
 BEST = "parallel.fan_in.best_id"
+PRODUCED = ("response.md", "tool_output.txt")
+"""What a branch's last node leaves: an answer, or the output of a command."""
 ANSWER = 4_000
 """Characters of a branch's answer that the judge is shown."""
 
@@ -73,7 +75,7 @@ def _picked(branches: list[dict[str, Json]], best: str) -> dict[str, Json]:
 
 
 def _shown(work: Work, branches: list[dict[str, Json]]) -> str:
-    """The branches for a judge: with the whole of their last answers, where these are at hand."""
+    """The branches for a judge: with what their last nodes produced, where that is at hand."""
     told = ["The branches to choose from; answer with the id of the best:"]
     for branch in branches:
         said = _answer(work, str(branch.get("last_visit", ""))) or branch.get("last_response", "")
@@ -85,11 +87,13 @@ def _answer(work: Work, visit: str) -> str:
     if not visit:
         return ""
     place = RunFolder(work.run_folder).place(visit)
-    try:
-        with open(place / "response.md", encoding="utf-8") as file:
-            return file.read(ANSWER)
-    except (OSError, UnicodeDecodeError):
-        return ""
+    for name in PRODUCED:
+        try:
+            with open(place / name, encoding="utf-8", errors="replace") as file:
+                return file.read(ANSWER)
+        except OSError:
+            continue
+    return ""
 
 
 HANDLERS: dict[str, Handler] = {"parallel.fan_in": fan_in}

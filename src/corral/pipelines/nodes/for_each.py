@@ -1,10 +1,11 @@
 """``for_each``: an agent, a model or a command for each item of a list.
 
-``items`` is a hole that holds a list, JSON, or words parted by commas; in ``prompt`` and
-``tool_command`` the holes ``{{item}}``, ``{{item.field}}`` and ``{{index}}`` stand for the one
-at hand. With ``tool_command`` it is a command; with ``model`` and no ``agent`` one call of that
-model; else an agent. ``max_parallel`` (4) work at once, each within ``item_timeout`` and in a
-folder of its own, ``items/<index>``.
+``items`` is a hole that holds a list, the name of a key that does, JSON, or words parted by
+commas; in ``prompt`` and ``tool_command`` the holes ``{{item}}``, ``{{item.field}}`` and
+``{{index}}`` stand for the one at hand. With ``tool_command`` it is a command; with ``model``
+and no ``agent`` one call of that model; else an agent. ``max_parallel`` (4) work at once, each
+within ``item_timeout`` and in a folder of its own, ``items/<index>``. ``item_key`` gives the
+item a second name, ``results_key`` the results another key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.events import Json
 from corral.pipelines import desk as desks
 from corral.pipelines import stage
 from corral.pipelines.choices import names, number_of
-from corral.pipelines.conditions import as_text
+from corral.pipelines.conditions import as_text, find
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.graph import Node, Value
 from corral.pipelines.handlers import Handler, Work
@@ -63,6 +64,8 @@ def items_of(work: Work) -> list[Json]:
     if "items" not in node.attrs:
         raise ConfigError(f"the for_each node {node.id} has no items")
     given = value_of(work, node.attrs["items"])
+    if isinstance(given, str) and isinstance(held := find(work.context, given.strip()), list):
+        given = held  # the bare name of a key
     if isinstance(given, str):
         text = given.strip()
         given = cast("Json", names(text))
@@ -83,7 +86,7 @@ def items_of(work: Work) -> list[Json]:
 
 
 def _handler(node: Node) -> Handler:
-    if node.text("tool_command") or node.text("command"):
+    if node.text("tool_command"):
         return tool
     if not node.text("prompt"):
         raise ConfigError(f"the for_each node {node.id} has neither a prompt nor a tool_command")
@@ -99,6 +102,8 @@ def _part(work: Work, index: int, item: Json) -> Work:
         attrs["timeout"] = attrs["item_timeout"]
     node = msgspec.structs.replace(work.node, attrs=attrs)
     context: dict[str, Json] = {**work.context, "item": item, "index": index}
+    if name := work.node.text("item_key"):
+        context[name] = item
     return dataclasses.replace(
         work,
         node=node,
@@ -149,7 +154,7 @@ def _together(work: Work, outcomes: list[Outcome]) -> Outcome:
         notes="" if failed else told,
         retryable=retryable,
         context_updates={
-            f"{node.id}.results": short,
+            node.text("results_key") or f"{node.id}.results": short,
             f"{node.id}.count": len(outcomes),
             f"{node.id}.failed": len(bad),
         },

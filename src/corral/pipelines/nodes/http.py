@@ -6,6 +6,7 @@ nothing more; one at its very beginning stands for an address and is taken as it
 ``json`` are filled in its strings, after it was parsed; one that is all of a string is the
 value itself. ``headers`` is a JSON object, or lines of ``Name: value``. ``bearer_env`` names the
 variable that holds a token: it is sent, and written nowhere. A redirect is not followed.
+``response_key`` and ``status_key`` name further keys for the body and the status.
 """
 
 from __future__ import annotations
@@ -155,6 +156,10 @@ def _told(work: Work, method: str, answer: Answer, raw: bytes) -> Outcome:
     else:
         updates[f"{node.id}.output"] = text
     updates["last_response"] = text[:RESPONSE]
+    if key := node.text("status_key"):
+        updates[key] = answer.status
+    if key := node.text("response_key"):
+        updates[key] = updates.get(f"{node.id}.output", text)
     expected = names(node.text("expect"))
     fine = str(answer.status) in expected if expected else answer.is_success
     if fine and not wrong:

@@ -1,6 +1,7 @@
 """``prompt``: one call of a model, no tools. ``prompt``, ``model``, ``system_prompt``,
 ``reasoning_effort``, ``temperature``, ``max_tokens``, ``output_schema``, ``timeout``. The answer
-is in ``<node>.output``: as text, or as a value of the schema."""
+is in ``<node>.output``, and under ``key`` where that is given: as text, or as a value of the
+schema."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ async def prompt(work: Work) -> Outcome:
     generation = await ask_model(work, desk, text, schema)
     said = desk.eraser.clean_text(generation.text)
     value: Json = beginning(said) if schema is None else cast("Json", generation.object)
-    return answered(work, said, outcome=spent(generation, {output: value}))
+    updates: dict[str, Json] = {output: value}
+    if key := work.node.text("key"):
+        updates[key] = value
+    return answered(work, said, outcome=spent(generation, updates))
 
 
 async def ask_model(

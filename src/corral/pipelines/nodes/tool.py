@@ -1,4 +1,5 @@
-"""``tool``: a shell command. ``tool_command``, ``timeout``; see ``pipelines.shell`` for holes."""
+"""``tool``: a shell command. ``tool_command``, ``timeout``, ``output_key``; with
+``fail_on_error=false`` a non-zero exit code is not a failure. See ``pipelines.shell`` for holes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ async def tool(work: Work) -> Outcome:
     context has the last 32 KiB of it as ``tool.output`` (also ``tool_stdout``), its last line as
     ``tool.last_line``, and ``tool.stderr`` and ``tool.exit_code``."""
     node = work.node
-    text = node.text("tool_command") or node.text("command")
+    text = node.text("tool_command")
     if not text.strip():
         raise ConfigError(f"the tool node {node.id} has no tool_command")
     desk = desks.of(work)
@@ -47,7 +48,7 @@ async def tool(work: Work) -> Outcome:
     }
     if key := node.text("output_key"):
         updates[key] = said
-    if ran.ok:
+    if ran.ok or (not ran.late and node.attrs.get("fail_on_error") in (False, "false")):
         return Outcome(context_updates=updates)
     return Outcome(
         status="fail",

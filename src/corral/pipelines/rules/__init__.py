@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     texts.condition_never_true,
     texts.stylesheet_syntax,
     values.required_attributes,
+    values.prompt_file,
     values.attribute_value,
     values.attribute_known,
     values.fidelity_valid,

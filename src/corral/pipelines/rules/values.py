@@ -24,7 +24,7 @@ COUNTS = {
     "manager.max_cycles": 1,
 }
 """Whole numbers, and the least of each."""
-DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval"))
+DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval", "duration"))
 BOOLEANS = frozenset(
     ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
 )
@@ -85,19 +85,31 @@ OWN = frozenset(
         "detached", "dotfile", "expect", "format", "headers", "item_timeout", "items", "json",
         "credential", "key", "max_items", "max_tokens", "method", "on_crash", "output_key",
         "output_schema", "path", "pipeline", "policy", "queue", "source", "system_prompt",
-        "temperature", "until", "url", "value",
+        "temperature", "until", "url", "value", "node_type", "handler", "script", "cmd",
+        "concurrency", "system", "stdout_key", "fail_on_error", "item_key", "results_key",
+        "response_key", "status_key", "mode", "default_choice", "from", "required", "expr",
+        "message", "sep", "trim", "keys", "output", "pattern", "group", "no_match", "ops",
+        "duration", "prefix",
     )
 )  # fmt: skip
 """Of nodes that handle data, and of those that ask."""
 CHILD = ("stack.child_dotfile", "dotfile", "pipeline", "path")
 REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
-    "tool": (("tool_command", "command"),),
+    "tool": (("tool_command",),),
     "stack.manager_loop": (CHILD,),
     "include": (CHILD,),
     "http": (("url",),),
     "read_file": (("path",),),
     "write_file": (("path",), ("content", "source")),
-    "for_each": (("items",), ("prompt", "tool_command", "command")),
+    "env": (("key",),),
+    "assert": (("expr", "condition"),),
+    "split": (("source",),),
+    "json_decode": (("source",),),
+    "json_pack": (("keys",),),
+    "regex": (("source",), ("pattern",)),
+    "string_transform": (("source",), ("ops",)),
+    "sleep": (("duration",),),
+    "for_each": (("items",), ("prompt", "tool_command")),
 }
 """Kind → what it cannot do without; of each tuple one is enough, its own or the graph's."""
 
@@ -120,6 +132,19 @@ def required_attributes(graph: Graph) -> Iterator[Finding]:
                 f"{node.id} is a set and needs key and value",
                 node=node,
                 fix=f'Write {node.id} [key="…", value="…"], or set.name="…".',
+            )
+
+
+def prompt_file(graph: Graph) -> Iterator[Finding]:
+    """A prompt that still names its file: loading did not find it."""
+    for node in graph.nodes.values():
+        text = node.text("prompt").strip()
+        if text.startswith("@") and text[1:] and not any(c.isspace() for c in text):
+            yield error(
+                "prompt_file",
+                f"the prompt file {text[1:]} of {node.id} cannot be read",
+                node=node,
+                fix="It is UTF-8 of at most 1 MiB, beside the pipeline or in the workspace.",
             )
 
 

@@ -11,31 +11,33 @@ from corral.io import config
 from corral.models import catalogue, registry
 from corral.pipelines import handlers
 from corral.pipelines.findings import Finding, warning
-from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node
+from corral.pipelines.graph import SHAPES, Graph, Node
 from corral.pipelines.rules.near import MOST, Nearest
+from corral.pipelines.transforms import UNKNOWN_TYPE
 
 ASKED = ("codergen", "prompt")
 """Kinds that put a prompt to an agent or a model."""
 ASK_NOBODY = frozenset(
     ("start", "exit", "conditional", "parallel", "wait.human", "tool", "include", "set", "switch",
-     "json_extract", "read_file", "write_file", "http")
+     "json_extract", "json_decode", "json_pack", "split", "regex", "string_transform", "env",
+     "assert", "sleep", "read_file", "write_file", "http")
 )  # fmt: skip
 """Kinds whose agent or model nobody is: a stylesheet's ``*`` gives them one all the same."""
 
 
 def type_known(graph: Graph) -> Iterator[Finding]:
-    known = {*SHAPES.values(), *ALIASES, *handlers.BUILT_IN, *handlers.OF_THE_PLAN}
     nearest, shapes = Nearest(()), Nearest(SHAPES)
     for node in graph.nodes.values():
-        kind = str(node.attrs.get("type", ""))
-        if kind:
-            if kind not in known and not nearest:  # looks through what is installed
-                known |= set(handlers.known())
-                nearest = Nearest(sorted(known))
-            if kind not in known:
-                message = f"no node type is called {kind!r}"
-                yield warning("type_known", message, node=node, fix=nearest.fix(kind))
-        elif (shape := str(node.attrs.get("shape", "box"))) not in SHAPES:
+        if kind := node.text(UNKNOWN_TYPE):
+            if not nearest:  # looks through what is installed
+                nearest = Nearest(handlers.known())
+            message = f"no node type is called {kind!r}: {node.id} runs as {node.kind}"
+            yield warning("type_known", message, node=node, fix=nearest.fix(kind))
+        elif node.text("shape") == "house" and node.kind == "wait.human":
+            message = f"{node.id} names no child pipeline: it runs as a human gate"
+            fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
+            yield warning("type_known", message, node=node, fix=fix)
+        elif (shape := str(node.attrs.get("shape", "box"))) not in SHAPES and not node.text("type"):
             message = f"the shape {shape!r} of {node.id} means nothing: it runs as codergen"
             yield warning("type_known", message, node=node, fix=shapes.fix(shape))
 
