@@ -22,8 +22,25 @@ from corral.io.tree import Tree
 
 PROGRAMS = Path(__file__).parent / "programs"
 T = TypeVar("T")
-KINDS = ["plain", "flood", "session", "daemon", "bare-daemon", "deaf", "deaf-daemon", "forker"]
-LEFT = ["plain-left", "session-left", "daemon-left", "bare-daemon-left", "holder"]
+KINDS = [
+    "plain",
+    "flood",
+    "session",
+    "daemon",
+    "bare-daemon",
+    "unmarked-daemon",
+    "deaf",
+    "deaf-daemon",
+    "forker",
+]
+LEFT = [
+    "plain-left",
+    "session-left",
+    "daemon-left",
+    "bare-daemon-left",
+    "unmarked-daemon-left",
+    "holder",
+]
 
 
 @pytest.fixture
@@ -317,6 +334,36 @@ def test_children_of_others_are_neither_reaped_nor_ended() -> None:
     assert slow.poll() is None
     slow.kill()
     assert (quick.wait(), slow.wait()) == (5, -9)
+
+
+def test_an_orphan_without_marks_is_gone_when_the_runs_it_may_be_of_have_ended() -> None:
+    async def main() -> None:
+        tokens = [secrets.token_hex() for _ in range(3)]
+        kinds = ["unmarked-daemon-left", "alone", "unmarked-daemon-left"]
+        runs = [await ready(kind, token) for kind, token in zip(kinds, tokens, strict=True)]
+        for run_ in runs:
+            await run_.end(0.5)
+        assert [relatives(token) for token in tokens] == [[], [], []]
+
+    run(main())
+
+
+def test_an_orphan_of_the_callers_own_is_left_alone() -> None:
+    token = secrets.token_hex()
+
+    async def main() -> None:
+        process = await ready("alone", secrets.token_hex())
+        subprocess.run(family("bare-daemon-left", token), check=False, stdout=subprocess.DEVNULL)
+        assert len(relatives(token)) == 1
+        await process.end()
+
+    try:
+        asyncio.run(main())
+        assert len(relatives(token)) == 1
+    finally:
+        for pid in relatives(token):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(folder: Path) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -202,6 +203,24 @@ def carries(pid: int, mark: str, number: int | None) -> bool:
     if number is not None and b" %d " % number in _read(f"/proc/{pid}/limits"):
         return True
     return mark.encode() in _read(f"/proc/{pid}/environ")
+
+
+def lowered_stamp(pid: int) -> int | None:
+    """The stamp of a process that bears no mark, where it is below our own limit: then it, or
+    what it descends from, was started by a run of ours, or lowered its limit by itself. None
+    where nothing of that can be told, also for another program's run, which bears its mark."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    limit = re.search(rb"^Max realtime timeout +\S+ +(\d+) ", _read(f"/proc/{pid}/limits"), re.M)
+    if limit is None:  # unlimited, or not ours to see
+        return None
+    ours = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    is_lower = ours == resource.RLIM_INFINITY or int(limit[1]) < ours
+    if not is_lower or b"CORRAL_RUN_MARK=" in _read(f"/proc/{pid}/environ"):
+        return None
+    return int(limit[1])
 
 
 _holders: set[str] = set()

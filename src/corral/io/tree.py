@@ -5,6 +5,12 @@ theirs, whatever session or group they made for themselves. While the root lives
 they hang below it. Orphans fall to us (we are their sub-reaper) and are told apart
 by what they inherited: the stamp, the mark in the environment, the root's session.
 
+An orphan may have removed all of these: a session of its own, an empty environment, a
+stamp that it lowered. But the stamp is a hard limit, which nobody without privileges can
+raise again: a limit below our own proves that an orphan descends from a run whose stamp
+is higher. Where several runs could be meant, the last of them ends it. An orphan without
+such a proof is left alone: it may be the caller's own.
+
 The root is not reaped before the tree is gone. As long as it is a zombie its pid,
 group and session are nobody else's, so signals to them cannot hit a stranger.
 """
@@ -31,8 +37,8 @@ SWEEPS = 2
 """More looks at all processes that must find nothing: what forks and exits while the
 list is gone through can slip by one. Our own children cannot."""
 
-_roots: set[int] = set()
-"""Roots not reaped yet. They are never anyone's orphans."""
+_roots: dict[int, int | None] = {}
+"""Roots not reaped yet, with their stamps. They are never anyone's orphans."""
 _unreaped: set[int] = set()
 """Roots that were killed and had not died yet when nobody could wait any longer."""
 
@@ -42,7 +48,7 @@ class Tree:
 
     def __init__(self, root: int, mark: str, number: int | None) -> None:
         """``root`` is a child of ours, just started with this mark and stamp."""
-        _roots.add(root)
+        _roots[root] = number
         self.root = root
         self.mark = mark
         self.number = number
@@ -105,9 +111,20 @@ class Tree:
             if pid in found or pid in _roots:
                 continue
             proc = platform.look(pid)
-            if proc and (self._in_session(proc) or self._carries(pid)):
+            if proc and (self._in_session(proc) or self._carries(pid) or self._unmarked(proc)):
                 mine.append(pid)
         return mine
+
+    def _unmarked(self, proc: platform.Proc) -> bool:
+        """Whether an orphan without marks descends from this run, and from no other that
+        still runs: then that one ends it."""
+        if not self._ours or self.number is None or proc.ppid != os.getpid():
+            return False
+        limit = platform.lowered_stamp(proc.pid)
+        if limit is None or limit >= self.number:
+            return False
+        others = (number for root, number in _roots.items() if root != self.root)
+        return not any(number is not None and number >= limit for number in others)
 
     def _in_session(self, proc: platform.Proc) -> bool:
         return not self.reaped and self.root in (proc.sid, proc.pgid)
@@ -176,7 +193,7 @@ class Tree:
             self.reaped = True
             if not _gone(self.root):
                 _unreaped.add(self.root)
-            _roots.discard(self.root)
+            _roots.pop(self.root, None)
 
 
 def reap_leftovers() -> None:

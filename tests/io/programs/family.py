@@ -5,6 +5,7 @@ by itself after a minute. ``ready`` comes when all of them are there.
 """
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -50,6 +51,19 @@ def bare_daemon() -> None:
     born(become_bare)
 
 
+def become_unmarked() -> None:
+    """No session, environment or limit by which it was known."""
+    hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    resource.setrlimit(resource.RLIMIT_RTTIME, (hard // 3, hard // 3))
+    os.setsid()
+    become_bare()
+
+
+def unmarked_daemon() -> None:
+    os.setsid()
+    born(become_unmarked)
+
+
 def forker() -> None:
     arrive()
     while True:
@@ -75,6 +89,7 @@ relatives: dict[str, list[Callable[[], None]]] = {
     "session": [in_own_session],
     "daemon": [daemon],
     "bare-daemon": [bare_daemon],
+    "unmarked-daemon": [unmarked_daemon],
     "deaf": [rest],
     "deaf-daemon": [daemon],
     "holder": [rest],
