@@ -183,7 +183,12 @@ def _id_of(root: Path, found: Mapping[bytes, Entry]) -> str:
             b"%s %s\t%s\0" % (entry.mode.encode(), entry.id.encode(), path)
             for path, entry in found.items()
         )
-        repository.run(root, "update-index", "-z", "--index-info", env=env, feed=_joined(rows))
+        words = ("update-index", "-z", "--index-info")
+        answer = repository.checked(
+            words, repository.tell(root, *words, env=env, feed=_joined(rows))
+        )
+        if answer.errors:  # git passes over a name that it does not store, and succeeds
+            raise StorageFailed(f"git cannot store a file: {answer.errors}")
         return repository.run(root, "write-tree", env=env)
 
 
