@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli.pipeline_place import lines_of, pipeline, put
 from engine.repository_place import git, repository
+from hostile_git import Traps
 
 from corral.engine import front
 from corral.errors import ConfigError
@@ -92,3 +93,54 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     assert f"branch corral/{run}" in done.stderr
     assert git(repository, "show", f"corral/{run}:copy") == "one\ntwo"
     assert not place.exists()
+
+
+def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_kept(
+    repository: Path, tmp_path: Path
+) -> None:
+    traps = Traps(tmp_path / "traps")
+    traps.plant(repository / ".git")
+    (tmp_path / "embedded").mkdir()
+    (tmp_path / "embedded" / "work").write_text("work\n")
+    traps.embed(tmp_path / "embedded")
+    script = f"""cp -r {tmp_path}/embedded sub; echo '* filter=evil' > .gitattributes
+        echo x > "$(printf 'caf\\\\351')"; rm .git; cp -r {repository}/.git .git"""
+    put(
+        tmp_path,
+        f"""digraph d {{ start [shape=Mdiamond]; done [shape=Msquare]
+        a [shape=parallelogram, tool_command="{script.replace('"', chr(92) + '"')}"]
+        b [shape=parallelogram, tool_command="echo more >> sub/work"]
+        start -> a -> b -> done }}""",
+    )
+    done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
+    ended = lines_of(done)[-1]
+    assert (done.returncode, ended["status"]) == (0, "success"), done.stderr
+    assert set(ended["files"]) == {".gitattributes", r'"caf\351"', "sub/work"}
+    assert traps.ran == []
+    plain = tmp_path / "plain"
+    (repository / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    (repository / ".git" / "info" / "attributes").unlink()
+    shutil.rmtree(repository / ".git" / "hooks")
+    git(tmp_path, "clone", "-q", "-b", ended["branch"], str(repository), str(plain))
+    assert (plain / "sub" / "work").read_text() == "work\nmore\n"
+
+
+def test_a_run_whose_work_cannot_be_kept_fails(repository: Path, tmp_path: Path) -> None:
+    left = "$ATTRACTOR_LOGS_ROOT/artifacts"
+    command = f"echo new > new; rm -rf {left}; touch {left}"
+    put(
+        tmp_path,
+        f"""digraph d {{ start [shape=Mdiamond]; done [shape=Msquare]
+        a [shape=parallelogram, tool_command="{command}"]; start -> a -> done }}""",
+    )
+    done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
+    ended = lines_of(done)[-1]
+    assert (done.returncode, ended["status"]) == (1, "fail"), done.stderr
+    assert "its work could not be kept" in done.stdout + done.stderr
+
+
+def test_a_password_in_the_repositorys_name_is_not_shown(tmp_path: Path) -> None:
+    put(tmp_path, PLAIN)
+    done = pipeline("run", "p.dot", "--repository", "u:very-secret@host:x", cwd=tmp_path)
+    assert "'…@host:x' holds a password" in done.stderr
+    assert "very-secret" not in done.stdout + done.stderr

@@ -214,6 +214,11 @@ def test_a_repository_that_cannot_be_used_is_refused(
         (repository, "nothing", "has no commit 'nothing'"),
         (bare, "nothing", "has no commit 'nothing'"),
         ("--upload-pack=x", None, "is no repository"),
+        ("me:very-secret@localhost:x", None, "holds a password"),
+        ("m:very@secret@localhost:x", None, "holds a password"),
+        ("ext::sh -c true", None, "there is no repository"),
+        ("ext://me:very-secret@localhost/x", None, "holds a name or a password"),
+        ("ext://localhost/x", None, "may not use 'ext'"),
         ("https://me:very-secret@localhost/x", None, "holds a name or a password"),
         ("https://very-secret@localhost/x", None, "holds a name or a password"),
     ):

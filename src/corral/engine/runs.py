@@ -279,9 +279,10 @@ class _Course:
         for known in [*self.questions, *self.flying]:
             await self._stop(known)
         left = await self._left()
+        status, reason = _with_lost_work(order, left)
         closed = Closed(
-            status=order.status,
-            reason=order.reason,
+            status=status,
+            reason=reason,
             context=state.context,
             left=left,
             completed=state.completed,
@@ -297,6 +298,14 @@ class _Course:
             ended = Ended(id=self.begun.reply_id, outcome=state.as_outcome())
             await adapter.send(self.begun.reply_to, pack(ended), key=f"ended {self.begun.reply_id}")
         return pack(closed)
+
+
+def _with_lost_work(order: Finish, left: dict[str, Json]) -> tuple[str, str]:
+    """The run's status and reason. A run whose work could not be kept did not succeed."""
+    work = left.get("workspace")
+    if order.status != "success" or not isinstance(work, dict) or "error" not in work:
+        return order.status, order.reason
+    return "fail", f"its work could not be kept: {work['error']}"
 
 
 async def _lost(flying: dict[str, str], waits: set[str]) -> Json:

@@ -113,6 +113,10 @@ def is_elsewhere(name: str) -> bool:
                 hint=f"These may be used: {command.NETWORK.replace(':', ', ')}.",
             )
         return True
+    if shown != name:
+        raise ConfigError(
+            f"{shown!r} holds a password", hint="ssh logs in with keys: name user@host:path."
+        )
     if _HOST_AND_PATH.fullmatch(name) and not name.startswith((".", "/")):
         return True
     raise ConfigError(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.content import FileChanged, Usage
+from corral.content import FileChanged, Usage, printable_path
 from corral.errors import CorralError, Interrupted, RemoteError
 from corral.events import Error, Event, Init
 from corral.io import workspace
@@ -230,7 +230,10 @@ class Turn:
 
     async def _files(self, guard: Guard) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
-            told = (FileChanged(path, kind, by_tool=True) for path, kind in guard.written.items())
+            told = (
+                FileChanged(printable_path(path), kind, by_tool=True)
+                for path, kind in guard.written.items()
+            )
             return tuple(told), False
         after = await asyncio.to_thread(workspace.look_again, self._before)
         changed = workspace.compare(self._before, after, guard.written)
