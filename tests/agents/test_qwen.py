@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import corral
 from corral import McpServer, Policy, agents, errors
@@ -83,14 +84,14 @@ def test_the_mode_is_always_set_for_its_own_writes_in_silence(
 @pytest.mark.parametrize(
     ("policy", "hidden", "asked"),
     [
-        (Policy(), NONE, {"edit", "run_shell_command", "web_fetch"}),
+        (Policy(), {"edit", "run_shell_command", "web_fetch"}, {"read_file", "glob"}),
         (Policy.read_only(), {"edit", "write_file", "run_shell_command", "web_fetch"}, NONE),
         (Policy.edits(), {"run_shell_command", "web_fetch"}, {"edit", "write_file"}),
         (Policy.full(), NONE, {"edit", "run_shell_command", "web_fetch"}),
-        (Policy(read="deny"), {"read_file", "glob"}, {"edit"}),
-        (Policy(read="ask"), NONE, {"read_file", "glob", "edit"}),
+        (Policy(read="deny", write="allow"), {"read_file", "glob"}, {"edit"}),
+        (Policy(read="ask"), {"read_file", "glob", "edit"}, NONE),
         (Policy(allow_tools=("glob",)), {"edit", "run_shell_command"}, {"read_file", "glob"}),
-        (Policy(shell="deny", shell_rules=("allow git *",)), NONE, {"run_shell_command"}),
+        (Policy(shell="deny", shell_rules=("allow git *",)), NONE, {"run_shell_command", "edit"}),
         (Policy(deny_tools=("glob",)), NONE, {"glob"}),
     ],
 )
@@ -105,12 +106,22 @@ def test_what_is_denied_is_not_offered_and_the_rest_comes_to_us(
     assert {"agent", "skill", "send_message"} <= excluded(started)
 
 
+def test_with_somebody_to_ask_what_asks_is_offered_and_every_call_of_it_comes_to_us() -> None:
+    run = replace(Run.build("qwen-cli", {"policy": Policy(read="ask")}), interactive=True)
+    compiled = ALONE.compile(run.policy, run)
+    asked = set(json.loads(compiled.files["settings.json"])["permissions"]["ask"])
+    assert {"read_file", "glob", "edit", "run_shell_command", "web_fetch"} <= asked
+    assert not asked & set(compiled.flags[-1].partition("=")[2].split(","))
+    rows = {row.capability: row for row in compiled.report}
+    assert all((row.verdict, row.enforcement) == ("ask", "brokered") for row in rows.values())
+
+
 @pytest.mark.parametrize(
     ("policy", "capability", "verdict", "enforcement"),
     [
-        (Policy(), "read", "allow", "native"),
-        (Policy(), "write", "ask", "brokered"),
-        (Policy(), "shell", "ask", "brokered"),
+        (Policy(), "read", "allow", "brokered"),
+        (Policy(), "write", "deny", "native"),
+        (Policy(), "shell", "deny", "native"),
         (Policy.read_only(), "write", "deny", "native"),
         (Policy.edits(), "write", "allow", "brokered"),
         (Policy(shell="allow", network="deny"), "network", "deny", "impossible"),

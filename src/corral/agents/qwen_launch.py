@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from corral.agents import prompt_command, tool_servers
 from corral.agents.launching import check_effort, credentials
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
-from corral.agents.qwen_policy import OWN_SERVER, SETTINGS_FILE, compile_policy
+from corral.agents.qwen_policy import OWN_SERVER, SETTINGS_FILE, compile_policy, verdict_of
 from corral.errors import UntrustedFolder
 from corral.events import Json
 from corral.options import Run
@@ -124,7 +124,7 @@ def _settings(run: Run, *, trusted: bool) -> dict[str, Json]:
         server.name
         for server in run.mcp_servers
         if run.policy.allow_tools is None
-        and run.policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny"
+        and verdict_of(run.policy, "mcp", run, own=server.name == OWN_SERVER) == "deny"
     }  # what may not be used is not even started
     servers: dict[str, Json] = {
         server.name: tool_servers.described(number, server)

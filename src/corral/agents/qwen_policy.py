@@ -3,8 +3,10 @@
 What shaped this, each seen in runs of the real program (0.24.4):
 
 - Left to itself it takes the mode ``auto``, which writes without a question: the mode is always
-  set. In ``default`` it reads in the workspace and asks for the rest.
+  set. In ``default`` it reads what it takes for the workspace, and asks for the rest.
 - A command that only reads runs unasked, unless a rule under ``permissions.ask`` names its tool.
+  So every tool that may be used is named there, reading included: each call comes to us, and its
+  paths are judged by ``sessions/broker.py``.
 - A rule for ``edit``, ``read_file`` or ``run_shell_command`` is one for all of its kind. So a
   kind is denied as a whole, and then not offered, or every call of it comes to us.
 - A sub-agent's questions never come to us, and what it may not do is not told: there is none.
@@ -103,14 +105,19 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 def compile_policy(policy: Policy, run: Run) -> Compiled:
     """Raises ``PolicyError`` for a tool name that is nearly one of Qwen Code's."""
     check_names(policy, TOOLS, "Qwen Code", "mcp__", strict=run.strict)
-    rows = tuple(_row(policy, capability) for capability in CAPABILITIES)
+    rows = tuple(_row(policy, capability, run) for capability in CAPABILITIES)
     mode = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
     deny = [*_NEVER]
     ask: list[Json] = []
+    shell = verdict_of(policy, "shell", run) != "deny"
     for capability, tools in _TOOLS_OF.items() if policy.mode != "native" else ():
-        if _verdict(policy, capability) == "deny":
+        hidden = verdict_of(policy, capability, run) == "deny"
+        if shell and _verdict(policy, capability, own=False) == "ask":
+            # It also denies commands that do what a denied tool does, whatever a rule allows.
+            hidden = False
+        if hidden:
             deny += tools
-        elif capability != "read" or policy.read != "allow" or policy.allow_tools is not None:
+        else:
             ask += tools
     ask += [name for name in policy.deny_tools if name not in deny]
     rules: Json = {"permissions": {"ask": ask}}
@@ -118,31 +125,46 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
     return Compiled(rows, flags, {SETTINGS_FILE: json.dumps(rules)})
 
 
-def _verdict(policy: Policy, capability: Capability) -> Verdict:
+def verdict_of(policy: Policy, capability: Capability, run: Run, *, own: bool = False) -> Verdict:
+    """With nobody to ask, what asks is denied; but rules may still allow single commands."""
+    verdict = _verdict(policy, capability, own=own)
+    if verdict != "ask" or run.interactive or (capability == "shell" and _allows(policy)):
+        return verdict
+    return "deny"
+
+
+def _allows(policy: Policy) -> bool:
+    return any(rule.split()[0] == "allow" for rule in policy.shell_rules)
+
+
+def _verdict(policy: Policy, capability: Capability, *, own: bool) -> Verdict:
     if policy.allow_tools is not None:
         tools = _TOOLS_OF.get(capability, ())
         listed = [
             n for n in policy.allow_tools if n in tools or (n.startswith("mcp__") and not tools)
         ]
         return "allow" if listed else "deny"
-    if capability == "shell" and any(rule.startswith("allow") for rule in policy.shell_rules):
+    if capability == "shell" and _allows(policy):
         return "ask" if policy.shell != "allow" else "allow"
-    return policy.verdict(capability)
+    return policy.verdict(capability, own=own)
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability, run: Run) -> Row:
     if policy.mode == "native":
         return Row(capability, "ask", "native", "its mode default: it reads, and asks for the rest")
-    verdict, free_shell = _verdict(policy, capability), _verdict(policy, "shell") == "allow"
+    verdict, free_shell = verdict_of(policy, capability, run), policy.shell == "allow"
     enforcement: Enforcement = "native" if verdict == "deny" else "brokered"
     notes: list[str] = []
     if policy.allow_tools is not None:
         notes.append("allow_tools: listed" if verdict == "allow" else "allow_tools: not listed")
-    elif capability == "read" and verdict == "allow":
-        enforcement = "native"
+    elif capability == "read" and verdict == "allow" and not policy.is_unlimited:
         notes.append("outside the workspace what holds for the shell holds for reading")
-    if verdict == "ask":
-        notes.append("put to whoever answers; with nobody there it is denied")
+    elif capability == "write" and verdict != "deny" and not policy.is_unlimited:
+        notes.append("in the workspace and what is writable, protected names excepted")
+    elif verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
+        notes.append("ask→deny: nobody to ask, so it is not offered")
+    if verdict == "ask" and run.interactive:
+        notes.append("put to whoever answers")
     if capability == "shell" and policy.shell_rules:
         notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
     if free_shell and capability == "network" and verdict == "deny":
