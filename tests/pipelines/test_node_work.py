@@ -264,6 +264,7 @@ async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
     outcome = await attempt(bench, step)
     assert outcome == Outcome(
         status="partial_success",
+        verdict_by="file",
         preferred_label="Fix",
         context_updates={"x": 1, "y": 2},
         tokens=7,
@@ -280,7 +281,7 @@ async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> No
 
 @pytest.mark.parametrize(
     "written",
-    ["", "{", "[]", '{"outcome": "great"}', '{"outcome": "success", "context_updates": 3}'],
+    ["", "{", "[]", '{"notes": "great"}', '{"outcome": "success", "context_updates": 3}'],
 )
 async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: str) -> None:
     async def step(work: Work) -> None:

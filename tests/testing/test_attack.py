@@ -70,9 +70,7 @@ async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(
     workspace: Path,
 ) -> None:
     """The proof that the attempts work: with every question answered yes, they have effects."""
-    report = await attack_agent(
-        "corral", policies=["default"], options={"permission_mode": "auto"}
-    )
+    report = await attack_agent("corral", policies=["default"], options={"permission_mode": "auto"})
     effects = Counter(one.cell for policy in report.policies for one in policy.tried if one.seen)
     kinds = {one.seen.rpartition(" was ")[2] for p in report.policies for one in p.tried}
     assert effects["shell"] > 30, report

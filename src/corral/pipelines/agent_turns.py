@@ -10,6 +10,7 @@ variables and may write into its stage's folder where it may write at all.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from corral.errors import CorralError, ResumeLost
 from corral.events import Event, Json
 from corral.io import config
-from corral.pipelines import choices, fidelity
+from corral.pipelines import choices, fidelity, stage, verdict
 from corral.pipelines import desk as desks
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
@@ -25,9 +26,12 @@ from corral.pipelines.handlers import Work
 from corral.pipelines.hooks import Hooks, hooks_of
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.shell import command_of, stage_env
+from corral.pipelines.verdict import Channel, Verdict, Wanted
+from corral.policy import Policy
 from corral.result import Result
 from corral.sessions.doors import run
 from corral.sessions.pool import PROMPT_OPTIONS
+from corral.sessions.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 
 OF_A_STAGE = ("status.json", "ATTRACTOR_")
@@ -47,6 +51,8 @@ class Ask(msgspec.Struct, kw_only=True):
     thread: str | None
     held: str | None = None
     """The session to go on with."""
+    report: Report | None = None
+    """How the outcome is reported, where the node decides something."""
 
 
 def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
@@ -65,6 +71,7 @@ def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
     if until is not None and "max_tokens" in node.attrs:
         limited = choices.number_of(node, "max_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
+    report = None if alone else _report(work, desk, agent, options)
     return Ask(
         agent=agent,
         options=options,
@@ -76,7 +83,35 @@ def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
         hooks=hooks_of(work, desk, agent),
         thread=thread,
         held=None if thread is None else _held(work, thread, agent),
+        report=report,
     )
+
+
+def _report(work: Work, desk: Desk, agent: str, options: dict[str, Any]) -> Report | None:
+    """How this agent reports the outcome of a node that decides something. A tool of ours needs
+    leave: it is given here, as the tool does nothing but report."""
+    wanted = verdict.wanted_of(work.graph, work.node)
+    if wanted is None:
+        return None
+    record = config.find_agent(agent)
+    policy = options.get("policy") or Policy()
+    is_own = record.driver is not None
+    by_tool = is_own or (
+        "mcp_servers" in record.supports
+        and policy.allow_tools is None
+        and policy.mode is None
+        and find_spec("mcp") is not None
+    )
+    if by_tool:
+        if policy.allow_tools is not None:
+            tools = (*policy.allow_tools, verdict.TOOL)
+            policy = msgspec.structs.replace(policy, allow_tools=tools)
+        options["policy"] = msgspec.structs.replace(policy, own_mcp="allow")
+        return Report(wanted, "tool")
+    if policy.write == "allow":
+        path = str(work.folder.absolute() / stage.STATUS)
+        return Report(wanted, "file", path)
+    return Report(wanted, "answer")
 
 
 def _held(work: Work, thread: str, agent: str) -> str | None:
@@ -121,6 +156,7 @@ async def _sent(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
 def is_warm(ask: Ask, prompt: str) -> bool:
     """Whether a warm process can serve it."""
     plain = ask.schema is None and ask.until is None and ask.thread is None and ask.hooks is None
+    plain = plain and (ask.report is None or ask.report.channel == "answer")
     own = any(word in prompt for word in OF_A_STAGE) or "attachments" in ask.options
     return plain and not own and config.find_agent(ask.agent).transport == "acp"
 
@@ -143,13 +179,56 @@ async def _run(
         prompt,
         ask=desk.ask,
         on_event=on_event,
-        tools=None if ask.hooks is None else ask.hooks.tools,
+        tools=_tools(ask),
         output=ask.schema,
         until=ask.until,
         rounds=ask.rounds,
         max_tokens=ask.max_tokens,
         **options,
     )
+
+
+def _tools(ask: Ask) -> Tools | None:
+    """What this prompt's agent may call of ours: the report, watched over by the node's hooks."""
+    hooks = None if ask.hooks is None else ask.hooks.tools
+    if ask.report is None or ask.report.channel != "tool":
+        return hooks
+    return Tools([ask.report.tool], agent_hooks=() if hooks is None else hooks.agent_hooks)
+
+
+class Report:
+    """The report that is asked of an agent, and what it reported by the tool."""
+
+    def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
+        self.channel: Channel = channel
+        self.instruction = verdict.instruction(wanted, channel, path)
+        self.verdict: Verdict | None = None
+        self._wanted = wanted
+
+    @property
+    def tool(self) -> Tool:
+        known = ", ".join(self._wanted.outcomes)
+
+        def report_outcome(
+            outcome: str,
+            preferred_label: str = "",
+            notes: str = "",
+            context_updates: dict[str, Any] | None = None,
+        ) -> str:
+            given: dict[str, Json] = {
+                "outcome": outcome,
+                "preferred_label": preferred_label,
+                "notes": notes,
+                "context_updates": context_updates or {},
+            }
+            self.verdict = verdict.read(given, verdict.TOOL)
+            return "reported"
+
+        return Tool.of(
+            report_outcome,
+            name=verdict.TOOL,
+            description=f"Report the outcome of this step ({known}), once, when you are done.",
+        )
 
 
 def outcome_of_result(work: Work, ask: Ask, result: Result) -> Outcome:

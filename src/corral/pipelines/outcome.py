@@ -27,6 +27,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: str = ""
     """The author's own word for the outcome, where an agent or a model reported one that is no
     status (``needs_work``). Conditions on ``outcome`` see it in place of the status."""
+    verdict_by: Literal["", "tool", "file", "answer"] = ""
+    """How the outcome was reported, where it was: see ``verdict``."""
     preferred_label: str = ""
     suggested_next_ids: tuple[str, ...] = ()
     context_updates: dict[str, Json] = {}

@@ -6,21 +6,20 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import cast, get_args
 
 import msgspec
 
 from corral.events import Event, Json, to_json
 from corral.io.environment import Eraser
-from corral.pipelines.outcome import Outcome, Status
+from corral.pipelines import verdict
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.verdict import Verdict
 
 STATUS = "status.json"
 OF_AN_ATTEMPT = (STATUS, "prompt.md", "response.md", "tool_output.txt", "error.txt")
 """What one attempt leaves, and the next must not find."""
 LARGEST_STATUS = 1024 * 1024
 """Bytes of a ``status.json`` that somebody wrote."""
-
-_STATUSES: tuple[str, ...] = get_args(Status)
 
 
 def clear(folder: Path) -> None:
@@ -58,7 +57,7 @@ def put(path: str | Path, data: bytes) -> None:
 def status_of(outcome: Outcome) -> dict[str, Json]:
     """As ``status.json`` has it."""
     status: dict[str, Json] = {
-        "outcome": outcome.status,
+        "outcome": outcome.verdict or outcome.status,
         "preferred_label": outcome.preferred_label,
         "suggested_next_ids": [*outcome.suggested_next_ids],
         "context_updates": outcome.context_updates,
@@ -73,7 +72,7 @@ def status_of(outcome: Outcome) -> dict[str, Json]:
     return status
 
 
-def read_status(folder: Path) -> Outcome | None:
+def read_status(folder: Path) -> Verdict | None:
     """What the node's agent or command wrote as its own status; None where it wrote none. Raises
     ``ValueError`` for what is no status."""
     try:
@@ -97,26 +96,9 @@ def read_status(folder: Path) -> Outcome | None:
         raise ValueError(f"status.json is no JSON: {error}") from error
     if not isinstance(told, dict):
         raise ValueError("status.json is no object")
-    status = str(told.get("outcome", told.get("status", ""))).strip().lower()
-    if status not in _STATUSES:
-        raise ValueError(f"status.json: outcome must be one of {', '.join(_STATUSES)}: {status!r}")
-    label = told.get("preferred_label") or told.get("preferred_next_label")
-    following = told.get("suggested_next_ids") or []
-    updates = told.get("context_updates") or {}
-    if not isinstance(following, list) or not isinstance(updates, dict):
-        raise ValueError("status.json: suggested_next_ids is a list, context_updates an object")
-    return Outcome(
-        status=cast("Status", status),
-        preferred_label=_text(label),
-        suggested_next_ids=tuple(_text(each) for each in following),
-        context_updates=updates,
-        notes=_text(told.get("notes")),
-        failure_reason=_text(told.get("failure_reason")),
-    )
-
-
-def _text(value: Json) -> str:
-    return "" if value is None else value if isinstance(value, str) else str(value)
+    if "outcome" not in told and "status" not in told:
+        raise ValueError("status.json has no outcome")
+    return verdict.read(told, "status.json")
 
 
 class Diary:

@@ -14,9 +14,9 @@ from typing import cast
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import Json
+from corral.events import Error, Json
 from corral.io.environment import Eraser
-from corral.pipelines import calling, handlers, stage
+from corral.pipelines import calling, handlers, stage, verdict
 from corral.pipelines.desk import Desk
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.handlers import Work
@@ -46,15 +46,16 @@ async def attempt(work: Work) -> Outcome:
         return failed(f"the node's folder cannot be written: {error}")
     if not work.keeps:
         told = await calling.told(handler, work, limit)
-        return _small(work, _checked(told, work.node.kind), eraser)
+        outcome = _with_label_checked(work, _checked(told, work.node.kind))
+        return _small(work, outcome, eraser)
     diary = stage.Diary(work.folder, eraser, work.emit)
     try:
         told = await calling.told(handler, dataclasses.replace(work, emit=diary.emit), limit)
     finally:
         diary.close()
     outcome = _checked(told, work.node.kind)
-    if outcome.ok:
-        outcome = _with_its_own_status(work, outcome)
+    if outcome.ok or outcome.verdict_by:
+        outcome = _with_label_checked(work, _with_its_own_status(work, outcome))
     return _written(work, _small(work, outcome, eraser))
 
 
@@ -88,30 +89,32 @@ def _checked(told: object, kind: str) -> Outcome:
 
 
 def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
-    """What the node's agent or command wrote as ``status.json`` is its word on how it went."""
+    """What the node's agent or command wrote into ``status.json`` is its report, unless it made
+    one by the tool."""
+    if outcome.verdict_by == "tool":
+        return outcome
     try:
-        told = stage.read_status(work.folder)
+        reported = stage.read_status(work.folder)
     except ValueError as error:
         return failed(f"{work.node.id} wrote no valid status: {error}")
-    if told is None:
+    if reported is None:
         if work.node.is_true("auto_status") and not outcome.notes:
             return msgspec.structs.replace(outcome, notes=AUTO_STATUS)
         return outcome
-    for key, value in told.context_updates.items():
-        if wrong := not_json(value):
-            return failed(f"status.json: {key!r} {wrong}")
-    reason = told.failure_reason
-    if not told.ok and not reason:
-        reason = told.notes or f"{work.node.id} wrote outcome={told.status} into its status.json"
-    return msgspec.structs.replace(
-        outcome,
-        status=told.status,
-        preferred_label=told.preferred_label or outcome.preferred_label,
-        suggested_next_ids=told.suggested_next_ids or outcome.suggested_next_ids,
-        context_updates={**outcome.context_updates, **told.context_updates},
-        notes=told.notes or outcome.notes,
-        failure_reason=reason,
+    return verdict.applied(outcome, reported, work.node.id, "file")
+
+
+def _with_label_checked(work: Work, outcome: Outcome) -> Outcome:
+    """A label that no edge has is a warning in the events and the notes: it must not pass for a
+    choice that was made."""
+    wrong = outcome.verdict_by and verdict.unknown_label(
+        work.graph, work.node, outcome.preferred_label
     )
+    if not wrong:
+        return outcome
+    work.emit(Error("unknown_label", f"{work.node.id}: {wrong}", recoverable=True, level="warning"))
+    notes = f"{outcome.notes}; {wrong}" if outcome.notes else wrong
+    return msgspec.structs.replace(outcome, notes=notes)
 
 
 def _small(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:

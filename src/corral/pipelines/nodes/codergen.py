@@ -12,12 +12,13 @@ from __future__ import annotations
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import agent_turns, templates
+from corral.pipelines import agent_turns, templates, verdict
 from corral.pipelines import desk as desks
 from corral.pipelines.conditions import as_text
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.outcome import Outcome
 from corral.pipelines.shell import IN_CONTEXT
+from corral.pipelines.verdict import Verdict
 
 RESPONSE = 200
 """Characters of an answer in the context; the whole is in ``response.md``."""
@@ -31,6 +32,8 @@ async def codergen(work: Work) -> Outcome:
         return answered(work, simulated(work))
     desk = desks.of(work)
     ask = agent_turns.ask_of(work, desk)
+    if ask.report is not None:
+        prompt = f"{prompt}\n\n{ask.report.instruction}"
     result = await agent_turns.put(work, desk, ask, prompt)
     outcome = agent_turns.outcome_of_result(work, ask, result)
     if not outcome.ok:
@@ -39,7 +42,8 @@ async def codergen(work: Work) -> Outcome:
         return outcome
     text = desk.eraser.clean_text(result.text)
     final = desk.eraser.clean_text(result.final_text)
-    return answered(work, text, final, outcome)
+    by_tool = None if ask.report is None else ask.report.verdict
+    return reported(work, answered(work, text, final, outcome), by_tool, final or text)
 
 
 def prompt_of(work: Work) -> str:
@@ -62,6 +66,20 @@ def answered(
     if key := work.node.text("output_key"):
         updates[key] = beginning(said)
     return msgspec.structs.replace(outcome, context_updates={**updates, **outcome.context_updates})
+
+
+def reported(work: Work, outcome: Outcome, by_tool: Verdict | None, text: str) -> Outcome:
+    """The outcome as the agent or model reported it: by the tool, else in its answer. What it
+    wrote into ``status.json`` is read later, and stands between the two."""
+    if by_tool is not None:
+        return verdict.applied(outcome, by_tool, work.node.id, "tool")
+    try:
+        in_answer = verdict.find(text)
+    except ValueError as error:
+        return msgspec.structs.replace(outcome, notes=f"{outcome.notes}; {error}".lstrip("; "))
+    if in_answer is None:
+        return outcome
+    return verdict.applied(outcome, in_answer, work.node.id, "answer")
 
 
 def beginning(text: str, most: int = IN_CONTEXT) -> str:

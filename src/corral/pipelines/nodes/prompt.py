@@ -15,11 +15,11 @@ from corral.inference.doors import generate
 from corral.inference.objects import generate_object
 from corral.inference.results import Generation
 from corral.models.registry import EXAMPLE
-from corral.pipelines import choices
+from corral.pipelines import choices, verdict
 from corral.pipelines import desk as desks
 from corral.pipelines.desk import Desk
 from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, simulated
+from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, reported, simulated
 from corral.pipelines.outcome import Outcome
 
 TIMEOUT = 600.0
@@ -28,6 +28,9 @@ TIMEOUT = 600.0
 
 async def prompt(work: Work) -> Outcome:
     text = prompt_of(work)
+    wanted = verdict.wanted_of(work.graph, work.node)
+    if wanted is not None:
+        text = f"{text}\n\n{verdict.instruction(wanted, 'answer')}"
     desks.keep(work, "prompt.md", text)
     output = f"{work.node.id}.output"
     if work.desk.simulate:
@@ -41,7 +44,8 @@ async def prompt(work: Work) -> Outcome:
     updates: dict[str, Json] = {output: value}
     if key := work.node.text("key"):
         updates[key] = value
-    return answered(work, said, outcome=spent(generation, updates))
+    outcome = answered(work, said, outcome=spent(generation, updates))
+    return reported(work, outcome, None, said)
 
 
 async def ask_model(

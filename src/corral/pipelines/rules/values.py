@@ -31,6 +31,7 @@ BOOLEANS = frozenset(
 CHOICES: dict[str, tuple[str, ...]] = {
     "join_policy": ("wait_all", "first_success"),
     "error_policy": ("fail", "continue"),
+    "verdict": ("on", "off"),
     "on_crash": ("rerun", "fail", "resume"),
 }
 NUMBERS = frozenset(("weight",))
@@ -43,7 +44,7 @@ GRAPH = frozenset(
     (
         "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
         "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
-        "max_node_visits", "default_max_visits", "error_policy", "thread_id",
+        "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
         "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
     )
 )  # fmt: skip
@@ -52,7 +53,7 @@ NODE = frozenset(
         "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
         "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
         "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
-        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy",
+        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy", "verdict",
         "human.default_choice",
         "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
         "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",

@@ -1,0 +1,271 @@
+"""How agents and models report the outcome of a node, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builtin.agent_runs import MODELS, keyed
+from installed import installed
+from pipeline_play import graph_of
+from pipelines.node_works import Scripted
+
+from corral import agents
+from corral.pipelines import inline, loading, verdict
+from corral.pipelines.desk import Desk
+from corral.pipelines.events import PipelineEvent
+from corral.pipelines.inline import RunResult
+from corral.pipelines.outcome import Outcome
+from corral.pipelines.verdict import Wanted, find, instruction, wanted_of
+from corral.testing import Call, ModelServer, Request, Turn, call, say
+from corral.testing.stage import Stage
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+REVIEW = """
+digraph g {
+  start [shape=Mdiamond]; done [shape=Msquare]
+  review [prompt="Review it"]; fix [type=set, key=fixed, value=true]
+  start -> review
+  review -> fix [condition="outcome=needs_work"]
+  review -> done [label="[S] Ship"]
+  review -> fix [label="Fix it"]
+  fix -> done
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "outcomes", "labels"),
+    [
+        ("s -> n -> e", None, None),
+        ("s -> n -> d; d [shape=diamond]; d -> e; d -> x [condition=risky]; x -> e", None, None),
+        ("s -> n -> e; n [goal_gate=true]", ["success", "fail"], []),
+        ("s -> n; n -> a [label=Yes]; n -> b [label=No]; a -> e; b -> e", ["success", "fail"],
+         ["Yes", "No"]),
+        ('s -> n; n -> a [condition="outcome=done"]; a -> e', ["success", "fail", "done"], []),
+        ('s -> n -> d; d [shape=diamond]; d -> a [condition="outcome=redo"]; d -> e [label=Else];'
+         " a -> e", ["success", "fail", "redo"], ["Else"]),
+        ('s -> n -> e; n -> a [condition="preferred_label=Fix || outcome=failed"]; a -> e',
+         ["success", "fail"], ["Fix"]),
+        ("s -> n -> e; n [goal_gate=true, verdict=off]", None, None),
+        ("verdict=off; s -> n -> e; n [goal_gate=true]", None, None),
+        ("verdict=off; s -> n -> e; n [goal_gate=true, verdict=on]", ["success", "fail"], []),
+    ],
+)  # fmt: skip
+def test_which_nodes_are_asked_for_a_report_and_of_what(
+    body: str, outcomes: list[str] | None, labels: list[str] | None
+) -> None:
+    graph = graph_of(body)
+    wanted = wanted_of(graph, graph.nodes["n"])
+    if outcomes is None:
+        assert wanted is None
+    else:
+        assert wanted == Wanted(tuple(outcomes), tuple(labels or ()))
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "label"),
+    [
+        ('Fine.\n{"outcome": "done", "preferred_label": "Go"}', "done", "Go"),
+        ('```json\n{"outcome": "failed"}\n```\n', "fail", ""),
+        ('{"outcome": "first"} then {"outcome": "second"}', "second", ""),
+        ('{"outcome": "x", "context_updates": {"outcome": "inner", "a": {"b": 1}}}', "x", ""),
+        ('{"outcome": "x"} and a last {"note": 1}', "x", ""),
+        ('{"preferred_label": "Go"}', "success", "Go"),
+        ('{"outcome": "SUCCEEDED"}', "success", ""),
+        ('{"outcome": "Needs_DoD"}', "Needs_DoD", ""),
+        ('{"status": "fail"}', None, None),
+        ("no report { at all }", None, None),
+        ('{"outcome": "x"', None, None),
+        ("{" * 5000, None, None),
+        ('{"a":' * 2000 + "1" + "}" * 2000, None, None),
+    ],
+)
+def test_the_last_object_of_an_answer(text: str, outcome: str | None, label: str | None) -> None:
+    found = find(text)
+    if outcome is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.outcome, found.preferred_label) == (outcome, label)
+
+
+def test_the_instruction_names_outcomes_labels_and_the_channel() -> None:
+    wanted = Wanted(("success", "fail", "redo"), ("Ship it",))
+    by_tool = instruction(wanted, "tool")
+    assert "`report_outcome`" in by_tool
+    assert '"success", "fail", "redo"' in by_tool
+    assert '"Ship it"' in by_tool
+    assert "/run/n/status.json" in instruction(wanted, "file", "/run/n/status.json")
+    assert "JSON object" in instruction(wanted, "answer")
+
+
+@pytest.mark.parametrize(
+    ("reported", "status", "word", "failure_class"),
+    [
+        ("success", "success", "", ""),
+        ("partial_success", "partial_success", "", ""),
+        ("fail", "fail", "", "verdict"),
+        ("retry", "retry", "", "verdict"),
+        ("needs_work", "success", "needs_work", ""),
+    ],
+)
+def test_what_a_reported_word_means(
+    reported: str, status: str, word: str, failure_class: str
+) -> None:
+    made = verdict.applied(Outcome(), verdict.Verdict(outcome=reported), "n", "tool")
+    assert (made.status, made.verdict, made.failure_class) == (status, word, failure_class)
+    assert bool(made.failure_reason) is bool(failure_class)
+
+
+async def reviewed(
+    desk: Desk, workspace: Path, dot: str = REVIEW, folder: Path | None = None
+) -> tuple[RunResult, list[PipelineEvent]]:
+    heard: list[Any] = []
+    graph = loading.load(dot)
+    async with desk:
+        result = await inline.run(
+            graph, desk=desk, workspace=workspace, folder=folder, on_event=heard.append
+        )
+    return result, heard
+
+
+def reports(request: Request, **given: Any) -> Turn:
+    """A model that reports by the tool, where it is offered one, and then ends its turn."""
+    offered = [name for name in request.tools if name.endswith(verdict.TOOL)]
+    if offered and not request.tool_results:
+        return Turn(calls=[Call(offered[0], given)])
+    return Turn(text="That is all.", usage={"input": 10, "output": 5})
+
+
+@pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai"])
+@pytest.mark.parametrize("policy", [None, "reads"])
+async def test_our_own_agent_reports_by_the_tool_on_every_wire(
+    wire: str, policy: Any, model_server: ModelServer, workspace: Path
+) -> None:
+    lane = model_server.lane(
+        f"verdict-{wire}-{policy}", lambda request: reports(request, outcome="needs_work")
+    )
+    options: Any = {"env": keyed(lane, wire), "retries": 1}
+    if policy:
+        options["policy"] = policy
+    result, _ = await reviewed(Desk(model=MODELS[wire], options=options), workspace)
+    assert result.ok, result.reason
+    assert result.context["fixed"] is True
+    assert "report_outcome" in lane.requests[0].last_text
+    assert '"needs_work"' in lane.requests[0].last_text
+
+
+async def test_a_reported_label_chooses_the_edge(scripted_model: Scripted, workspace: Path) -> None:
+    def answer(request: Request) -> Turn:
+        return reports(request, outcome="success", preferred_label="fix it", notes="bad tests")
+
+    result, _ = await reviewed(scripted_model.desk(answer), workspace)
+    assert result.ok, result.reason
+    assert result.context["fixed"] is True
+
+
+async def test_a_reported_failure_fails_the_node_with_its_notes(
+    scripted_model: Scripted, workspace: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        return reports(request, outcome="failed", notes="the tests do not pass")
+
+    result, _ = await reviewed(scripted_model.desk(answer), workspace)
+    assert (result.status, result.reason) == ("fail", "node 'review' failed: the tests do not pass")
+    assert result.context["failure_class"] == "verdict"
+
+
+async def test_a_label_that_no_edge_has_is_a_warning(
+    scripted_model: Scripted, workspace: Path, tmp_path: Path
+) -> None:
+    def answer(request: Request) -> Turn:
+        return reports(request, outcome="success", preferred_label="Paint it")
+
+    result, heard = await reviewed(scripted_model.desk(answer), workspace, folder=tmp_path / "run")
+    assert result.ok
+    assert any("'Paint it' is none of" in str(event) for event in heard)
+    status = json.loads((tmp_path / "run" / "review" / "status.json").read_text())
+    assert "'Paint it' is none of" in status["notes"]
+
+
+async def test_the_last_object_of_the_answer_is_a_report(
+    scripted_model: Scripted, workspace: Path
+) -> None:
+    desk = scripted_model.desk([say('Hm.\n{"outcome": "needs_work"}')])
+    result, _ = await reviewed(desk, workspace)
+    assert result.context["fixed"] is True
+
+
+async def test_a_status_file_beats_the_answer_and_the_tool_beats_the_file(
+    scripted_model: Scripted, workspace: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    path = str(folder / "review" / "status.json")
+    shell = f'echo \'{{"outcome": "needs_work"}}\' > {path}'
+    by_file = [call("shell", command=shell), say('{"outcome": "success"}')]
+    desk = scripted_model.desk(by_file, policy="all")
+    result, _ = await reviewed(desk, workspace, folder=folder)
+    assert result.context["fixed"] is True
+    by_tool = [
+        call("shell", command=shell),
+        call("report_outcome", outcome="success", preferred_label="Ship"),
+        say("done"),
+    ]
+    desk = scripted_model.desk(by_tool, policy="all")
+    result, _ = await reviewed(desk, workspace, folder=folder)
+    assert result.ok
+    assert "fixed" not in result.context
+
+
+async def test_a_model_node_reports_in_its_answer(
+    scripted_model: Scripted, workspace: Path
+) -> None:
+    dot = REVIEW.replace('review [prompt="Review it"]', 'review [type=prompt, prompt="Review it"]')
+    desk = scripted_model.desk([say('{"outcome": "needs_work"}')])
+    result, _ = await reviewed(desk, workspace, dot)
+    assert result.context["fixed"] is True
+    assert "end your answer with one JSON object" in scripted_model.asked[0]
+
+
+async def test_a_node_that_decides_nothing_is_asked_for_nothing(
+    scripted_model: Scripted, workspace: Path
+) -> None:
+    dot = "digraph g { s [shape=Mdiamond]; e [shape=Msquare]; a [prompt=Go]; s -> a -> e }"
+    result, _ = await reviewed(scripted_model.desk([say("done")]), workspace, dot)
+    assert result.ok
+    assert scripted_model.asked == ["Go"]
+    assert "report_outcome" not in scripted_model.lane.requests[0].tools
+
+
+REAL = [
+    pytest.param("gemini-acp", marks=pytest.mark.gemini_cli),
+    pytest.param("gemini-cli", marks=pytest.mark.gemini_cli),
+    pytest.param("claude-cli", marks=pytest.mark.claude),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", REAL)
+async def test_a_real_agent_reports_by_the_tool(
+    name: str, model_server: ModelServer, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = agents.find(name)
+    for variable in list(os.environ):
+        if variable in record.env_family:
+            monkeypatch.delenv(variable)
+
+    def answer(request: Request) -> Turn:
+        return reports(request, outcome="needs_work")
+
+    stage = Stage(name, record, model_server, workspace, options={}, scenario=f"verdict-{name}")
+    whole = stage.scripted(answer, program=installed(name), timeout=200)
+    options: Any = {k: v for k, v in whole.items() if k not in ("cwd", "timeout", "keep", "model")}
+    desk = Desk(agent=name, model=whole.get("model"), options=options)
+    result, _ = await reviewed(desk, workspace)
+    assert result.ok, result.reason
+    assert result.context["fixed"] is True
