@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral import McpServer, Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place
@@ -24,6 +25,7 @@ def launch(
     resume: str | None = None,
     at: dict[str, Any] | None = None,
     peer: bool = False,
+    interactive: bool = True,
     **options: Any,
 ) -> Launch:
     values: dict[str, Any] = {
@@ -36,7 +38,8 @@ def launch(
         **(at or {}),
     }
     agent = PEER if peer else AGENT
-    return agent.launch(Run.build(agent.name, options), Place(**values), prompt, resume)
+    run = replace(Run.build(agent.name, options), interactive=interactive)
+    return agent.launch(run, Place(**values), prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:
@@ -120,8 +123,9 @@ def test_without_credentials_nothing_is_started() -> None:
     ("policy", "offered", "hidden", "allowed", "asked"),
     [
         (Policy(), {"Bash", "Write", "WebFetch", "Read"}, NONE, NONE, {"Bash", "Write"}),
+        (Policy(write="allow"), {"Write"}, NONE, NONE, {"Write", "Edit", "NotebookEdit"}),
         (Policy.read_only(), {"Read"}, {"Bash", "Monitor", "Write"}, NONE, NONE),
-        (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, {"Edit(./**)"}, NONE),
+        (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, NONE, {"Write", "Edit", "NotebookEdit"}),
         (Policy.full(), {"Bash"}, NONE, {"Bash", "Write", "Read"}, NONE),
         (Policy(read="ask"), {"Read"}, NONE, NONE, {"Read", "Grep", "Glob"}),
         (Policy(shell="allow"), {"Bash"}, NONE, {"Bash"}, {"Write"}),
@@ -145,6 +149,31 @@ def test_a_policy_is_what_is_offered_hidden_allowed_and_asked(
     assert allowed <= free
     assert asked <= set(rules(started)["ask"])
     assert not free & set(rules(started)["ask"])
+
+
+def test_what_asks_is_not_offered_where_nobody_answers() -> None:
+    server = McpServer("notes", command=("notes",))
+    for peer in (False, True):
+        started = launch(interactive=False, mcp_servers=[server], peer=peer)
+        text = json.dumps([started.argv, started.files, dict(started.session_meta)])
+        offered = (value(started, "--tools") or "Read").split(",")
+        if peer:
+            offered = json.loads(text)[2]["claudeCode"]["options"]["tools"]
+        assert "Read" in offered
+        assert not {"Bash", "Monitor", "Write", "Edit", "NotebookEdit", "WebFetch"} & {*offered}
+    assert json.loads(launch(interactive=False, mcp_servers=[server]).files["mcp.json"]) == {
+        "mcpServers": {}
+    }
+    ruled = launch(interactive=False, policy=Policy(shell_rules=("allow ls",)))
+    assert "Bash" in (value(ruled, "--tools") or "").split(",")
+    assert "Bash" in rules(ruled)["ask"]
+
+
+def test_protected_names_are_fenced_unless_commands_may_write_them_anyway() -> None:
+    for policy in (Policy(), Policy.edits(), Policy(read="deny", write="allow")):
+        denied = rules(launch(policy=policy))["deny"]
+        assert {"Edit(**/.git)", "Edit(**/.git/**)", "Edit(**/.claude/**)"} <= set(denied)
+    assert rules(launch(policy=Policy(shell="allow")))["deny"] == []
 
 
 def test_an_exact_list_offers_nothing_else_and_an_empty_one_nothing() -> None:
@@ -176,15 +205,18 @@ def test_a_misspelt_tool_is_refused_with_the_nearest() -> None:
 
 
 def test_the_report_says_how_each_part_is_kept() -> None:
-    def report(policy: Policy) -> dict[str, str]:
-        compiled = AGENT.compile(policy, Run(agent=AGENT.name))
+    def report(policy: Policy, *, interactive: bool = True) -> dict[str, str]:
+        compiled = AGENT.compile(policy, Run(agent=AGENT.name, interactive=interactive))
         return {row.capability: f"{row.verdict} {row.enforcement}" for row in compiled.report}
 
     assert report(Policy()) == {
         "read": "allow native",
         **dict.fromkeys(("write", "shell", "network", "mcp"), "ask brokered"),
     }
+    assert report(Policy(), interactive=False)["shell"] == "ask native"
     assert report(Policy.read_only())["shell"] == "deny native"
+    assert report(Policy.edits())["write"] == "allow brokered"
+    assert report(Policy.full())["write"] == "allow native"
     assert report(Policy(shell="allow", network="deny"))["network"] == "deny impossible"
     assert report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"] == "allow brokered"
 

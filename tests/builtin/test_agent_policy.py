@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from builtin.agent_runs import Ours, of, outcomes, told
+from words.shell_attacks import EVASIONS, RULES
 
 import corral
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolResult
@@ -103,6 +104,15 @@ async def test_shell_rules_decide_over_commands(ours: Ours) -> None:
     events = await ours.events([Turn(calls=calls), say("ok")], policy=policy)
     assert [status for _, status in outcomes(events)] == ["success", *["denied"] * 4]
     assert not (ours.workspace / "hidden").exists()
+
+
+async def test_allow_rules_run_the_named_programs_and_no_others(ours: Ours) -> None:
+    commands = [*EVASIONS, "test -d . && printf '%s' x; cp /dev/null 'a copy'"]
+    calls = [Call("shell", {"command": command}) for command in commands]
+    policy = Policy(shell="deny", shell_rules=RULES)
+    events = await ours.events([Turn(calls=calls), say("ok")], policy=policy)
+    assert [status for _, status in outcomes(events)] == [*["denied"] * len(EVASIONS), "success"]
+    assert list(snapshot(ours.workspace)) == ["a copy"]
 
 
 async def test_a_question_is_put_and_its_answer_kept_to(ours: Ours) -> None:

@@ -87,6 +87,7 @@ _HEADLESS = Agent(
 
 QUIRKS = Quirks(
     name_from_meta=("claudeCode", "toolName"),
+    kinds=claude_policy.TOOLS,
     mcp_prefixes=("mcp__",),
     denied_signs=(*_REFUSALS, "Permission denied: "),
     late_updates=0.1,

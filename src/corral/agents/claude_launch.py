@@ -10,7 +10,13 @@ import json
 import os
 
 from corral.agents import tool_servers
-from corral.agents.claude_policy import OWN_SERVER, SETTINGS_FILE, compile_policy, options_acp
+from corral.agents.claude_policy import (
+    OWN_SERVER,
+    SETTINGS_FILE,
+    compile_policy,
+    options_acp,
+    verdict_of,
+)
 from corral.agents.launching import check_effort
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
 from corral.errors import AuthenticationFailed
@@ -207,7 +213,8 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
     listed = run.policy.allow_tools is not None
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        if run.policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny" and not listed:
+        own = server.name == OWN_SERVER
+        if verdict_of(run.policy, run, "mcp", own=own) == "deny" and not listed:
             continue  # what may not be used is not even started
         hidden: Json = tool_servers.named_secrets(number, server)
         # The caller's functions are declared to the model, not left for it to search for.

@@ -6,9 +6,14 @@ What shaped this, each seen in runs of the real program:
 - Commands that only read (``echo``, ``ls``) run without a question in every mode, unless a
   rule under ``permissions.ask`` names the tool. Such a rule stands above every allow rule.
 - ``acceptEdits`` also runs ``touch`` and ``rm``, and a bare ``Write`` writes anywhere on the
-  disk; ``Edit(./**)`` covers all that edits, in the working directory, through no link that
-  leads out of it. So the mode stays ``default``, and as root nothing has to be bypassed.
+  disk. So the mode stays ``default``, and as root nothing has to be bypassed.
+- Of files that programs obey it guards only some by itself. So every edit comes to us as a
+  question, and its path is judged by ``corral.io.path_guard`` as for any other agent. So does
+  every command where the policy has shell rules.
+- Reading inside the working directories needs no question. It asks about every other path, of
+  links by where they lead; ``/proc`` it does not read at all.
 - What no rule allows comes to us as a question, and what we do not answer is not done.
+- With nobody to answer, what the policy would ask about is not offered.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from corral.errors import PolicyError
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+from corral.protected_paths import globs
 
 READ = ("Read", "Glob", "Grep", "LSP")
 WRITE = ("Edit", "Write", "NotebookEdit")
@@ -59,9 +65,10 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 SETTINGS_FILE = "settings.json"
-_HERE = "Edit(./**)"
-_FENCES = ("Edit(**/.claude/**)", "Edit(**/.mcp.json)", "Edit(**/.git/**)")
-"""What the agent wrote there would rule the next run, of it or of git."""
+_FENCES = tuple(f"Edit({glob})" for glob in globs())
+"""Deny rules for protected names. A second line: every edit is judged by its question too.
+Relative to the working directory. Its commands are held against them as well, so that they are
+left out where the shell is free."""
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -117,7 +124,7 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
     if allow:
         flags += ["--allowedTools", ",".join(allow)]
     flags += ["--permission-mode", "plan" if policy.mode == "plan" else "manual"]
-    report = tuple(_row(policy, capability) for capability in CAPABILITIES)
+    report = tuple(_row(policy, run, capability) for capability in CAPABILITIES)
     return Compiled(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
 
 
@@ -143,8 +150,14 @@ def options_acp(policy: Policy, run: Run, settings: dict[str, Json]) -> dict[str
 def _controls(policy: Policy, run: Run) -> tuple[list[str], list[str], list[str], dict[str, Json]]:
     offered, hidden = _offered(policy, run)
     allow, ask = _rules(policy, run, offered)
-    fences: list[Json] = [] if policy.is_unlimited else [*_FENCES]
+    fences: list[Json] = [] if policy.verdict("shell") == "allow" else [*_FENCES]
     return offered, hidden, allow, {"ask": [*ask], "deny": fences}
+
+
+def verdict_of(policy: Policy, run: Run, capability: Capability, *, own: bool = False) -> Verdict:
+    """What the policy says, where *ask* with nobody to answer is *deny*."""
+    verdict = policy.verdict(capability, own=own)
+    return "deny" if verdict == "ask" and not run.interactive else verdict
 
 
 def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:
@@ -157,14 +170,14 @@ def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:
     offered = [*HARMLESS, *DELEGATE]
     hidden: list[str] = []
     for capability, tools in _TOOLS_OF.items():
-        is_denied = policy.verdict(capability) == "deny"
+        is_denied = verdict_of(policy, run, capability) == "deny"
         if capability == "shell" and any(rule.startswith("allow") for rule in policy.shell_rules):
             is_denied = False
         (hidden if is_denied else offered).extend(tools)
     if run.inherit != "nothing":
         offered += OTHER
     for server in run.mcp_servers:
-        if policy.verdict("mcp", own=server.name == OWN_SERVER) == "deny":
+        if verdict_of(policy, run, "mcp", own=server.name == OWN_SERVER) == "deny":
             hidden.append(f"mcp__{server.name}")
     hidden += [name for name in denied if name not in hidden]
     return [name for name in offered if name not in denied], hidden
@@ -174,30 +187,30 @@ def _rules(policy: Policy, run: Run, offered: list[str]) -> tuple[list[str], lis
     """What needs no question, and what needs one whatever else is said."""
     allow: list[str] = []
     ask: list[str] = []
-    free = policy.is_unlimited
     for capability, tools in _TOOLS_OF.items():
         there = [name for name in tools if name in offered]
         granted = policy.allow_tools is not None or policy.verdict(capability) == "allow"
-        if not there:
-            continue
-        if not granted or (capability == "shell" and policy.shell_rules):
+        judged = policy.shell_rules if capability == "shell" else capability == "write"
+        if policy.is_unlimited:
+            allow += there
+        elif not granted or judged:
             ask += there
-        elif capability == "write":
-            allow += there if free else [_HERE]
-        elif capability != "read" or free:
+        elif capability != "read":
             allow += there
     if policy.allow_tools is not None:
         return [*allow, *(name for name in policy.allow_tools if name.startswith("mcp__"))], ask
     for server in run.mcp_servers:
-        verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
+        verdict = verdict_of(policy, run, "mcp", own=server.name == OWN_SERVER)
         if verdict != "deny":
             (allow if verdict == "allow" else ask).append(f"mcp__{server.name}")
     return allow, ask
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, run: Run, capability: Capability) -> Row:
     verdict: Verdict = policy.verdict(capability)
-    enforcement: Enforcement = "brokered" if verdict == "ask" else "native"
+    asks = verdict == "ask" and run.interactive
+    writes = capability == "write" and verdict == "allow" and not policy.is_unlimited
+    enforcement: Enforcement = "brokered" if asks or writes else "native"
     notes: list[str] = []
     free_shell = policy.verdict("shell") == "allow"
     if policy.allow_tools is not None:
@@ -210,8 +223,10 @@ def _row(policy: Policy, capability: Capability) -> Row:
         free_shell = "Bash" in policy.allow_tools
         if capability == "mcp" and not chosen:
             enforcement = "brokered"
+    elif asks:
+        notes.append("put to whoever answers")
     elif verdict == "ask":
-        notes.append("put to whoever answers; with nobody there it is denied")
+        notes.append("ask→deny: nobody answers, so it is not offered")
     if capability == "read" and verdict != "deny" and not policy.is_unlimited:
         notes.append("outside the workspace what holds for the shell holds for reading")
     if capability in ("read", "write") and verdict != "allow" and free_shell:

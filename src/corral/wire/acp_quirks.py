@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+
+from corral.events import ToolKind
 
 
 class Quirks(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +21,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """The title a call begins with is the tool's name; later titles are titles."""
     name_before: str = ""
     """The tool's name is what stands before this in the title a call begins with."""
+    kinds: Mapping[str, ToolKind] = {}
+    """The kind of a tool by its name, where the agent's own word is missing or wrong."""
     path_key: str = ""
     """Where the files of a call are told in its input alone: the key that names one, there or in
     a list of objects there."""

@@ -80,6 +80,7 @@ class OpenCall:
                 name = f"mcp__{server}__{tool}"
             case _:
                 pass
+        kind = quirks.kinds.get(name, kind)
         if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
             kind = "mcp"
         if quirks.outside_title and mine.title == quirks.outside_title:
