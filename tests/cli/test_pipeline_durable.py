@@ -116,6 +116,11 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert wrong.returncode == 2
     assert "Y (Yes), N (No)" in wrong.stderr
     assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 10
+    waits = pipeline("show", name, "--db", "mine.db", cwd=workspace)
+    assert "status     waiting for a person" in waits.stdout
+    assert "waiting for a person" in pipeline("runs", "--db", "mine.db", cwd=workspace).stdout
+    waits = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
+    assert json.loads(waits.stdout)["status"] == "waiting"
 
     answered = corral(*words, "--text", "too early", cwd=workspace)
     assert answered.returncode == 0, answered.stderr
@@ -125,7 +130,9 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert "corral pipeline answer" not in told.stdout
     told = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
     assert [each["answered"] for each in json.loads(told.stdout)["questions"]] == [True]
-    done = pipeline("resume", name, "--db", "mine.db", "--json", cwd=workspace)
+    shown_json = json.loads(told.stdout)
+    assert shown_json["status"] == "interrupted"
+    done = pipeline("resume", shown_json["folder"], "--db", "mine.db", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     result = lines_of(done)[-1]
     assert result["completed"] == ["start", "ask", "keep", "done"]

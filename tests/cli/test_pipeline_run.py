@@ -242,3 +242,40 @@ def _read(path: Path) -> str:
         assert time.monotonic() < ends
         time.sleep(0.02)
     return path.read_text().strip()
+
+
+def test_warnings_of_lint_come_before_the_run(workspace: Path) -> None:
+    warned = put(
+        workspace,
+        "digraph g { s [shape=Mdiamond]; e [shape=Msquare]; a [prompt=x, type=magic]; s->a->e }",
+    )
+    done = pipeline(*RUN, warned, "--simulate", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stderr.splitlines()
+    assert f"{warned}:1:" in first
+    assert "warning type_known: no node type is called 'magic'" in first
+    assert any("✓ a" in line for line in rest)
+    quiet = pipeline(*RUN, warned, "--simulate", "-q", cwd=workspace)
+    assert quiet.stderr == ""
+
+
+def test_a_failure_that_nothing_handles_agrees_in_all_that_is_said(workspace: Path) -> None:
+    text = """digraph g {
+        start [shape=Mdiamond]; done [shape=Msquare]
+        build [shape=parallelogram, tool_command="exit 3"]
+        deploy [shape=parallelogram, tool_command="touch deployed"]
+        start -> build -> deploy -> done
+    }"""
+    done = pipeline(*RUN, put(workspace, text), "--json", "--run-dir", "run", cwd=workspace)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, result["status"]) == (1, "fail")
+    assert result["reason"].startswith("node 'build' failed: `exit 3` exited with 3")
+    assert not (workspace / "deployed").exists()
+    checkpoint = json.loads((workspace / "run" / "checkpoint.json").read_text())
+    assert checkpoint["node_outcomes"]["build"]["status"] == "fail"
+
+
+def test_a_folder_that_is_no_run_folder_is_refused(workspace: Path) -> None:
+    done = pipeline("resume", str(workspace), cwd=workspace)
+    assert done.returncode == 2
+    assert "is not a run folder" in done.stderr

@@ -108,6 +108,8 @@ def run(file: str, **given: Any) -> int:
         model=given["model"],
         workspace=Path(given["workspace"] or ".") if repository is None else None,
     )
+    if not given["quiet"]:
+        _warn(file, graph)
     if durable:
         _needs_engine()
     if not durable and not given["auto_approve"]:
@@ -167,7 +169,8 @@ def run(file: str, **given: Any) -> int:
 @JSON
 @click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
 def resume(name: str, **given: Any) -> int:
-    """Go on with RUN where it was left: killed, interrupted, or waiting for an answer.
+    """Go on with RUN where it was left: killed, interrupted, or waiting for an answer. RUN is its
+    id, or its run folder.
 
     What is done is not done again. A run that some worker is at is only followed.
     Exits as run does.
@@ -177,6 +180,7 @@ def resume(name: str, **given: Any) -> int:
     from corral.cli.pipeline_shown import Shown
     from corral.engine import front
 
+    name = run_id(name)
     shown = _look(front.show(name, db=given["db"]))
     show = Shown(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
     show.name = name
@@ -211,6 +215,7 @@ def fork(name: str, node: str, **given: Any) -> int:
     from corral.cli.pipeline_shown import Shown
     from corral.engine import front, readying
 
+    name = run_id(name)
     shown = _look(front.show(name, db=given["db"]))
     graph = readying.graph_now(shown) or shown.graph
     show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
@@ -234,6 +239,33 @@ def _look(showing: Coroutine[Any, Any, T]) -> T:
     import asyncio  # not for --help: it brings all of ssl along
 
     return asyncio.run(showing)
+
+
+def run_id(name: str) -> str:
+    """The id of a run that is named by its id or by its run folder. Raises ``ConfigError``."""
+    from corral.pipelines.folder import MANIFEST
+
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    try:
+        manifest: dict[str, Json] = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)
+        return str(manifest["run_id"])
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        raise ConfigError(
+            f"{folder} is not a run folder: it has no {MANIFEST} with a run_id",
+            hint="Give the id of a run: corral pipeline runs.",
+        ) from error
+
+
+def _warn(file: str, graph: Graph) -> None:
+    """What lint has to say of a pipeline that may run."""
+    from corral.cli.pipeline_files import told
+    from corral.io.person import harmless
+    from corral.pipelines import linting
+
+    for finding in linting.lint(graph):
+        click.echo(harmless(told(file, finding)), err=True)
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from corral.cli.databases import option
-from corral.cli.pipeline_run import DB, NEWEST
+from corral.cli.pipeline_run import DB, NEWEST, run_id
 from corral.cli.tables import table
 from corral.cli.times import when
 from corral.engine.adapter import require
@@ -21,7 +21,7 @@ from corral.io.person import harmless
 if TYPE_CHECKING:
     from corral.engine.family import Asked
     from corral.engine.journal import OwnTree
-    from corral.engine.looking import Overview, Shown
+    from corral.engine.looking import Shown
 
 GOES_ON = "corral pipeline resume {run}{db}"
 
@@ -40,7 +40,13 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(found).decode())
         return
     rows = [
-        (one.id, _status(one), when(one.created), when(one.ended), one.goal or one.pipeline)
+        (
+            one.id,
+            _state(one.status, one.asks),
+            when(one.created),
+            when(one.ended),
+            one.goal or one.pipeline,
+        )
         for one in found
     ]
     _say(table(("run", "status", "begun", "ended", "goal"), rows))
@@ -55,6 +61,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     require()
     from corral.engine import family, front
 
+    name = run_id(name)
     found = asyncio.run(front.show(name, db=db))
     asked = [] if found.closed else asyncio.run(family.questions(name, db=db))
     if as_json:
@@ -62,7 +69,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         return
     _say(f"run        {found.id}")
     reason = found.closed.reason if found.closed else ""
-    _say(f"status     {found.status}{': ' + reason if reason else ''}")
+    _say(f"status     {_state(found.status, _open(asked))}{': ' + reason if reason else ''}")
     setting = found.begun.setting
     _say(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
     if found.graph.goal:
@@ -109,6 +116,7 @@ def answer(
     from corral.engine import front
     from corral.pipelines.orders import Answer
 
+    name = run_id(name)
     said = Answer(value=choice or "", text=text, skipped=skip)
     asyncio.run(front.answer(name, said, gate=gate, by=_me(), db=db))
     click.echo(f"{name} has its answer")
@@ -126,6 +134,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     require()
     from corral.engine import front
 
+    name = run_id(name)
     found = asyncio.run(front.show(name, db=db))
     if found.closed is not None:
         raise ConfigError(f"{name} has ended already: {found.closed.status}")
@@ -139,7 +148,7 @@ def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
     setting = found.begun.setting
     return {
         "id": found.id,
-        "status": found.status,
+        "status": "waiting" if _waits(found.status, _open(asked)) else found.status,
         "reason": found.closed.reason if found.closed else "",
         "pipeline": found.graph.name,
         "goal": found.graph.goal,
@@ -185,8 +194,18 @@ def _say(text: str) -> None:
     click.echo(harmless(text))
 
 
-def _status(run: Overview) -> str:
-    return f"{run.status}, asks" if run.asks else run.status
+def _open(asked: list[Asked]) -> int:
+    """Questions that nobody has answered yet."""
+    return sum(not each.answered for each in asked)
+
+
+def _waits(status: str, questions: int) -> bool:
+    return bool(questions) and status in ("running", "interrupted", "queued")
+
+
+def _state(status: str, questions: int) -> str:
+    """How a run stands, in words."""
+    return "waiting for a person" if _waits(status, questions) else status
 
 
 def _me() -> str:
