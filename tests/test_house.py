@@ -44,6 +44,7 @@ WORDS = {
     "messages",
     "generation",
     "result",
+    "terminal_text",
     "version",
 }
 WALL = 600
@@ -205,3 +206,15 @@ def test_driving_an_agent_loads_no_terminal_and_no_server() -> None:
     loaded = loaded_after("import corral; corral.session, corral.Turn")
     assert "asyncio" in loaded
     assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral.cli"}
+
+
+def test_the_command_line_prints_only_through_its_terminal_module() -> None:
+    """Whatever it prints may hold text of others, which a terminal would obey."""
+    allowed = {"terminal", "main", "questions"}
+    for path in (HOUSE / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("click.echo", "click.secho", "print"), path.name
+            assert called != "Console" or path.stem in (*allowed, "pipeline_shown"), path.name
+            writes = called.startswith(("sys.stdout.", "sys.stderr.")) and "write" in called
+            assert not writes or path.stem in allowed, path.name

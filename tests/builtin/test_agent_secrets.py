@@ -7,8 +7,8 @@ from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
 
 import corral
 from corral.builtin.striking import Striker
-from corral.builtin.tools.workspace import SECRET
 from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
+from corral.io.environment import for_commands, is_secret
 from corral.models import registry
 from corral.result import fold
 from corral.sessions import store
@@ -45,7 +45,8 @@ async def test_a_command_sees_no_key(
 def test_no_vendors_key_has_a_name_that_commands_would_see() -> None:
     for provider in registry.every():
         for name in provider.key_env:
-            assert SECRET.search(name), name
+            assert is_secret(name, "any-value-at-all"), name
+            assert name not in for_commands(environ={name: "any-value-at-all"})
 
 
 async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told(

@@ -16,7 +16,7 @@ from corral.builtin.tools import by_name
 from corral.builtin.tools.running import run
 from corral.builtin.tools.shell import WHOLE, Kept
 from corral.builtin.tools.tool import Outcome
-from corral.builtin.tools.workspace import SECRET, Workspace
+from corral.builtin.tools.workspace import Workspace
 
 FORKS = """
 import os, signal, sys, time
@@ -194,13 +194,6 @@ async def test_secrets_stay_home_unless_passed_on_purpose(
     assert f"{name}=canary" in await done(passed, "shell", command="env")
     given = Workspace(workspace, env={name: "given"})
     assert f"{name}=given" in await done(given, "shell", command="env")
-
-
-@pytest.mark.parametrize(
-    "name", ["PATH", "HOME", "TOKENIZERS_PARALLELISM", "KEYBOARD", "SECRETARY"]
-)
-def test_what_only_sounds_secret_is_passed(name: str) -> None:
-    assert not SECRET.search(name)
 
 
 async def test_nobody_turns_pages_or_asks_for_a_password(workspace: Path) -> None:

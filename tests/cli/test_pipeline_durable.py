@@ -173,7 +173,7 @@ def test_a_node_of_any_name_is_told_and_what_has_ended_takes_no_answer(workspace
     assert waits.returncode == 10, waits.stderr
     name = newest(workspace)
     told = waits.stderr + pipeline("show", name, cwd=workspace).stdout
-    assert told.count("? a[2J31m: Ship it?") == 2
+    assert told.count(r"? a\x1b[2J\x07\x9b31m: Ship it?") == 2
     assert not [c for c in told if not c.isprintable() and c != "\n"]
     assert pipeline("cancel", name, cwd=workspace).returncode == 0
     late = pipeline("answer", name, "Y", cwd=workspace)

@@ -206,7 +206,7 @@ def test_a_person_at_the_terminal_is_asked_there(way: str, workspace: Path) -> N
 def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
     text = GATE.replace("Ship it?", "Ship \x1b]0;owned\x07it?")
     there = AtTerminal(*RUN, put(workspace, text), cwd=workspace)
-    there.until("Ship ]0;ownedit?")
+    there.until(r"Ship \x1b]0;owned\x07it?")
     there.until("[N] No")
     there.type("y\n")
     assert there.end() == 0

@@ -114,9 +114,9 @@ async def test_secrets_of_the_environment_stay_home(
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
-    monkeypatch.setenv("PLAIN", "seen")
-    outcome = await tool(bench, 'echo "$PLAIN [$SOME_API_KEY]"')
-    assert outcome.context_updates["tool.output"] == "seen []\n"
+    monkeypatch.setenv("PLAIN", "not seen either")
+    outcome = await tool(bench, 'echo "[$PLAIN] [$SOME_API_KEY]"')
+    assert outcome.context_updates["tool.output"] == "[] []\n"
 
 
 async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(

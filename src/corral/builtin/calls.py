@@ -43,6 +43,8 @@ Emit = Callable[[Item], None]
 ENDED = "a person ended the run"
 OWN = Limits(30_000, 500)
 """Of what a function of the caller's returns."""
+TITLE = 120
+"""Characters of a call's title in its event. A question has the whole of it."""
 current_call: contextvars.ContextVar[str] = contextvars.ContextVar("current_call", default="")
 """The id of the call that runs, for a tool that must know it."""
 CHANGING = frozenset({"edit", "delete", "move", "execute", "other"})
@@ -112,7 +114,7 @@ class Hands:
             call.id,
             call.name,
             kind=tool.kind,
-            title=self._eraser.clean_text(tool.title(call.arguments)),
+            title=_short(self._eraser.clean_text(tool.title(call.arguments))),
             input=given,
             paths=tool.paths(call.arguments),
         )
@@ -274,3 +276,7 @@ class Hands:
         if answer.decision == "deny":
             return f"not allowed: {answer.rule}"
         return None
+
+
+def _short(title: str) -> str:
+    return title if len(title) <= TITLE else title[: TITLE - 1] + "…"

@@ -60,7 +60,7 @@ class Driver:
         self.outbox = Outbox()
         self.mailbox = Mailbox()
         self.tally = Tally()
-        self._eraser = Striker(prepared.environment.secrets)
+        self._eraser = Striker(prepared.environment.redacted)
         self._client = Client(environ=dict(prepared.environment.family))
         self._client.check(model)
         self._family = family_of(provider.name, name)

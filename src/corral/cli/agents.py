@@ -13,6 +13,7 @@ import msgspec
 from corral import agents
 from corral.agents.profile import Agent
 from corral.cli.tables import policy_table, table
+from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.io import config, install, programs
 from corral.options import Run
@@ -30,13 +31,13 @@ def list_agents(as_json: bool) -> None:
     """The agents known here, and which of them are installed."""
     found = [_state(agent) for agent in config.every_agent()]
     if as_json:
-        click.echo(json.dumps(found))
+        echo_json(json.dumps(found))
         return
     rows = [
         (str(one["name"]), str(one["version"] or "–"), str(one["problem"] or one["description"]))
         for one in found
     ]
-    click.echo(table(("agent", "version", ""), rows))
+    echo(table(("agent", "version", ""), rows))
 
 
 @command.command("show")
@@ -59,9 +60,9 @@ def show(name: str, as_json: bool) -> None:
         "tools": dict(agent.tools),
     }
     if as_json:
-        click.echo(json.dumps(shown))
+        echo_json(json.dumps(shown))
         return
-    click.echo(table(("", ""), [(key, _plain(value)) for key, value in shown.items()]).lstrip("\n"))
+    echo(table(("", ""), [(key, _plain(value)) for key, value in shown.items()]).lstrip("\n"))
 
 
 @command.command("install")
@@ -73,9 +74,9 @@ def install_agent(name: str, quiet: bool) -> None:
     if not agent.programs:
         raise ConfigError(f"{agent.name} is here already: there is nothing to install")
     if not quiet and not programs.managed_program(agent).exists():
-        click.echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
+        echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
-    click.echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
+    echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
 
 
 @command.command("policy")
@@ -96,10 +97,10 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
     run = msgspec.structs.replace(Run.build(agent.name), interactive=agent.asks)
     reports = {label: agent.compile(value, run).report for label, value in wanted.items()}
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(reports)))
+        echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
     for label, report in reports.items():
-        click.echo(f"{agent.name}, {label}:\n{policy_table(report)}\n")
+        echo(f"{agent.name}, {label}:\n{policy_table(report)}\n")
 
 
 @command.command("doctor")
@@ -115,7 +116,10 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
         return examination.reap(as_json=as_json)
     agent = config.find_agent(name or agents.DEFAULT_AGENT)
     report = asyncio.run(examination.examine(agent))
-    click.echo(json.dumps(report) if as_json else examination.told(report))
+    if as_json:
+        echo_json(json.dumps(report))
+    else:
+        echo(examination.told(report))
     return 0 if report["works"] else report["exit_code"]
 
 
@@ -173,28 +177,28 @@ def check(
         except NotInstalled as error:
             if name in names:
                 raise
-            click.echo(f"{name}: not run: {error.message}", err=True)
+            echo(f"{name}: not run: {error.message}", err=True)
             absent.append(name)
             continue
         reports.append(report)
         if as_json:
             whole = {"ok": report.ok, **msgspec.to_builtins(report)}
-            click.echo(msgspec.json.encode(whole).decode())
+            echo_json(msgspec.json.encode(whole).decode())
             continue
         if not markdown:
             rows = [
                 (MARKS[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows
             ]
-            click.echo(table(("", "tier", "scenario", "seen"), rows))
+            echo(table(("", "tier", "scenario", "seen"), rows))
         count = {kind: sum(r.outcome == kind for r in report.rows) for kind in MARKS}
-        click.echo(
+        echo(
             f"{name}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped",
             err=markdown,
         )
     if markdown:
         from corral.testing.grid import markdown as drawn
 
-        click.echo(drawn(reports, absent))
+        echo(drawn(reports, absent))
     return 0 if reports and all(report.ok for report in reports) else 1
 
 

@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from corral.agents import DEFAULT_AGENT
-from corral.errors import ConfigError
+from corral.cli.terminal import echo, echo_json
+from corral.errors import ConfigError, StorageFailed
 
 if TYPE_CHECKING:
     from corral.cli.batch_progress import Progress
@@ -114,8 +115,7 @@ def command(tasks: str, **given: Any) -> int:
 
     def show(result: batches.BatchResult, report: BatchReport) -> None:
         if output is None:
-            sys.stdout.buffer.write(batches.line_of(result))
-            sys.stdout.buffer.flush()
+            echo_json(batches.line_of(result).removesuffix(b"\n"))
         progress.show(result, report)
 
     batch = batches.map(
@@ -145,9 +145,17 @@ def command(tasks: str, **given: Any) -> int:
         report = asyncio.run(_through(batch, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _interrupted(batch)
+    except StorageFailed as error:
+        if not batch.report.total or not batch.durable:
+            raise
+        from shlex import join
+
+        echo(f"corral: {error}", err=True)
+        echo(f"  then give the same command again: corral {join(sys.argv[1:])}", err=True)
+        return error.cli_exit
     if given["as_json"]:
         whole = {"type": "report", **batches.as_json(report)}
-        sys.stdout.buffer.write(msgspec.json.encode(whole) + b"\n")
+        echo_json(msgspec.json.encode(whole))
     progress.report(report)
     if report.stopped:
         return BUDGET
@@ -169,7 +177,7 @@ async def _through(batch: Batch, progress: Progress) -> BatchReport:
 def _interrupted(batch: Batch) -> int:
     report = batch.report
     if not report.total:
-        click.echo("corral: interrupted", err=True)
+        echo("corral: interrupted", err=True)
         return INTERRUPTED
     done = report.succeeded + report.failed
     kept = "give the same command again to go on"
@@ -177,10 +185,10 @@ def _interrupted(batch: Batch) -> int:
         kept = f"what is under way ends in the background; {kept}"
     if not batch.durable and not batch.keeps:
         kept = "nothing of it is kept: there was no --output"
-    click.echo(f"corral: interrupted with {done:,} of {report.total:,} done; {kept}:", err=True)
+    echo(f"corral: interrupted with {done:,} of {report.total:,} done; {kept}:", err=True)
     from shlex import join
 
-    click.echo(f"  corral {join(sys.argv[1:])}", err=True)
+    echo(f"  corral {join(sys.argv[1:])}", err=True)
     return INTERRUPTED
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from types import TracebackType
 from typing import Any
 
+from corral.cli.terminal import complain, console
 from corral.engine.batch_results import BatchReport, BatchResult
+from corral.terminal_text import clean
 
 EVERY = 5.0
 """Seconds between two lines, where nothing moves."""
@@ -30,12 +31,10 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._is_live:
-            from rich.console import Console
             from rich.live import Live
 
-            console = Console(stderr=True, highlight=False)
             self._live = Live(
-                _Now(self), console=console, refresh_per_second=_FRAMES, transient=True
+                _Now(self), console=console(), refresh_per_second=_FRAMES, transient=True
             )
             self._live.start()
         return self
@@ -116,11 +115,9 @@ class Progress:
         if not self._enabled and not always:
             return
         if self._live is not None:
-            self._live.console.print(line, markup=False, soft_wrap=True)
-            return
-        with contextlib.suppress(OSError):  # a full disk behind stderr is no reason to stop
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+            self._live.console.print(clean(line), soft_wrap=True)
+        else:
+            complain(line)
 
 
 class _Now:
@@ -148,5 +145,5 @@ def _span(seconds: float) -> str:
 
 
 def _short(text: str) -> str:
-    line = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    line = " ".join(text.split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -9,6 +9,7 @@ import msgspec
 
 from corral.cli.pipeline_run import DB, NEWEST
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.cli.times import when
 from corral.engine.adapter import require
 
@@ -34,7 +35,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 
     found = asyncio.run(batch_looking.list_batches(db=db, limit=limit))
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(msgspec.json.encode(found).decode())
         return
     rows = [
         (
@@ -50,7 +51,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
         for one in found
     ]
     head = ("batch", "status", "done", "failed", "cost", "begun", "ended", "output")
-    click.echo(table(head, rows))
+    echo(table(head, rows))
 
 
 @command.command("show")
@@ -73,26 +74,26 @@ def show(name: str, db: str | None, as_json: bool) -> None:
             "folder": found.folder,
             "report": batches.as_json(found.report),
         }
-        click.echo(msgspec.json.encode(whole).decode())
+        echo_json(msgspec.json.encode(whole).decode())
         return
     asked = " · ".join(filter(None, (found.agent, found.model)))
-    click.echo(f"batch      {one.name}")
-    click.echo(f"status     {one.status}")
-    click.echo(
+    echo(f"batch      {one.name}")
+    echo(f"status     {one.status}")
+    echo(
         f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
         f" {one.left:,} left"
     )
-    click.echo(f"cost       {_cost(one.cost_usd)}")
-    click.echo(f"begun      {when(one.created)}")
-    click.echo(f"ended      {when(one.ended)}")
-    click.echo(f"output     {one.output or '–'}")
-    click.echo(f"folder     {found.folder}")
-    click.echo(f"asked      {asked or 'the default agent'}: {_line(found.prompt)}")
+    echo(f"cost       {_cost(one.cost_usd)}")
+    echo(f"begun      {when(one.created)}")
+    echo(f"ended      {when(one.ended)}")
+    echo(f"output     {one.output or '–'}")
+    echo(f"folder     {found.folder}")
+    echo(f"asked      {asked or 'the default agent'}: {_line(found.prompt)}")
     for each in found.report.failures:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
-        click.echo(f"  {each.count:,} × {each.code} ({named}): {_line(each.message)}")
+        echo(f"  {each.count:,} × {each.code} ({named}): {_line(each.message)}")
     if one.status in ("interrupted", "budget"):
-        click.echo("go on with it by the command that began it")
+        echo("go on with it by the command that began it")
 
 
 @command.command("cancel")
@@ -111,7 +112,7 @@ def cancel(name: str, db: str | None) -> None:
     if shown.status in batch_looking.OVER:
         raise ConfigError(f"{name} has ended already: {shown.status}")
     count = asyncio.run(batch_looking.cancel_batch(name, db=db))
-    click.echo(f"{name} is cancelled, {count:,} tasks with it")
+    echo(f"{name} is cancelled, {count:,} tasks with it")
 
 
 def _cost(usd: float) -> str:

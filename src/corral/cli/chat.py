@@ -17,6 +17,7 @@ from corral.cli.progress import Progress
 from corral.cli.questions import Terminal, somebody_is_there
 from corral.cli.run import exit_code
 from corral.cli.signals import signals
+from corral.cli.terminal import echo
 from corral.content import Usage
 from corral.errors import CallerError, CorralError
 from corral.events import Done
@@ -165,7 +166,7 @@ class Chat:
             progress.summary(done)
 
     def _say(self, text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 def _typed(prompt: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import click
-
 from corral import agents
 from corral.cli.questions import somebody_is_there
+from corral.cli.terminal import echo
 from corral.errors import ConfigError
 from corral.io import config
 from corral.policy import PRESETS, Policy, Preset
@@ -49,7 +48,7 @@ def chosen_policy(given: dict[str, Any]) -> Policy | None:
     if given["yolo"]:
         if given["approve"] not in (None, "all"):
             raise ConfigError("--yolo and --approve both given")
-        click.echo("corral: --yolo: the agent may do everything, unasked", err=True)
+        echo("corral: --yolo: the agent may do everything, unasked", err=True)
     if approve is not None and given["policy_file"] is not None:
         raise ConfigError("--approve and --policy both given", hint="Put preset = into the file.")
     policy: Policy | None = None

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from corral.agents.profile import Agent
 from corral.cli.tables import policy_table, table
+from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError
 from corral.io import folders
 from corral.io.environment import gather
@@ -131,9 +131,9 @@ def reap(*, as_json: bool) -> int:
     for folder in store.abandoned():
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        click.echo(msgspec.json.encode(ended).decode())
+        echo_json(msgspec.json.encode(ended).decode())
     else:
         for entry in ended:
-            click.echo(f"ended {entry.agent} {entry.pid} ({entry.program})")
-        click.echo(f"{len(ended)} left behind, {len(ledger.live())} running")
+            echo(f"ended {entry.agent} {entry.pid} ({entry.program})")
+        echo(f"{len(ended)} left behind, {len(ledger.live())} running")
     return 0

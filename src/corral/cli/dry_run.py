@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
 import msgspec
 
 from corral.cli.questions import somebody_is_there
 from corral.cli.tables import policy_table
+from corral.cli.terminal import echo, echo_json
 from corral.io.folders import sessions
 from corral.sessions.prepare import prepare, the_prompt
 
@@ -33,14 +33,14 @@ def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: b
         "notes": list(launch.notes),
     }
     if as_json:
-        click.echo(json.dumps(shown))
+        echo_json(json.dumps(shown))
         return 0
     for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes"):
-        click.echo(f"{name:12} {shown[name]}")
-    click.echo(f"{'argv':12} {' '.join(shown['argv'])}")
-    click.echo(f"{'env names':12} {' '.join(shown['env'])}")
-    click.echo(f"{'files':12} {' '.join(shown['files'])}")
+        echo(f"{name:12} {shown[name]}")
+    echo(f"{'argv':12} {' '.join(shown['argv'])}")
+    echo(f"{'env names':12} {' '.join(shown['env'])}")
+    echo(f"{'files':12} {' '.join(shown['files'])}")
     for note in shown["notes"]:
-        click.echo(f"{'note':12} {note}")
-    click.echo(policy_table(prepared.compiled.report))
+        echo(f"{'note':12} {note}")
+    echo(policy_table(prepared.compiled.report))
     return 0

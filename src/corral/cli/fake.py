@@ -9,6 +9,7 @@ import signal
 
 import click
 
+from corral.cli.terminal import echo
 from corral.testing import ModelServer, Request, Script
 
 
@@ -52,7 +53,7 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
     async with server:
-        click.echo(server.url)
+        echo(server.url)
         waiting = asyncio.ensure_future(stop.wait())
         deadline = None if seconds is None else loop.time() + seconds
         told = 0
@@ -60,10 +61,10 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
             await asyncio.wait([waiting], timeout=0.2)
             for request in server.requests[told:]:
                 told += 1
-                click.echo(_line(request), err=True)
+                echo(_line(request), err=True)
         waiting.cancel()
     for failure in server.failures:
-        click.echo(f"corral: {failure}", err=True)
+        echo(f"corral: {failure}", err=True)
 
 
 def _line(request: Request) -> str:

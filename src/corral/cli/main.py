@@ -11,6 +11,7 @@ import warnings
 import click
 
 from corral.cli.lazy import Lazy
+from corral.cli.terminal import echo, print_traceback, protect
 from corral.version import __version__
 
 COMMANDS = {
@@ -61,7 +62,7 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
-        error.show()
+        error.show(file=sys.stderr)
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130
@@ -89,22 +90,24 @@ def _mend_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    protect()
     warnings.showwarning = _warned
 
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"corral: {message}", err=True)
+    echo(f"corral: {message}", err=True)
 
 
 def _explained(error: Exception) -> int:
     from corral.errors import CorralError
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
-        click.echo(f"corral: {error}", err=True)
+        echo(f"corral: {error}", err=True)
         return 1
     if not isinstance(error, CorralError):
-        raise error
-    click.echo(f"corral: {error}", err=True)
+        print_traceback(error)
+        return 1
+    echo(f"corral: {error}", err=True)
     return error.cli_exit
 
 

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.io import prices
 from corral.models import registry
 from corral.models.catalogue import Catalogue, Entry, Prices
@@ -42,14 +43,14 @@ def list_models(name: str | None, as_json: bool) -> None:
             "vendors": vendors,
             "models": [_plain(entry) for entry in entries],
         }
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(msgspec.json.encode(found).decode())
         return
     rows = [(str(one["name"]), _key(one), str(one["base_url"] or "–")) for one in vendors]
-    click.echo(table(("vendor", "key", "base URL"), rows))
+    echo(table(("vendor", "key", "base URL"), rows))
     if entries:
         head = ("model", "window", "output", "in", "out", "cached", "abilities")
-        click.echo("\n" + table(head, [_row(entry) for entry in entries]))
-        click.echo(f"\nIn USD for a million tokens, as of {catalogue.checked}. {OTHERS}")
+        echo("\n" + table(head, [_row(entry) for entry in entries]))
+        echo(f"\nIn USD for a million tokens, as of {catalogue.checked}. {OTHERS}")
 
 
 @command.command("show")
@@ -66,9 +67,9 @@ def show(model: str, as_json: bool) -> None:
         **({"note": UNLISTED} if entry is None else _plain(entry)),
     }
     if as_json:
-        click.echo(json.dumps(shown))
+        echo_json(json.dumps(shown))
         return
-    click.echo(table(("", ""), list(_told(shown, entry))).lstrip("\n"))
+    echo(table(("", ""), list(_told(shown, entry))).lstrip("\n"))
 
 
 def _of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:

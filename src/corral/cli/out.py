@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
+from corral.terminal_text import Cleaner, json_line
+
 LOOK = 0.25
 """Seconds between two looks whether the run was given up while nobody reads."""
 
@@ -20,6 +22,8 @@ class Out:
         self._given_up = given_up
         self._fd = sys.stdout.fileno()
         kind = os.fstat(self._fd).st_mode
+        self._is_terminal = os.isatty(self._fd)
+        self._cleaner = Cleaner()
         self._may_block = (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and os.name == "posix"
 
     def __enter__(self) -> Out:
@@ -38,7 +42,13 @@ class Out:
             os.set_blocking(self._fd, True)
 
     async def write(self, text: str | bytes) -> None:
-        """Until it is written, or the run was given up and nobody reads. Raises ``OSError``."""
+        """Until it is written, or the run was given up and nobody reads. A text is an answer,
+        bytes are lines of JSON: at a terminal both are made safe, elsewhere they are data and
+        stay as they are. Raises ``OSError``."""
+        if self._is_terminal and isinstance(text, str):
+            text = self._cleaner.add(text)
+        elif self._is_terminal and isinstance(text, bytes):
+            text = json_line(text.decode("utf-8", "replace"))
         data = memoryview(text.encode("utf-8", "replace") if isinstance(text, str) else text)
         while data:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from corral.cli.modules import imported
+from corral.cli.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import dot, loading, transforms
 from corral.pipelines.findings import Finding
@@ -37,12 +37,12 @@ def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int
     errors = sum(finding.severity == "error" for _, finding in found)
     if as_json:
         rows = [{"file": file, **msgspec.to_builtins(finding)} for file, finding in found]
-        click.echo(msgspec.json.encode(rows).decode())
+        echo_json(msgspec.json.encode(rows).decode())
         return 1 if errors else 0
     for file, finding in found:
-        click.echo(told(file, finding))
+        echo(told(file, finding))
     warnings = len(found) - errors
-    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     return 1 if errors else 0
 
 
@@ -95,7 +95,7 @@ def graph(file: str, form: str | None, output: str | None) -> None:
     drawn = {"text": draw.as_text, "dot": draw.as_dot, "svg": draw.as_svg}[form](read)
     drawn = drawn if drawn.endswith("\n") else drawn + "\n"
     if output is None:
-        sys.stdout.write(drawn)
+        answer(drawn)
         return
     try:
         if Path(output).exists() and Path(output).samefile(file):
@@ -103,7 +103,7 @@ def graph(file: str, form: str | None, output: str | None) -> None:
         Path(output).write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{output}: {error.strerror}") from error
-    click.echo(output)
+    echo(output)
 
 
 def _shelf() -> Traversable:
@@ -130,7 +130,7 @@ def new(file: str | None, template: str, listed: bool) -> None:
     known = starters()
     if listed:
         for name, text in known.items():
-            click.echo(f"{name:16} {text}")
+            echo(f"{name:16} {text}")
         return
     if template not in known:
         raise ConfigError(f"there is no template {template!r}", hint=f"Known: {', '.join(known)}.")
@@ -143,5 +143,5 @@ def new(file: str | None, template: str, listed: bool) -> None:
         raise ConfigError(f"{path} is there already", hint="Name another file.") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    click.echo(f"{path}")
-    click.echo(f"Try it without spending: corral pipeline run {path} --simulate", err=True)
+    echo(f"{path}")
+    echo(f"Try it without spending: corral pipeline run {path} --simulate", err=True)

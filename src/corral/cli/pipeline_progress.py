@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any
 
 from corral import events as agents_own
-from corral.io.person import harmless
+from corral.cli.terminal import complain, console
 from corral.pipelines import events as told
 from corral.pipelines.graph import Graph
+from corral.terminal_text import clean
 
 MARKS = {"success": "✓", "partial_success": "◐", "skipped": "–", "fail": "✗", "cancelled": "–"}
 _SILENT = {"start", "exit", "parallel", "parallel.fan_in", "conditional"}
@@ -47,12 +48,11 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._is_live:
-            from rich.console import Console
             from rich.live import Live
 
             self._live = Live(
                 _Now(self),
-                console=Console(stderr=True, highlight=False),
+                console=console(),
                 refresh_per_second=_FRAMES,
                 transient=True,
             )
@@ -146,13 +146,10 @@ class Progress:
         """A line above what moves."""
         if not self._enabled:
             return
-        line = harmless(line)  # a node may have any name
         if self._live is not None:
-            self._live.console.print(line, markup=False, soft_wrap=True)
-            return
-        with contextlib.suppress(OSError):  # a full disk behind stderr is no reason to stop
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+            self._live.console.print(clean(line), soft_wrap=True)
+        else:
+            complain(line)
 
     def rows(self) -> list[tuple[str, str]]:
         """Mark and text of the nodes: all where there is room, else those at work and next."""
@@ -168,7 +165,7 @@ class Progress:
                 text += f"  {int(now - step.begun)} s"
             elif step.took:
                 text += f"  {step.took:.1f} s"
-            rows.append((step.mark, harmless(f"{text}  {step.doing}").rstrip()))
+            rows.append((step.mark, clean(f"{text}  {step.doing}").rstrip()))
         rows.append((" ", f"{self.done} done · {int(now - self._begun)} s"))
         return rows
 
@@ -195,5 +192,5 @@ def _nth(step: Step | None) -> str:
 
 
 def _short(text: str, limit: int = 160) -> str:
-    line = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

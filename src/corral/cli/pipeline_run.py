@@ -59,6 +59,12 @@ AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with
     type=click.Choice(["reads", "edits", "all"]),
     help="What agents may do, where their node has no policy.",
 )
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME",
+    help="Pass this variable on to agents and commands; repeat.",
+)
 @click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
 @click.option("--repository", metavar="REPO", help="Work in a git worktree of its own: of the"
               " repository around this folder, or on each machine of a clone of this URL or bare"
@@ -125,6 +131,8 @@ def run(file: str, **given: Any) -> int:
     if repository is not None and workspaces.uncommitted(repository):
         show.progress.say("! what is not committed in the repository is not part of this run")
     options: Options = {"policy": given["approve"]} if given["approve"] else {}
+    if given["env"]:
+        options["pass_env"] = list(given["env"])
 
     async def whole(people: Interviewer | None) -> PipelineResult:
         return await front.run(

@@ -13,10 +13,11 @@ import msgspec
 from corral.cli.databases import option
 from corral.cli.pipeline_run import DB, NEWEST, run_id
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.cli.times import when
 from corral.engine.adapter import require
 from corral.errors import ConfigError
-from corral.io.person import harmless
+from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
     from corral.engine.family import Asked
@@ -37,7 +38,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 
     found = asyncio.run(front.runs(db=db, limit=limit))
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(msgspec.json.encode(found).decode())
         return
     rows = [
         (
@@ -65,7 +66,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     found = asyncio.run(front.show(name, db=db))
     asked = [] if found.closed else asyncio.run(family.questions(name, db=db))
     if as_json:
-        click.echo(msgspec.json.encode(_plain(found, asked)).decode())
+        echo_json(msgspec.json.encode(_plain(found, asked)).decode())
         return
     _say(f"run        {found.id}")
     reason = found.closed.reason if found.closed else ""
@@ -85,12 +86,12 @@ def show(name: str, db: str | None, as_json: bool) -> None:
             _say(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
     for each in asked:
         question = each.question
-        _say(f"? {question.node}: {question.text}")
+        _say(f"? {question.node}: {visible(question.text)}")
         if each.answered:
             _say("    answered, and not taken yet")
             continue
         for choice in question.choices:
-            _say(f"    [{choice.key}] {choice.label}")
+            _say(f"    [{choice.key}] {one_line(choice.label)}")
         _say(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
     if found.status == "interrupted":
         _say(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
@@ -119,10 +120,10 @@ def answer(
     name = run_id(name)
     said = Answer(value=choice or "", text=text, skipped=skip)
     asyncio.run(front.answer(name, said, gate=gate, by=_me(), db=db))
-    click.echo(f"{name} has its answer")
+    echo(f"{name} has its answer")
     if asyncio.run(front.show(name, db=db)).status == "interrupted":
         line = GOES_ON.format(run=name, db=option(db))
-        click.echo(f"nobody is at it now; go on with: {line}", err=True)
+        echo(f"nobody is at it now; go on with: {line}", err=True)
 
 
 @click.command("cancel")
@@ -139,7 +140,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     if found.closed is not None:
         raise ConfigError(f"{name} has ended already: {found.closed.status}")
     asyncio.run(front.cancel(name, reason=reason, db=db))
-    click.echo(f"{name} is cancelled")
+    echo(f"{name} is cancelled")
 
 
 def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _show_work(found: Shown, tree: OwnTree) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(harmless(text))
+    echo(text)
 
 
 def _open(asked: list[Asked]) -> int:

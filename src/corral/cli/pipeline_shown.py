@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
 
-import click
 import msgspec
 
 from corral.cli.databases import option
@@ -16,8 +16,11 @@ from corral.cli.out import Out
 from corral.cli.pipeline_progress import Progress
 from corral.cli.questions import somebody_is_there
 from corral.cli.signals import signals
+from corral.cli.terminal import answer, echo
 from corral.engine.results import PipelineResult, plain
-from corral.io.person import harmless
+from corral.errors import StorageFailed
+from corral.io.environment import Eraser, named_secrets
+from corral.pipelines.desk import bearers
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.graph import Graph
 from corral.pipelines.orders import Answer, Question
@@ -47,6 +50,7 @@ class Shown:
         self.name = ""
         self._durable = durable
         self._db = option(db)
+        self._eraser = Eraser({**named_secrets(os.environ), **bearers(graph, os.environ)})
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_left = False
 
@@ -68,6 +72,12 @@ class Shown:
         except BrokenPipeError:
             self._interrupted()
             raise
+        except StorageFailed as error:
+            if not self.name or not self._durable:
+                raise
+            echo(f"corral: {error}", err=True)
+            echo(f"  then: corral pipeline resume {self.name}{self._db}", err=True)
+            return error.cli_exit
         return self._told(result)
 
     async def _through(self, whole: Whole, *, auto: bool) -> PipelineResult:
@@ -101,7 +111,7 @@ class Shown:
                 await asyncio.wait({writing, task})
 
     def _say(self, line: bytes) -> None:
-        self._lines.put_nowait(line + b"\n")
+        self._lines.put_nowait(self._eraser.clean(line) + b"\n")
 
     async def _write(self, out: Out) -> None:
         """Raises ``OSError``."""
@@ -117,7 +127,7 @@ class Shown:
 
     def _told(self, result: PipelineResult) -> int:
         if not self.as_json and result.status == "success" and (text := result.text):
-            click.echo(text.removesuffix("\n"))
+            answer(self._eraser.clean_text(text).removesuffix("\n") + "\n")
         if result.status == "waiting":
             self._asks(result)
             return WAITING
@@ -132,7 +142,7 @@ class Shown:
         for warning in result.warnings:
             _tell(f"corral: {warning}")
         if result.status != "success" and not self.as_json:
-            _tell(f"corral: {result.reason or result.status}")
+            _tell(f"corral: {self._eraser.clean_text(result.reason) or result.status}")
         return 0 if result.status == "success" else 1
 
     def _asks(self, result: PipelineResult) -> None:
@@ -145,14 +155,14 @@ class Shown:
                 _tell(f"  {line} {choice.key}    # {choice.label}")
             if not question.choices:
                 _tell(f"  {line} --text '…'")
-        click.echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
+        echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
             line = f"corral pipeline resume {self.name}{self._db}"
-            click.echo(f"corral: interrupted; go on with: {line}", err=True)
+            echo(f"corral: interrupted; go on with: {line}", err=True)
         else:
-            click.echo("corral: interrupted", err=True)
+            echo("corral: interrupted", err=True)
         return INTERRUPTED
 
 
@@ -164,13 +174,11 @@ class _Here:
 
     async def ask(self, question: Question) -> Answer:
         with self._progress.paused():
-            asked = msgspec.structs.replace(question, text=harmless(question.text))
-            return await self._console.ask(asked)
+            return await self._console.ask(question)
 
 
 def _tell(line: str) -> None:
-    """With names of nodes, perhaps, and words of a model: the terminal must not obey them."""
-    click.echo(harmless(line), err=True)
+    echo(line, err=True)
 
 
 def changed(files: list[str]) -> str:

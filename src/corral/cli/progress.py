@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -10,8 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from corral.agents import DEFAULT_AGENT
+from corral.cli.terminal import complain, console
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
 from corral.sessions.prepare import Prepared
+from corral.terminal_text import clean
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
@@ -48,9 +49,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._live:
-            from rich.console import Console
-
-            self._console = Console(stderr=True, highlight=False)
+            self._console = console()
             self._status = self._console.status(_Now(self._text))
             self._spin(on=True)
         return self
@@ -129,7 +128,7 @@ class Progress:
     def _text(self) -> str:
         elapsed = int(time.monotonic() - self._begun)
         tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
-        return f"{_short(self._doing, 70)} · {elapsed} s{tokens}"
+        return f"{clean(_short(self._doing, 70))} · {elapsed} s{tokens}"
 
     def _spin(self, *, on: bool) -> None:
         if self._status is None or on == self._spinning:
@@ -146,11 +145,9 @@ class Progress:
 
     def _say(self, text: str) -> None:
         if self._status is not None:
-            self._console.print(text, markup=False)
+            self._console.print(clean(text))
         else:
-            with contextlib.suppress(OSError):  # a full disk behind stderr is no reason to stop
-                sys.stderr.write(text + "\n")
-                sys.stderr.flush()
+            complain(text)
 
 
 class _Now:

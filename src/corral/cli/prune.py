@@ -9,6 +9,7 @@ import msgspec
 
 from corral.cli.pipeline_run import DB
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.cli.times import when
 from corral.errors import ConfigError
 
@@ -41,10 +42,10 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
         raise ConfigError(f"--older-than: {error}") from error
     gone = asyncio.run(retention.prune(older_than=age, db=db, dry_run=dry_run))
     if as_json:
-        click.echo(msgspec.json.encode(gone).decode())
+        echo_json(msgspec.json.encode(gone).decode())
         return
     if gone:
         rows = [(each.kind, each.status, when(each.ended), each.name) for each in gone]
-        click.echo(table(("kind", "status", "ended", "name"), rows))
+        echo(table(("kind", "status", "ended", "name"), rows))
     would = "would be removed" if dry_run else "removed"
-    click.echo(f"{len(gone):,} {would}")
+    echo(f"{len(gone):,} {would}")

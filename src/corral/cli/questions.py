@@ -1,12 +1,25 @@
-"""Permission questions, put to the person at the terminal."""
+"""Permission questions, put to the person at the terminal.
+
+What is asked for was written by a model, perhaps by an attacker. So the question shows all of
+it: the title and every argument, each character that cannot be seen as an escape, each line
+behind a bar, so that no text can pass for a line of ours. What does not fit on the screen is
+shown in pages, and can be allowed only after the last of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import shutil
 import sys
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 
-from corral.events import Decision, PermissionRequest
+import msgspec
+
+from corral.events import Decision, Json, PermissionRequest
+from corral.terminal_text import one_line, visible
 
 _ANSWERS: dict[str, Decision] = {
     "y": "allow_once",
@@ -16,6 +29,13 @@ _ANSWERS: dict[str, Decision] = {
     "no": "deny",
     "c": "cancel",
 }
+BAR = "  | "
+DEEPEST = 6
+"""Levels of nested arguments that are laid out; below, they are shown as JSON."""
+FEWEST = 8
+"""Lines of a page at least, however small the terminal is."""
+LONGEST = 4_096
+"""Bytes of an answer."""
 
 
 def somebody_is_there() -> bool:
@@ -31,13 +51,132 @@ class Terminal:
 
     async def __call__(self, request: PermissionRequest) -> Decision:
         self._pause()
-        sys.stderr.write(f"? {request.kind}: {request.title or 'something'}\n")
+        _forget_typed()
+        columns, rows = shutil.get_terminal_size((80, 24))
+        pages = Pages(lines_of(request, columns), rows)
+        _say(pages.first())
         while True:
-            sys.stderr.write("  allow once (y), for this session (a), no (n), stop (c)? ")
-            sys.stderr.flush()
-            answer = _ANSWERS.get((await _line()).strip().lower())
-            if answer is not None:
+            _say(pages.prompt())
+            typed = (await _line()).strip().lower()
+            if typed == "v" and pages.more:
+                _say(pages.next())
+                continue
+            answer = _ANSWERS.get(typed)
+            if answer is not None and (answer in ("deny", "cancel") or not pages.more):
                 return answer
+
+
+class Pages:
+    """The lines of a question, as many at a time as fit on the screen."""
+
+    def __init__(self, lines: list[str], rows: int) -> None:
+        self._lines = lines
+        self._room = max(FEWEST, rows - 4)
+        self._shown = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether something has not been shown yet."""
+        return self._shown < len(self._lines)
+
+    def first(self) -> str:
+        """All of it, where it fits; else its size, its beginning and its end."""
+        lines = self._lines
+        if len(lines) <= self._room:
+            self._shown = len(lines)
+            return "".join(f"{line}\n" for line in lines)
+        half = (self._room - 2) // 2
+        size = sum(map(len, lines))
+        note = f"  ... {len(lines) - 2 * half:,} of {len(lines):,} lines are not shown here"
+        head = "".join(f"{line}\n" for line in lines[:half])
+        tail = "".join(f"{line}\n" for line in lines[-half:])
+        return f"{head}{note} ({size:,} characters in all) ...\n{tail}"
+
+    def next(self) -> str:
+        begin, self._shown = self._shown, min(self._shown + self._room, len(self._lines))
+        page = "".join(f"{line}\n" for line in self._lines[begin : self._shown])
+        return f"{page}  lines {begin + 1:,} to {self._shown:,} of {len(self._lines):,}\n"
+
+    def prompt(self) -> str:
+        if self.more:
+            what = "the next page" if self._shown else "all of it, page by page"
+            return f"  view {what} (v), no (n), stop (c)? It can be allowed once all was shown: "
+        return "  allow once (y), for this session (a), no (n), stop (c)? "
+
+
+def lines_of(request: PermissionRequest, columns: int) -> list[str]:
+    """The whole question, in lines that are no wider than the terminal. The first line is ours;
+    every other begins with a bar."""
+    lines = [f"? {request.kind}: permission is needed"]
+    asked = [] if _is_told_by(request) else [one_line(request.title or "")]
+    asked += _laid_out(request.input, 0)
+    for line in [line for line in asked if line] or ["(nothing is known of what it does)"]:
+        lines += (BAR + part for part in wrapped(line, columns - len(BAR) - 1))
+    return lines
+
+
+def _is_told_by(request: PermissionRequest) -> bool:
+    """Whether the title only repeats one of the arguments, which are shown in any case."""
+    given = request.input.values() if isinstance(request.input, dict) else ()
+    title = " ".join((request.title or "").split())
+    return any(
+        isinstance(each, str) and len(each) > 3 and title.endswith(" ".join(each.split()))
+        for each in given
+    )
+
+
+def _laid_out(value: Json, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else ((str(number), each) for number, each in enumerate(value, 1))
+        if isinstance(value, list)
+        else ()
+    )
+    for name, each in items:
+        label = f"{pad}{one_line(name)}:"
+        if isinstance(each, str) and "\n" in each:
+            yield label
+            text = visible(each).expandtabs(4)
+            yield from (f"{pad}  {line}" for line in text.split("\n"))
+        elif isinstance(each, str):
+            yield f"{label} {one_line(each)}"
+        elif isinstance(each, dict | list) and each and depth < DEEPEST:
+            yield label
+            yield from _laid_out(each, depth + 1)
+        else:
+            yield f"{label} {one_line(msgspec.json.encode(each).decode())}"
+    if isinstance(value, str) and value:
+        yield from (pad + line for line in visible(value).expandtabs(4).split("\n"))
+
+
+def wrapped(line: str, room: int) -> list[str]:
+    """The line in parts that the terminal does not wrap by itself: what it wraps begins at its
+    left edge, where only lines of ours may begin."""
+    room = max(room, 10)
+    parts: list[str] = []
+    part, width = "", 0
+    for char in line:
+        wide = 1 if char < "\x7f" or unicodedata.east_asian_width(char) in ("N", "Na", "H") else 2
+        if width + wide > room:
+            parts.append(part)
+            part, width = "", 0
+        part, width = part + char, width + wide
+    return [*parts, part]
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _forget_typed() -> None:
+    """What was typed before the question was shown does not answer it."""
+    with contextlib.suppress(ImportError, OSError):
+        import termios
+
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 async def _line() -> str:
@@ -45,10 +184,19 @@ async def _line() -> str:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     descriptor = sys.stdin.fileno()
+    typed = b""
     loop.add_reader(descriptor, ready.set)
     try:
-        await ready.wait()
+        while b"\n" not in typed:
+            await ready.wait()
+            ready.clear()
+            try:
+                read = os.read(descriptor, 4_096)
+            except OSError:  # the terminal is gone
+                read = b""
+            if not read:
+                return "n"  # the end of the input is no
+            typed = (typed + read)[-LONGEST:]
     finally:
         loop.remove_reader(descriptor)
-    line = sys.stdin.readline()
-    return line if line else "n"  # the end of the input is no
+    return typed.decode("utf-8", "replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 
 from corral.cli.prompts import read_prompt
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Done, Error, Event, FileChange, Init, Text, ToolResult, ToolUse, to_json
 from corral.sessions import asked, store
@@ -29,7 +29,7 @@ def list_sessions(limit: int, as_json: bool) -> None:
     """The sessions kept here, the newest first."""
     kept = store.every()[: max(0, limit)]
     if as_json:
-        click.echo(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
+        echo_json(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
         return
     rows = [
         (
@@ -41,7 +41,7 @@ def list_sessions(limit: int, as_json: bool) -> None:
         )
         for one in kept
     ]
-    click.echo(table(("session", "agent", "status", "last", "prompt"), rows))
+    echo(table(("session", "agent", "status", "last", "prompt"), rows))
 
 
 @command.command("show")
@@ -50,11 +50,11 @@ def show(name: str) -> None:
     """What was said and done in a session; 'last' is the newest."""
     kept = _transcript(name)
     meta = kept.meta
-    click.echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
+    echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
     for event in kept.events():
         line = _line(event)
         if line is not None:
-            click.echo(line, nl=not isinstance(event, Text))
+            echo(line, nl=not isinstance(event, Text))
 
 
 @command.command("export")
@@ -65,8 +65,8 @@ def export(name: str, output: str | None) -> None:
     kept = _transcript(name)
     lines = (to_json(event) + b"\n" for event in kept.events())
     if output is None:
-        sys.stdout.buffer.writelines(lines)
-        sys.stdout.buffer.flush()
+        for line in lines:
+            echo_json(line.removesuffix(b"\n"))
         return
     path = Path(output)
     if path.exists():
@@ -92,9 +92,9 @@ def answer(name: str, file: str) -> None:
         raise ConfigError("the answer is empty", hint="Give it as a file or on stdin.")
     question.give(text)
     if store.in_use(kept):
-        click.echo(f"{kept.meta.id} has its answer")
+        echo(f"{kept.meta.id} has its answer")
     else:
-        click.echo(f"kept; nobody waits: corral run --resume {kept.meta.id} takes it")
+        echo(f"kept; nobody waits: corral run --resume {kept.meta.id} takes it")
 
 
 def _transcript(name: str) -> store.Kept:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Generator
 from types import FrameType
+
+from corral.cli.terminal import complain
 
 BLOCKED = 5.0
 """Seconds in which the loop must have heard of a signal: else something in it blocks, and is
@@ -44,7 +45,7 @@ def signals(
             return
         is_blocked = True
         said = f"corral: {at_work() or 'something'} blocks, and is broken off: it did not stop"
-        print(said, file=sys.stderr, flush=True)
+        complain(said)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         if not heard.wait(BLOCKED):
             os._exit(INTERRUPTED)

@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Sequence
 
 from corral.agents.profile import Row
+from corral.terminal_text import clean
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned text; the last column wraps at the terminal's width."""
-    lines = [list(head), *(list(row) for row in rows)]
+    lines = [list(head), *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
     indent = sum(widths) + 2 * len(widths)
     room = max(30, shutil.get_terminal_size((100, 24)).columns - indent)
@@ -22,6 +23,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         out.append((start + last[0]).rstrip())
         out += [" " * indent + more for more in last[1:]]
     return "\n".join(out)
+
+
+def _cell(text: str) -> str:
+    """On one line, and as wide as it looks."""
+    return " ".join(clean(text).split("\n"))
 
 
 def policy_table(report: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.modules import imported
+from corral.cli.terminal import echo
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def command(
     names = pools or (queues.DEFAULT,)
 
     def ready(_executor: Any) -> None:
-        click.echo(f"at work on {', '.join(names)} of {shown}", err=True)
+        echo(f"at work on {', '.join(names)} of {shown}", err=True)
 
     worker.serve(
         db,

@@ -7,7 +7,7 @@ Rules, each learnt from an experiment:
 * The version of the application is our protocol's number, never a hash of source: a comment
   must not leave a run behind for ever.
 * A workflow's calls are matched on replay by their position: nothing here is ever gathered.
-* All that is journalled is JSON. Rows of another kind are never written.
+* All that is journalled is JSON. Rows of another kind are never written, nor decoded.
 * The library replaces the default executor of the loop that it runs in: so it gets a loop
   of ours, and never sees the user's.
 """
@@ -83,9 +83,27 @@ def require() -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """A workflow that is cancelled was to end: nobody needs the trace of it."""
+    """A workflow that is cancelled was to end, and of a full disk the executor tells: nobody
+    needs the trace of either."""
     error = record.exc_info[1] if record.exc_info else None
-    return "Cancelled" not in type(error).__name__
+    text = record.getMessage()
+    full = connections.is_full(error) or "disk is full" in text or "disk I/O error" in text
+    return "Cancelled" not in type(error).__name__ and not full
+
+
+class Foreign(Exception):
+    """A row that corral did not write."""
+
+
+def _refuse_pickles() -> None:
+    """The library decodes a row as the row itself says, and one that says it is a pickle runs
+    whatever is in it. All our rows are JSON: in this process no pickle is decoded."""
+    from dbos._serialization import DefaultSerializer
+
+    def refuse(_self: object, _text: str) -> Any:
+        raise Foreign("a row of the database was not written by corral: it is a pickle")
+
+    setattr(DefaultSerializer, "deserialize", refuse)  # noqa: B010 (a checker would complain)
 
 
 def launch(
@@ -95,10 +113,13 @@ def launch(
     workflows: Mapping[str, tuple[Workflow, int]],
     queues: Sequence[str],
     poll: float,
+    on_full: Callable[[BaseException], None] | None = None,
 ) -> None:
     """Begin to run workflows from these queues, in the running loop. ``workflows``: name →
-    (function, how often it may be taken up again after a crash)."""
+    (function, how often it may be taken up again after a crash). ``on_full`` is told when the
+    database cannot write any more."""
     require()
+    _refuse_pickles()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
 
@@ -111,7 +132,7 @@ def launch(
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
     }
-    engine = config["system_database_engine"] = connections.open_engine(url, _POOL)
+    engine = config["system_database_engine"] = connections.open_engine(url, _POOL, on_full)
     _engines.append(engine)
     DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)
@@ -272,6 +293,7 @@ def migrate(url: str) -> None:
 def connect(url: str) -> DBOSClient:
     """A door to the database that runs nothing. Its calls block; ``disconnect`` it."""
     require()
+    _refuse_pickles()
     from dbos import DBOSClient
     from dbos._serialization import DBOSPortableJSON
 

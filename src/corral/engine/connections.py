@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from corral.errors import ConfigError
@@ -11,12 +13,25 @@ if TYPE_CHECKING:
 
 CONNECT = 5
 """Seconds until a server that does not answer counts as away."""
+_DISK_FULL = "53100"
+"""As Postgres says it."""
 STUCK = 60
 """Seconds that a transaction may stand still."""
 
 
-def open_engine(url: str, connections: int) -> Engine:
-    """So many at once, at most."""
+def is_full(error: BaseException | None) -> bool:
+    """Whether the database says that it cannot write any more: its disk is full, or fails."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, sqlite3.Error):
+        return any(part in str(cause) for part in ("disk is full", "disk I/O error"))
+    return getattr(cause, "sqlstate", None) == _DISK_FULL
+
+
+def open_engine(
+    url: str, connections: int, on_full: Callable[[BaseException], None] | None = None
+) -> Engine:
+    """So many at once, at most. ``on_full`` is told when the database cannot write any more, in
+    whatever thread that is found."""
     import sqlalchemy as sa
     from sqlalchemy import event
 
@@ -32,6 +47,13 @@ def open_engine(url: str, connections: int) -> Engine:
     else:
         event.listen(engine, "do_connect", _within_a_time)
         event.listen(engine, "connect", _let_go)
+    if on_full is not None:
+
+        def look(context: Any) -> None:
+            if is_full(context.original_exception):
+                on_full(context.original_exception)
+
+        event.listen(engine, "handle_error", look)
     return engine
 
 

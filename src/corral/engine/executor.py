@@ -15,8 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
-from corral.engine import adapter, desks, lease, queues
+from corral.engine import adapter, connections, desks, lease, queues
 from corral.engine.database import Database, prepare
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.io import folders
@@ -36,6 +37,18 @@ longer is left where it is."""
 _log = logging.getLogger("corral.engine")
 _current: Executor | None = None
 _starting = threading.Lock()
+_watchers: list[Callable[[CorralError], None]] = []
+
+
+@contextlib.contextmanager
+def watched(tell: Callable[[CorralError], None]) -> Generator[None]:
+    """Meanwhile ``tell`` is called, in any thread, when the executor of this process fails: it
+    takes no more work, and whoever waits for its work would wait for ever."""
+    _watchers.append(tell)
+    try:
+        yield
+    finally:
+        _watchers.remove(tell)
 
 
 def current() -> Executor:
@@ -185,6 +198,7 @@ class Executor:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_heard)
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
             await asyncio.to_thread(self.leases.hold, self.id)
@@ -197,6 +211,7 @@ class Executor:
                 workflows=self._workflows,
                 queues=self.queues,
                 poll=min(self.poll, 1.0),
+                on_full=self._cannot_write,
             )
             sweeper.start()
             self._ready.set_result(None)
@@ -294,12 +309,40 @@ class Executor:
         self._missed = missed
 
     def _give_up(self) -> None:
-        self.failed = StorageFailed(
-            f"the database {self.database.shown} was away for {self.grace:g} s: this worker ends",
-            hint="What it ran is taken up by others, or when it is started again.",
+        self._fail(
+            StorageFailed(
+                f"the database {self.database.shown} was away for {self.grace:g} s:"
+                " this worker ends",
+                hint="What it ran is taken up by others, or when it is started again.",
+            )
         )
+
+    def _cannot_write(self, error: BaseException) -> None:
+        """In any thread. What is done is journalled; the rest would be done in vain."""
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        self._fail(
+            StorageFailed(
+                f"the database {self.database.shown} cannot be written: {said}",
+                hint="Free some space on its disk. What it ran can be resumed then.",
+            )
+        )
+
+    def _fail(self, error: StorageFailed) -> None:
+        if self.failed is not None or self._stop.is_set():
+            return
+        self.failed = error
+        self.draining = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
+        for tell in list(_watchers):
+            tell(error)
+
+
+def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A full disk is told once, by the executor."""
+    if not connections.is_full(context.get("exception")):
+        loop.default_exception_handler(context)
 
 
 def _plain(text: str) -> str:

@@ -21,6 +21,7 @@ from corral.engine import (
     again,
     artefacts,
     doors,
+    executor,
     family,
     following,
     looking,
@@ -36,7 +37,7 @@ from corral.engine.readying import (
     source_of,
 )
 from corral.engine.results import PipelineResult, ended, waiting
-from corral.errors import ConfigError, ProcessFailed
+from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.events import Json
 from corral.keywords import Options
 from corral.pipelines import inline, nested, preflight
@@ -335,12 +336,38 @@ def _turn() -> asyncio.Lock:
 
 @asynccontextmanager
 async def engine() -> AsyncGenerator[None]:
-    """While this lasts, the engine of this process is not ended."""
+    """While this lasts, the engine of this process is not ended. Raises ``StorageFailed`` where
+    it fails: its disk is full, say. What it ran can be resumed."""
     global _in_use  # noqa: PLW0603
     _in_use += 1
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    asked = task.cancelling() if task is not None else 0
+    failure: CorralError | None = None
+
+    def end() -> None:
+        if task is not None and inside:
+            task.cancel()
+
+    def failed(error: CorralError) -> None:
+        nonlocal failure
+        failure = error
+        loop.call_soon_threadsafe(end)
+
+    inside = True
     try:
-        yield
+        with executor.watched(failed):
+            yield
+    except BaseException as error:
+        inside = False
+        if failure is None or isinstance(error, StorageFailed):
+            raise
+        is_ours = task is None or not isinstance(error, asyncio.CancelledError)
+        if not is_ours and task is not None and task.uncancel() > asked:
+            raise  # somebody else wants it to end too
+        raise failure from None
     finally:
+        inside = False
         _in_use -= 1
         await asyncio.shield(_ended_where_unused())
 

@@ -62,6 +62,19 @@ def load(agent: str) -> dict[str, Any]:
     return values
 
 
+def passed_on() -> tuple[str, ...]:
+    """Variables that trusted files pass on to every agent and command (``pass_env`` of their
+    ``[defaults]``). Raises ``ConfigError``."""
+    names: list[str] = []
+    for path in _trusted():
+        found: object = _table(path, _toml(path), "defaults").get("pass_env", [])
+        texts = cast("list[object]", found) if isinstance(found, list) else [None]
+        if not all(isinstance(name, str) for name in texts):
+            raise ConfigError(f"{path}: pass_env must be a list of names")
+        names += cast("list[str]", texts)
+    return tuple(names)
+
+
 def _refuse_commands(path: Path) -> None:
     tables = _table(path, _toml(path), "agents")
     for name in tables:

@@ -1,7 +1,13 @@
 """What the child process may see: an allow-list, never all we have.
 
-A base set that programs need to run at all, the agent's own credential family,
-and what the caller names. ``DATABASE_URL`` and other vendors' keys stay home.
+An agent gets a base set that programs need to run at all, the agent's own credential family,
+and what the caller names. A command that we start for an agent, a pipeline or a check (the
+shell tool, ``tool`` nodes, ``until``, hooks) gets the base set, what build tools need to find
+their files, and what the caller names. ``DATABASE_URL`` and other vendors' keys stay home.
+
+What is secret is known by the name of its variable, or because its value is a URL with a
+password. It is redacted in everything that is written, and in what tools and commands say
+before a model reads it: a file or a server may hold the same value.
 """
 
 from __future__ import annotations
@@ -9,8 +15,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from urllib.parse import unquote
 
 import msgspec
 
@@ -52,10 +59,55 @@ BASE = (
     "NUMBER_OF_PROCESSORS",
 )
 
-SHORTEST_SECRET = 8
-"""Striking out a shorter value would tear ordinary text apart."""
+FOR_COMMANDS = (
+    *BASE,
+    "TERM",
+    "COLORTERM",
+    "NO_COLOR",
+    "COLUMNS",
+    "LINES",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "HOSTNAME",
+    "CI",
+    "SOURCE_DATE_EPOCH",
+    # Where build tools keep their files; none of them is a secret.
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYENV_ROOT",
+    "JAVA_HOME",
+    "GOPATH",
+    "GOROOT",
+    "GOCACHE",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "NVM_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+    "CORRAL_HOME",
+)
+"""Variables of ours that commands see."""
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+SHORTEST_SECRET = 8
+"""Redacting a shorter value would tear ordinary text apart."""
+
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"
+    r"|(^|_)(PAT|PWD|PASS|PIN|SALT|SIG|SIGNATURE)$|CONN(ECTION)?_?STR",
+    re.IGNORECASE,
+)
+_ADDRESS_NAME = re.compile(r"(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$", re.IGNORECASE)
+"""Addresses of servers and databases. What is secret in one is the login in it; a value that is
+no URL and no path is taken for a secret as a whole."""
+_LOGIN = re.compile(r"^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)", re.IGNORECASE)
+_TOKEN = 16
+"""Characters. Users have shorter names."""
+_NOT_SECRET = frozenset({"PWD", "OLDPWD"})
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -63,7 +115,15 @@ class Environment(msgspec.Struct, frozen=True):
     family: dict[str, str]
     """Of these, the agent's own."""
     secrets: dict[str, str]
-    """Name → value of what must be struck out wherever it appears."""
+    """Name → value of what the child may see and must be redacted wherever it appears."""
+    others: dict[str, str] = {}
+    """The same of secrets of ours that the child does not see. It may meet them elsewhere, in a
+    file, say."""
+
+    @property
+    def redacted(self) -> dict[str, str]:
+        """All that must be redacted."""
+        return {**self.others, **self.secrets}
 
 
 def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> Environment:
@@ -73,25 +133,66 @@ def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> 
     passed = {name: ours[name] for name in run.pass_env if name in ours}
     values = {**_chosen(ours, BASE), **family, **passed, **run.env}
     secrets = {name: family[name] for name in agent.secret_env if name in family}
-    for name, value in {**passed, **run.env}.items():
-        if _SECRET_NAME.search(name):
-            secrets[name] = value
+    secrets |= named_secrets({**passed, **run.env})
     for server in run.mcp_servers:
         for name, value in {**server.env, **server.headers}.items():
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
-    return Environment(values, {**family, **_chosen(run.env, agent.env_family)}, long)
+    known = {**family, **_chosen(run.env, agent.env_family)}
+    return Environment(values, known, long, named_secrets(ours))
+
+
+def for_commands(
+    pass_env: Iterable[str] = (),
+    given: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment of a command: ours by the allow-list, those that ``pass_env`` names, and
+    ``given``, which wins."""
+    ours = os.environ if environ is None else environ
+    passed = {name: ours[name] for name in pass_env if name in ours}
+    return {**_chosen(ours, FOR_COMMANDS), **passed, **(given or {})}
 
 
 def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
-    """Those that their names tell to be secrets. A file that holds one is none itself."""
-    return {
-        name: value
-        for name, value in values.items()
-        if _SECRET_NAME.search(name)
-        and len(value) >= SHORTEST_SECRET
-        and not (os.path.isabs(value) and os.path.exists(value))
-    }
+    """What is secret in these variables, by their names or by a password in an address. A file
+    that holds a secret is none itself."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        for key, secret in _secrets_in(name, value):
+            if len(secret) >= SHORTEST_SECRET:
+                found[key] = secret
+    return found
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the variable holds something that only its owner should know."""
+    return any(True for _ in _secrets_in(name, value))
+
+
+def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
+    is_path = os.path.isabs(value) and os.path.exists(value)
+    if name in _NOT_SECRET or is_path or not value:
+        return
+    found = _LOGIN.match(value)
+    user, _, password = found["login"].partition(":") if found else ("", "", "")
+    if password:
+        yield name, value
+        yield f"{name} login", f"{user}:{password}@"
+        yield f"{name} password", password
+        yield f"{name} password unquoted", unquote(password)
+    elif len(user) >= _TOKEN:  # a token in the place of a user
+        yield name, value
+        yield f"{name} login", user
+    elif found := _PASSWORD.search(value):
+        yield name, value
+        yield f"{name} password", found[1]
+    elif _SECRET_NAME.search(name) or (_ADDRESS_NAME.search(name) and _is_no_address(value)):
+        yield name, value
+
+
+def _is_no_address(value: str) -> bool:
+    return "://" not in value and not value.startswith(("/", ".", "~"))
 
 
 def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

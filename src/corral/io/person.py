@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from corral.errors import ConfigError
+from corral.terminal_text import clean
 
 LEAVING = 5.0
 """Seconds an editor has to go when it is no longer waited for."""
@@ -29,7 +30,7 @@ async def typed(question: str) -> str:
 
     Without a thread: one that reads could not be stopped.
     """
-    sys.stderr.write(harmless(question))
+    sys.stderr.write(clean(question))
     sys.stderr.flush()
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
@@ -90,8 +91,3 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
             async with asyncio.timeout(LEAVING):
                 await process.wait()
                 return
-
-
-def harmless(text: str) -> str:
-    """Without what a terminal would obey: a prompt may hold words of a stranger's."""
-    return "".join(char for char in text if char in "\n\t" or char.isprintable())

@@ -66,7 +66,11 @@ def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
     until: Until | None = None
     if command := node.text("until"):
         said, holes = command_of(command, work.context)
-        until = command_succeeds(said, env={**holes, **stage_env(work)})
+        until = command_succeeds(
+            said,
+            env={**desk.command_env(work), **holes, **stage_env(work)},
+            pass_env=desk.pass_env(work),
+        )
     limited: int | None = None
     if until is not None and "max_tokens" in node.attrs:
         limited = choices.number_of(node, "max_tokens", int)

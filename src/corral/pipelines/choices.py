@@ -96,6 +96,8 @@ def options_of(work: Work, desk: Desk, agent: str) -> tuple[dict[str, Any], list
     options |= {"cwd": str(work.workspace), "timeout": node.seconds("timeout") or TIMEOUT}
     if (policy := policy_of(work, desk)) is not None:
         options["policy"] = policy
+    if passed := desk.pass_env(work):
+        options["pass_env"] = passed
     for key in ("system_prompt", "session_mode"):
         if text := node.text(key):
             options[key] = text

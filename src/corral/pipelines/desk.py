@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.agents import DEFAULT_AGENT
-from corral.builtin.tools.workspace import SECRET
 from corral.errors import ConfigError
 from corral.events import Event
-from corral.io.environment import Eraser, named_secrets
+from corral.io import config
+from corral.io.environment import SHORTEST_SECRET, Eraser, is_secret, named_secrets
 from corral.pipelines import stage
 from corral.result import Result
 
 if TYPE_CHECKING:
     from corral.inference.client import Client
     from corral.keywords import Options
+    from corral.pipelines.graph import Graph
     from corral.pipelines.handlers import Work
     from corral.sessions.broker import Asker
     from corral.sessions.pool import Pool
@@ -65,15 +66,10 @@ class Desk:
         self._at_once = prompts_at_once
         self.env: Mapping[str, str] = self.options.get("env") or {}
         passed: Sequence[str] | None = self.options.get("pass_env")
-        self.pass_env = tuple(passed or ())
-        self.command_env = {
-            name: value
-            for name, value in self.env.items()
-            if name in self.pass_env or not SECRET.search(name)
-        }
-        """Of ``env``, what commands see: keys are for agents, unless they are passed on by name."""
-        self.eraser = Eraser(named_secrets({**os.environ, **self.env}))
-        """Of what must not be written into any file of a run."""
+        self._pass_env = tuple(config.passed_on() if passed is None else passed)
+        self._secrets = named_secrets({**os.environ, **self.env})
+        self.eraser = Eraser(self._secrets)
+        """Of what must not be written into any file of a run, nor sent to a model."""
         self._stack = AsyncExitStack()
         self._pools: dict[bytes, Pool] = {}
         self._client: Client | None = None
@@ -93,6 +89,30 @@ class Desk:
         self._pools.clear()
         self._client = None
         await self._stack.aclose()
+
+    def command_env(self, work: Work) -> dict[str, str]:
+        """Of ``env``, what commands see: keys are for agents, unless they are passed on by
+        name."""
+        passed = self.pass_env(work)
+        return {
+            name: value
+            for name, value in self.env.items()
+            if name in passed or not is_secret(name, value)
+        }
+
+    def pass_env(self, work: Work) -> tuple[str, ...]:
+        """Names of variables that commands and agents of this node see besides the usual ones:
+        the node's, the graph's, and those of the options or of a trusted corral.toml."""
+        named = (str(attrs.get("pass_env", "")) for attrs in (work.node.attrs, work.graph.attrs))
+        own = (name.strip() for text in named for name in text.replace(",", " ").split())
+        return tuple(dict.fromkeys((*self._pass_env, *own)))
+
+    def know(self, graph: Graph) -> None:
+        """From now on tokens that nodes of this graph use are redacted too."""
+        tokens = bearers(graph, {**os.environ, **self.env})
+        if not tokens.items() <= self._secrets.items():
+            self._secrets = {**self._secrets, **tokens}
+            self.eraser = Eraser(self._secrets)
 
     @property
     def warm(self) -> int:
@@ -144,6 +164,13 @@ class Desk:
     def _check_open(self) -> None:
         if not self._is_open:
             raise RuntimeError("open the desk first: async with Desk(...) as desk")
+
+
+def bearers(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
+    """Name → value of the variables that nodes send as bearer tokens: they are secrets, whatever
+    they are called."""
+    names = (node.text("bearer_env") for node in graph.nodes.values())
+    return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
 def of(work: Work) -> Desk:

@@ -105,8 +105,8 @@ class Hooks:
         ran = await run_command(
             command,
             cwd=self._work.workspace,
-            env={**self._desk.command_env, **holes, **stage_env(self._work), **names},
-            pass_env=self._desk.pass_env,
+            env={**self._desk.command_env(self._work), **holes, **stage_env(self._work), **names},
+            pass_env=self._desk.pass_env(self._work),
             timeout=TIMEOUT,
             stdin=msgspec.json.encode(told),
         )

@@ -21,6 +21,7 @@ from corral.errors import ConfigError
 from corral.pipelines.gates import find
 from corral.pipelines.orders import Answer, Question
 from corral.sessions.tools import in_thread
+from corral.terminal_text import one_line, visible
 
 Said: TypeAlias = Answer | str | None
 """A text is an answer's ``value``; None skips the question."""
@@ -150,11 +151,13 @@ class Console:
 
 
 def shown(question: Question) -> str:
-    """As a person reads it at a terminal."""
-    lines = ["", question.text, ""]
+    """As a person reads it at a terminal. The text may hold words of a model: what cannot be
+    seen is escaped, and of several lines each has a bar, so that none passes for a choice."""
+    text = visible(question.text).expandtabs(4).strip("\n").split("\n")
+    lines = ["", *(text if len(text) == 1 else (f"| {line}" for line in text)), ""]
     for choice in question.choices:
         usual = "  (default)" if choice.key == question.default else ""
-        lines.append(f"  [{choice.key}] {choice.label}{usual}")
+        lines.append(f"  [{one_line(choice.key)}] {one_line(choice.label)}{usual}")
     return "\n".join((*lines, "> "))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import Error, Json
+from corral.events import Error, Event, Json, from_json, to_json
 from corral.io.environment import Eraser
 from corral.pipelines import calling, handlers, stage, verdict
 from corral.pipelines.desk import Desk
@@ -32,7 +33,11 @@ _NO_SECRETS = Eraser({})
 
 async def attempt(work: Work) -> Outcome:
     """Run the node once. See the module for what is promised."""
-    eraser = work.desk.eraser if isinstance(work.desk, Desk) else _NO_SECRETS
+    eraser = _NO_SECRETS
+    if isinstance(work.desk, Desk):
+        work.desk.know(work.graph)
+        eraser = work.desk.eraser
+    work = dataclasses.replace(work, emit=_redacting(work.emit, eraser))
     try:
         handler = handlers.find(work.node.kind)
         limit = work.node.seconds("timeout")
@@ -57,6 +62,17 @@ async def attempt(work: Work) -> Outcome:
     if outcome.ok or outcome.verdict_by:
         outcome = _with_label_checked(work, _with_its_own_status(work, outcome))
     return _written(work, _small(work, outcome, eraser))
+
+
+def _redacting(emit: Callable[[Event], None], eraser: Eraser) -> Callable[[Event], None]:
+    """``emit``, which never hears of a secret."""
+
+    def redacted(event: Event) -> None:
+        line = to_json(event)
+        clean = eraser.clean(line)
+        emit(event if clean is line or clean == line else from_json(clean))
+
+    return redacted
 
 
 def _checked(told: object, kind: str) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.profile import Agent
 from corral.errors import AuthenticationFailed, ConfigError
@@ -69,4 +70,4 @@ def _without(environment: Environment, names: list[str]) -> Environment:
     def kept(values: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in values.items() if name not in names}
 
-    return Environment(kept(environment.values), kept(environment.family), environment.secrets)
+    return replace(environment, values=kept(environment.values), family=kept(environment.family))

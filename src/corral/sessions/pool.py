@@ -183,7 +183,7 @@ class _Worker:
     """One process of a pool, started when first used."""
 
     def __init__(self, prepared: Prepared, sessions: int) -> None:
-        self.eraser = Eraser(prepared.environment.secrets)
+        self.eraser = Eraser(prepared.environment.redacted)
         self.busy = 0
         self._prepared = prepared
         self._sessions = sessions

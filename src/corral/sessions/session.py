@@ -180,7 +180,7 @@ class Session:
         if text is None and prepared.agent.open_turns:
             text = asked.open_prompt(kept)
         whole = the_prompt(prepared, text)
-        eraser = Eraser(prepared.environment.secrets)
+        eraser = Eraser(prepared.environment.redacted)
         backend: Backend
         if prepared.agent.driver is not None:
             backend = self._drive().turn(whole)
@@ -227,7 +227,7 @@ class Session:
     def _drive(self) -> Driver:
         if self._driver is None:
             prepared, kept = self._open()
-            eraser = Eraser(prepared.environment.secrets)
+            eraser = Eraser(prepared.environment.redacted)
             self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
         return self._driver
 
@@ -244,7 +244,7 @@ class Session:
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
             )
-        connection = await self._own_line(Eraser(prepared.environment.secrets)).connection()
+        connection = await self._own_line(Eraser(prepared.environment.redacted)).connection()
         return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
 
     def _own_line(self, eraser: Eraser) -> OwnLine:

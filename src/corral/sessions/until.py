@@ -16,7 +16,6 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from corral.errors import (
     TotalTimeout,
     TurnLimit,
 )
-from corral.io.environment import BASE
+from corral.io.environment import Eraser, for_commands, named_secrets
 from corral.io.platform import WINDOWS
 from corral.io.process import Exit, Process
 from corral.result import Result
@@ -80,13 +79,18 @@ def files_exist(*paths: str | os.PathLike[str]) -> Check:
 
 
 def command_succeeds(
-    command: str | Sequence[str], *, timeout: float = 300.0, env: Mapping[str, str] | None = None
+    command: str | Sequence[str],
+    *,
+    timeout: float = 300.0,
+    env: Mapping[str, str] | None = None,
+    pass_env: Sequence[str] = (),
 ) -> Check:
     """Done when the command exits with 0; else the end of its output is the complaint.
 
     A text is for the shell, a list is started as it stands; in the session's folder. Like
-    the agent, it sees only the variables that programs need, and those of ``env``: what
-    it runs may be what the agent wrote. It and all it started are gone afterwards. One
+    every command it sees only the variables that programs need, those of ours that
+    ``pass_env`` names, and ``env``: what it runs may be what the agent wrote. Secrets are
+    redacted in the complaint, for a model reads it. It and all it started are gone afterwards. One
     that takes over ``timeout`` seconds has not succeeded; one that cannot be started
     raises, as ``NotInstalled``.
     """
@@ -99,7 +103,8 @@ def command_succeeds(
         raise ConfigError(f"the timeout of {said!r} must be > 0, got: {timeout:g}")
 
     async def holds(cwd: Path) -> Verdict:
-        exit_, tail = await _ran(argv, cwd, {**_base(), **(env or {})}, timeout)
+        exit_, tail = await _ran(argv, cwd, for_commands(pass_env, env), timeout)
+        tail = Eraser(named_secrets({**os.environ, **(env or {})})).clean_text(tail)
         match exit_:
             case Exit(code=0):
                 return None
@@ -134,14 +139,6 @@ async def _ran(
         await process.end(GRACE)
     streams = (out.decode(errors="replace").strip(), process.stderr.strip())
     return exited, "\n".join(filter(None, streams))[-TAIL:]
-
-
-def _base() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if any(fnmatchcase(name, known) for known in BASE)
-    }
 
 
 def check_limits(until: object, rounds: int, max_tokens: int | None) -> None:

@@ -67,7 +67,7 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
     command: Callable[[Args], str | None]
     """The command line of a call, for the policy's shell rules."""
     title: Callable[[Args], str]
-    """One line for people."""
+    """One line for people, with all of the argument that it names."""
 
     def complaints(self, args: Json) -> tuple[str, ...]:
         """What is wrong with the arguments; empty when they fit."""
@@ -141,7 +141,7 @@ def define(
         if isinstance(value, list):
             value = ", ".join(each for each in value if isinstance(each, str))
         said = " ".join(value.split()) if isinstance(value, str) else ""
-        return plain(f"{verb} {said[:TITLE]}{'…' * (len(said) > TITLE)}".strip())
+        return plain(f"{verb} {said}".strip())
 
     def line(args: Args) -> str | None:
         value = args.get(command) if command else None
@@ -158,6 +158,3 @@ def define(
         command=line,
         title=titled,
     )
-
-
-TITLE = 120

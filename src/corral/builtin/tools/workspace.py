@@ -15,18 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 
 from corral.errors import ConfigError
-
-SECRET = re.compile(
-    r"(^|_)(API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|ACCESS_KEY|PRIVATE_KEY)$"
-    r"|(^|_)(SECRET_|CREDENTIAL)|^PGPASSWORD$",
-    re.IGNORECASE,
-)
-"""Names of variables that no command sees unless they are passed on purpose."""
+from corral.io.environment import for_commands
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Nobody is there to turn pages or to type a password: a command would wait for its timeout."""
@@ -52,7 +45,7 @@ class Workspace:
         scratch: Path | None = None,
     ) -> None:
         """``extra`` may be read, ``writable`` also written. ``env`` is added to what commands
-        see, ``pass_env`` names variables of ours that they see though they look secret.
+        see, ``pass_env`` names variables of ours that they see besides the usual ones.
         Raises ``ConfigError`` for what is no folder."""
         self.root = _existing(Path(root))
         self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
@@ -123,13 +116,8 @@ class Workspace:
             os.close(fd)
 
     def child_env(self) -> dict[str, str]:
-        """What a command sees of our environment."""
-        ours = {
-            name: value
-            for name, value in os.environ.items()
-            if name in self.pass_env or not SECRET.search(name)
-        }
-        return {**ours, **QUIET, **self.env}
+        """What a command sees: see ``io.environment``."""
+        return for_commands(self.pass_env, {**QUIET, **self.env})
 
 
 def _existing(path: Path) -> Path:

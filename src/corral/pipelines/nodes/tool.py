@@ -32,8 +32,8 @@ async def tool(work: Work) -> Outcome:
     ran = await run_command(
         command,
         cwd=work.workspace,
-        env={"goal": goal, **desk.command_env, **holes, **stage_env(work)},
-        pass_env=desk.pass_env,
+        env={"goal": goal, **desk.command_env(work), **holes, **stage_env(work)},
+        pass_env=desk.pass_env(work),
         timeout=timeout,
     )
     out = desk.eraser.clean(ran.stdout)

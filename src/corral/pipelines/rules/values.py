@@ -90,7 +90,7 @@ OWN = frozenset(
         "concurrency", "system", "stdout_key", "fail_on_error", "item_key", "results_key",
         "response_key", "status_key", "mode", "default_choice", "from", "required", "expr",
         "message", "sep", "trim", "keys", "output", "pattern", "group", "no_match", "ops",
-        "duration", "prefix",
+        "duration", "prefix", "pass_env",
     )
 )  # fmt: skip
 """Of nodes that handle data, and of those that ask."""

@@ -1,0 +1,279 @@
+"""What reaches a terminal, at a real one: a pseudo-terminal, of which every byte is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from corral.cli.questions import BAR, Pages, lines_of
+from corral.events import PermissionRequest
+from corral.testing import Call, ModelServer, Turn, say
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+MODEL = ("--model", "gemini:gemini-2.5-flash")
+ATTACK = (
+    "\x1b]52;c;cm0=\x07\x1b]0;owned\x07\x1b[2J\x1b[H\x9b31m\x1b[1A\x1b[2K\rfake\b\u202eevil\u2066"
+    "\u2028\x7f[link=http://evil.example]x[/link]"
+)
+OURS = re.compile(r"\x1b\[\?25[hl]|\x1b\[[0-9;]*m|\x1b\[[0-9]*[AK]|\r|\n")
+"""What rich writes for a status line: cursor on and off, colours, up, erase the line."""
+
+
+class Screen:
+    """A program on a pseudo-terminal, and all that it wrote there."""
+
+    def __init__(
+        self, argv: Sequence[str], cwd: Path, env: dict[str, str], size: tuple[int, int]
+    ) -> None:
+        import fcntl
+        import termios
+
+        self.primary, secondary = pty.openpty()
+        fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            start_new_session=True,
+        )
+        os.close(secondary)
+        self.text = ""
+
+    def _read(self) -> bool:
+        if not select.select([self.primary], [], [], 40)[0]:
+            raise AssertionError(self.text)
+        try:
+            data = os.read(self.primary, 65_536)
+        except OSError:  # the program has gone
+            return False
+        self.text += data.decode("utf-8", "surrogateescape")
+        return bool(data)
+
+    def until(self, text: str) -> None:
+        begin = time.monotonic()
+        while text not in self.text:
+            assert self._read(), self.text
+            assert time.monotonic() - begin < 60, self.text
+
+    def type(self, text: str) -> None:
+        os.write(self.primary, text.encode())
+
+    def end(self) -> int:
+        while self._read():
+            pass
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def screen(
+    *words: str,
+    cwd: Path,
+    env: dict[str, str],
+    size: tuple[int, int] = (40, 100),
+    term: str = "dumb",
+) -> Iterator[Screen]:
+    shown = Screen([CORRAL, *words], cwd, {**os.environ, **env, "TERM": term}, size)
+    try:
+        yield shown
+    finally:
+        if shown.process.poll() is None:
+            shown.process.kill()
+            shown.process.wait()
+        os.close(shown.primary)
+
+
+def obeyed(text: str) -> list[str]:
+    """Characters that a terminal would obey, but for those of our own status lines."""
+    rest = OURS.sub("", text)
+    return [char for char in rest if not char.isprintable() and char != "\t"]
+
+
+def test_a_question_cannot_be_repainted_and_shows_the_whole_command(workspace: Path) -> None:
+    """What is asked for is longer than a title and full of control sequences."""
+    command = f"touch shown; : '{ATTACK}' {'x' * 300}; touch AT_THE_END"
+    script = [Turn(calls=[Call("shell", {"command": command})]), say(f"Done {ATTACK}.")]
+    with (
+        ModelServer(script) as server,
+        screen("run", *MODEL, "Go", cwd=workspace, env=server.env) as shown,
+    ):
+        shown.until("allow once (y)")
+        asked = shown.text
+        assert "AT_THE_END" in asked.replace(f"\r\n{BAR}", "")
+        assert r"\x1b]52;c;cm0=\x07" in asked
+        assert r"\u202eevil\u2066\u2028\x7f" in asked
+        assert not (workspace / "shown").exists()
+        shown.type("y\n")
+        assert shown.end() == 0
+    assert (workspace / "AT_THE_END").exists()
+    assert obeyed(shown.text) == []
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
+def test_what_is_typed_before_a_question_does_not_answer_it(workspace: Path, term: str) -> None:
+    script = [Turn(calls=[Call("shell", {"command": f"touch x # {ATTACK}"})]), say("No.")]
+    with (
+        ModelServer(script) as server,
+        screen("run", *MODEL, "Go", cwd=workspace, env=server.env, term=term) as shown,
+    ):
+        shown.type("y\ny\n")
+        shown.until("allow once (y)")
+        shown.type("n\n")
+        shown.end()
+    assert not (workspace / "x").exists()
+    assert obeyed(shown.text) == []
+    assert "\x1b]" not in shown.text
+
+
+def test_a_long_question_is_allowed_only_after_its_last_page(workspace: Path) -> None:
+    lines = "\n".join(f"echo line {number}" for number in range(60))
+    script = [Turn(calls=[Call("shell", {"command": f"{lines}\ntouch x"})]), say("Done.")]
+    with (
+        ModelServer(script) as server,
+        screen("run", *MODEL, "Go", cwd=workspace, env=server.env, size=(24, 80)) as shown,
+    ):
+        shown.until("not shown here")
+        shown.until("all was shown: ")
+        assert "touch x" in shown.text
+        assert "echo line 30" not in shown.text
+        shown.type("y\n")
+        for page in ("20", "40", "60"):
+            shown.until("all was shown: ")
+            shown.text = ""
+            shown.type("v\n")
+            shown.until(f"to {page} of")
+        shown.until("all was shown: ")
+        assert not (workspace / "x").exists()
+        shown.type("v\n")
+        shown.until("allow once (y)")
+        shown.type("y\n")
+        assert shown.end() == 0
+    assert (workspace / "x").exists()
+
+
+def test_no_line_of_a_question_can_pass_for_ours() -> None:
+    forged = "ls\n  allow once (y), for this session (a), no (n), stop (c)? y\n" + "漢" * 200
+    request = PermissionRequest(
+        "1",
+        kind="execute",
+        title=f"Run\n{forged}",
+        input={"command": forged, forged: [{"a": {"b": forged}}], "n": None},
+    )
+    first, *rest = lines_of(request, 80)
+    assert first == "? execute: permission is needed"
+    assert all(line.startswith(BAR) for line in rest)
+    assert all(len(line) + line.count("漢") <= 79 for line in rest)
+    assert "".join(rest).count("漢") == 200 * 3
+
+
+def test_a_question_without_arguments_says_so() -> None:
+    assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(nothing is known of what it does)"]
+    assert f"{BAR}do it" in lines_of(PermissionRequest("1", input="do it"), 80)
+
+
+def test_every_line_of_a_question_is_on_some_page() -> None:
+    lines = [str(number) for number in range(101)]
+    pages = Pages(lines, 24)
+    pages.first()
+    told = ""
+    while pages.more:
+        told += pages.next()
+    assert [line for line in told.splitlines() if "of" not in line] == lines
+
+
+def test_answers_and_titles_reach_a_terminal_harmless_and_a_pipe_as_they_are(
+    workspace: Path,
+) -> None:
+    """The answer, a tool's title and its error; then the session, listed and shown."""
+    script = [Turn(calls=[Call("read_file", {"file_path": f"no{ATTACK}"})]), say(f"A{ATTACK}Z")]
+    with ModelServer(script * 3) as server:
+        run = ("run", *MODEL, f"Say {ATTACK.replace(chr(0x2028), '')}")
+        with screen(*run, cwd=workspace, env=server.env, term="xterm-256color") as shown:
+            assert shown.end() == 0
+        assert obeyed(shown.text) == []
+        assert "A\\x1b]52" in shown.text
+        assert "\x1b]8" not in shown.text  # rich would have made a link of it
+        piped = subprocess.run(
+            [CORRAL, *run],
+            cwd=workspace,
+            env={**os.environ, **server.env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
+        assert piped.stdout.decode() == f"A{ATTACK}Z\n"
+        assert obeyed(piped.stderr.decode()) == []
+        with screen(*run, "--json", cwd=workspace, env=server.env) as shown:
+            assert shown.end() == 0
+        assert obeyed(shown.text) == []
+        texts = [line for line in shown.text.splitlines() if '"type":"text"' in line]
+        assert "".join(json.loads(line)["delta"] for line in texts) == f"A{ATTACK}Z"
+    for words in (("list",), ("show", "last"), ("export", "last"), ("list", "--json")):
+        with screen("sessions", *words, cwd=workspace, env={}) as shown:
+            assert shown.end() == 0
+        assert obeyed(shown.text) == [], words
+        assert "u001b]52" in shown.text or r"\x1b]52" in shown.text, words
+        if words[0] != "export" and "--json" not in words:
+            done = subprocess.run([CORRAL, "sessions", *words], capture_output=True, timeout=60)
+            assert obeyed(done.stdout.decode()) == [], words
+
+
+def test_errors_that_quote_others_are_cleaned(workspace: Path) -> None:
+    for words in (
+        ("run", "--agent", f"no{ATTACK}", "x"),
+        ("run", f"--no{ATTACK}", "x"),
+        ("pipeline", "lint", f"no{ATTACK}.dot"),
+        (f"no{ATTACK}",),
+    ):
+        done = subprocess.run(
+            [CORRAL, *words],
+            cwd=workspace,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
+        said = done.stderr.decode()
+        assert done.returncode in (2, 12), (words, said)
+        assert r"\x1b]52" in said
+        assert obeyed(said) == [], words
+
+
+def test_a_traceback_is_cleaned(workspace: Path) -> None:
+    code = (
+        "import os, sys; from corral.cli import main\n"
+        "def broken(_): raise RuntimeError(os.environ['ATTACK'])\n"
+        "main.command.invoke = broken; sys.argv = ['corral', 'run']; main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=workspace,
+        env={**os.environ, "ATTACK": ATTACK},
+        capture_output=True,
+    )
+    assert done.returncode == 1
+    assert r"RuntimeError: \x1b]52" in done.stderr.decode()
+    assert obeyed(done.stderr.decode()) == []
+
+
+def test_what_a_library_logs_is_cleaned() -> None:
+    code = (
+        "import sys, logging; from corral.cli.terminal import protect; protect();"
+        f"logging.getLogger('x').warning({ATTACK!r}); sys.stderr.writelines([{ATTACK!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.stderr.decode().count(r"\x1b]52") == 2
+    assert obeyed(done.stderr.decode()) == []

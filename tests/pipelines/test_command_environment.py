@@ -1,0 +1,190 @@
+"""Which variables the commands see that corral starts, and what of their output a model reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pipelines.node_works import Bench, Scripted
+
+from corral.io.environment import FOR_COMMANDS, for_commands, named_secrets
+from corral.pipelines.desk import Desk
+from corral.testing import call, say
+
+pytest_plugins = ("pipelines.node_fixtures",)
+
+SECRETS = {
+    "DATABASE_URL": "postgres://app:canary-db-password@db.example/app",
+    "CORRAL_DB": "postgresql://corral:canary-corral-pw@db.example/corral",
+    "REDIS_URL": "redis://:canary-redis-pw@cache.example:6379/0",
+    "AMQP_URI": "amqp://user:canary-amqp-pw@mq.example",
+    "SENTRY_DSN": "https://canary0sentry0dsn0key@sentry.example/1",
+    "PG_CONNECTION_STRING": "host=db user=app password=canary-conn-pw",
+    "MONGO_DSN": "canary-mongo-dsn-value",
+    "AWS_ACCESS_KEY_ID": "AKIACANARY0000000000",
+    "AWS_SECRET_ACCESS_KEY": "canary-aws-secret-access-key",
+    "AWS_SESSION_TOKEN": "canary-aws-session-token",
+    "GITHUB_PAT": "canary-github-pat",
+    "GITHUB_TOKEN": "canary-github-token",
+    "GH_TOKEN": "canary-gh-token",
+    "GITLAB_PRIVATE_TOKEN": "canary-gitlab-token",
+    "NPM_TOKEN": "canary-npm-token",
+    "PYPI_PASSWORD": "canary-pypi-password",
+    "TWINE_PASSWORD": "canary-twine-password",
+    "OPENAI_API_KEY": "canary-openai-api-key",
+    "ANTHROPIC_API_KEY": "canary-anthropic-api-key",
+    "SLACK_WEBHOOK_URL": "https://hooks.example/services/canary-webhook",
+    "STRIPE_KEY": "canary-stripe-key",
+    "JWT_SECRET": "canary-jwt-secret",
+    "SESSION_COOKIE": "canary-session-cookie",
+    "DJANGO_SECRET_KEY": "canary-django-secret",
+    "VAULT_TOKEN": "canary-vault-token",
+    "KUBE_TOKEN": "canary-kube-token",
+    "DOCKER_AUTH_CONFIG": '{"auths": {"canary-docker-auth": {}}}',
+    "AZURE_CLIENT_SECRET": "canary-azure-secret",
+    "GPG_PASSPHRASE": "canary-gpg-passphrase",
+    "PGPASSWORD": "canary-pgpassword",
+    "MYSQL_PWD": "canary-mysql-pwd",
+    "SMTP_PASS": "canary-smtp-pass",
+    "BASIC_AUTH": "canary-basic-auth",
+    "HEROKU_API_KEY": "canary-heroku-api-key",
+    "PIP_INDEX_URL": "https://user:canary-index-pw@pypi.example/simple",
+}
+OTHERS = {
+    "INTERNAL_HOST": "canary-internal-host",
+    "SSH_AUTH_SOCK": "/canary/agent.sock",
+    "LD_PRELOAD_NOT": "canary-preload",
+    "NODE_OPTIONS": "--title=canary-node",
+    "PYTHONPATH": "/canary/python",
+    "GIT_DIR": "/canary/git",
+    "BASH_ENV": "/canary/bash",
+}
+PLANTED = {**SECRETS, **OTHERS}
+USUAL = {"PATH", "HOME", "TERM", "LANG", "TMPDIR"}
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in PLANTED.items():
+        monkeypatch.setenv(name, value)
+    for name in USUAL - {"PATH", "HOME", "TMPDIR"}:
+        monkeypatch.setenv(name, "C.UTF-8" if name == "LANG" else "dumb")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def seen(path: Path) -> set[str]:
+    return {line.partition("=")[0] for line in path.read_text().splitlines()}
+
+
+def test_so_many_are_planted() -> None:
+    assert len(PLANTED) == 42
+
+
+@pytest.mark.parametrize("passed", [(), ("GITHUB_PAT", "INTERNAL_HOST")])
+async def test_every_command_sees_the_same_few_variables(
+    bench: Bench, scripted_model: Scripted, workspace: Path, passed: tuple[str, ...]
+) -> None:
+    """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
+    script = [call("shell", command="env > by-shell"), say("Done.")]
+    graph = {"pass_env": ",".join(passed)} if passed else {}
+    async with scripted_model.desk(script, policy="all") as desk:
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={
+                "prompt": "Go",
+                "until": "env > by-until",
+                "tool_hooks.pre": "env > by-pre-hook",
+                "tool_hooks.post": "env > by-post-hook",
+            },
+            graph=graph,
+        )
+        assert outcome.ok, outcome
+        outcome = await bench.attempt(
+            desk=desk,
+            attrs={"type": "tool", "tool_command": "env > by-tool-node"},
+            graph=graph,
+        )
+        assert outcome.ok, outcome
+    for name in ("shell", "until", "pre-hook", "post-hook", "tool-node"):
+        found = seen(workspace / f"by-{name}")
+        assert found & PLANTED.keys() == {*passed}, name
+        assert found >= USUAL, name
+
+
+async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
+    bench: Bench, scripted_model: Scripted, workspace: Path
+) -> None:
+    """The secrets of the environment also stand in files, as they do in real projects."""
+    (workspace / "dump").write_text("\n".join(f"{k}={v}" for k, v in SECRETS.items()))
+    script = [call("shell", command="cat dump"), say("One."), say("Two."), say("Three.")]
+    async with scripted_model.desk(script, policy="all") as desk:
+        done = await bench.attempt(
+            "agent",
+            desk=desk,
+            attrs={"prompt": "Go", "until": "cat dump; false", "rounds": 1},
+        )
+        tool = await bench.attempt(
+            "tool",
+            desk=desk,
+            attrs={"type": "tool", "tool_command": "cat dump; cat dump >&2; exit 1"},
+        )
+        await bench.attempt(
+            "prompt",
+            desk=desk,
+            attrs={"type": "prompt", "prompt": "Say: {{tool.output}}"},
+            context=tool.context_updates,
+        )
+    sent = str([request.body for request in scripted_model.lane.requests])
+    told = f"{sent} {done} {tool} {bench.events}" + bench.everything().decode()
+    assert "GITHUB_PAT" in sent
+    assert [name for name, value in SECRETS.items() if value in told] == []
+    assert "canary" not in told
+
+
+def test_an_address_is_secret_for_the_login_in_it() -> None:
+    found = named_secrets({"DATABASE_URL": "postgres://app:s3cr3t%40pw-long@db/app"})
+    assert {"s3cr3t%40pw-long", "s3cr3t@pw-long"} <= {*found.values()}
+    assert named_secrets({"HTTPS_PROXY": "http://me:proxy-pass@proxy:3128"})
+    assert named_secrets({"REMOTE": "https://ghp_0123456789abcdef@github.com/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "sqlite:///data.sqlite"),
+        ("CORRAL_DB", "/var/lib/corral/runs.db"),
+        ("BASE_URL", "https://example.org/path"),
+        ("REMOTE", "ssh://git@github.com/owner/name"),
+        ("GIT_AUTHOR_NAME", "Somebody Longname"),
+        ("PWD", "/home/somebody/work"),
+        ("EDITOR", "vim with words"),
+    ],
+)
+def test_what_is_no_secret_is_not_redacted(name: str, value: str) -> None:
+    assert named_secrets({name: value}) == {}
+
+
+def test_the_list_for_commands_names_nothing_that_is_secret() -> None:
+    assert not [name for name in FOR_COMMANDS if named_secrets({name: "any-value-at-all"})]
+    assert for_commands(environ={"LC_ALL": "C", "X": "y"}) == {"LC_ALL": "C"}
+
+
+async def test_a_trusted_file_passes_variables_on(
+    bench: Bench, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = tmp_path / "trusted.toml"
+    trusted.write_text('[defaults]\npass_env = ["INTERNAL_HOST"]\n')
+    monkeypatch.setenv("CORRAL_CONFIG", str(trusted))
+    async with Desk() as desk:
+        await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": "env > seen"})
+    assert seen(workspace / "seen") & PLANTED.keys() == {"INTERNAL_HOST"}
+
+
+async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
+    bench: Bench, workspace: Path
+) -> None:
+    attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}
+    (workspace / "dump").write_text("it is canary-internal-host")
+    async with Desk() as desk:
+        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST struck out]"
