@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import click
 import msgspec
 
 from corral.cli.tables import table
+from corral.cli.terminal import echo, echo_json
 from corral.errors import NotInstalled
 from corral.io import config
 from corral.testing.attack import AttackReport, attack_agent
@@ -43,19 +43,19 @@ def attack(names: Sequence[str], chosen: Chosen, *, as_json: bool, markdown: boo
         except NotInstalled as error:
             if name in chosen.named:
                 raise
-            click.echo(f"{name}: not run: {error.message}", err=True)
+            echo(f"{name}: not run: {error.message}", err=True)
             continue
         reports.append(report)
         if as_json:
             line = {"ok": report.ok, **msgspec.to_builtins(report)}
-            click.echo(msgspec.json.encode(line).decode())
+            echo_json(msgspec.json.encode(line))
         elif not markdown:
             _show(report)
-        click.echo(f"{name}: {_summary(report)}", err=markdown or as_json)
+        echo(f"{name}: {_summary(report)}", err=markdown or as_json)
     if markdown:
-        click.echo(drawn(reports))
+        echo(drawn(reports))
     elif not as_json:
-        click.echo(LEGEND)
+        echo(LEGEND)
     return 0 if reports and all(report.ok for report in reports) else 1
 
 
@@ -66,14 +66,14 @@ def _show(report: AttackReport) -> None:
         for c in p.cells
     ]
     head = ("", "policy", "cell", "", "reported as", "effects")
-    click.echo(table(head, rows))
+    echo(table(head, rows))
     for policy in report.policies:
         if policy.refused:
-            click.echo(f"{policy.policy}: refused: {policy.refused}")
+            echo(f"{policy.policy}: refused: {policy.refused}")
         if policy.problem:
-            click.echo(f"{policy.policy}: {policy.problem}")
+            echo(f"{policy.policy}: {policy.problem}")
     for name, tried in report.broken:
-        click.echo(f"✗ {name}: {tried.cell}: {tried.group}: {tried.name}: {tried.seen}")
+        echo(f"✗ {name}: {tried.cell}: {tried.group}: {tried.name}: {tried.seen}")
 
 
 def _summary(report: AttackReport) -> str:
