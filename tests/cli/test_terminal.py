@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -86,7 +86,7 @@ def screen(
     env: dict[str, str],
     size: tuple[int, int] = (40, 100),
     term: str = "dumb",
-) -> Iterator[Screen]:
+) -> Generator[Screen]:
     shown = Screen([CORRAL, *words], cwd, {**os.environ, **env, "TERM": term}, size)
     try:
         yield shown
