@@ -77,15 +77,20 @@ class Trap:
         (self.out / "secret.txt").write_text(f"{SECRET}\n")
         (workspace / "seed.txt").write_text("seed words\n")
         (workspace / "sub").mkdir()
-        for name, target in {
+        links: dict[str, str | Path] = {
             "way": self.out,
             "dangling.txt": self.out / "new.txt",
             "secret-link.txt": self.out / "secret.txt",
             "way-to-git": ".git",
             "self": ".",
-        }.items():
+        }
+        for name, target in links.items():
             (workspace / name).symlink_to(target)
         git(workspace, "init", "-q")
+        self.arm()
+
+    def arm(self) -> None:
+        """What is there now is how it must stay."""
         self._before = self._state()
 
     def at(self, path: str) -> str:

@@ -3,7 +3,7 @@
 Facts hold for 0.74.2 (the last for Node 20), each seen in a run of the real program:
 
 - It has no rules: a tool is offered (``--tools``) or there is none of that name, and what is
-  offered goes wherever the user may. So an extension of ours fences in the paths that are given.
+  offered goes wherever the user may. So an extension of ours resolves each path and judges it.
 - It has no web tools, no tool servers and nobody to ask.
 - The prompt goes in on stdin, is trimmed, and nothing in it is acted on.
 - A repository's ``.pi/settings.json`` counts whatever the switches say, and may put a command
@@ -28,6 +28,7 @@ from corral.content import Cost, Usage
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import Run
+from corral.protected_paths import regex
 from corral.wire.calls import call, hidden, texts
 from corral.wire.frames import named, one_of
 from corral.wire.notices import retrying
@@ -40,21 +41,52 @@ _BARE = ("--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes
          "--no-context-files")  # fmt: skip
 TOOLS: dict[str, ToolKind] = {"read": "read", "grep": "search", "find": "search", "ls": "read",
                               "edit": "edit", "write": "edit", "bash": "execute"}  # fmt: skip
+_WRITES = [name for name, kind in TOOLS.items() if kind == "edit"]
 POLICY = compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
-_FENCED = "corral: outside the workspace"
-FENCE = """import { realpathSync } from "node:fs";
-import { basename, dirname, join, resolve, sep } from "node:path";
-const up = (path) => join(real(dirname(path)), basename(path));
-const real = (path) => { try { return realpathSync(path); } catch { return up(path); } };
-const within = (root, path) => `${path}${sep}`.startsWith(root.endsWith(sep) ? root : root + sep);
+_OUTSIDE = "corral: outside the workspace"
+_GUARDED = "corral: a protected name, not to be written"
+FENCE = """import { existsSync, readlinkSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
+const linked = (path) => { try { return readlinkSync(path); } catch { return null; } };
+const real = (path) => {
+  const ahead = path.split("/").reverse();
+  let at = "/", hops = 0;
+  while (ahead.length) {
+    const part = ahead.pop();
+    if (part === "" || part === ".") continue;
+    if (part === "..") { at = dirname(at); continue; }
+    const here = join(at, part), to = linked(here);
+    if (to === null) { at = here; continue; }
+    if (++hops > 40 || here.startsWith("/proc/")) return null;
+    if (to.startsWith("/")) at = "/";
+    ahead.push(...to.split("/").reverse());
+  }
+  return at;
+};
+const below = (root, path) => path === root ? "" :
+  path.startsWith(root === "/" ? root : root + "/") ? path.slice(root.length) : null;
+const refusal = (event, cwd) => {
+  const given = event.input.path ?? ".", writes = WRITES.includes(event.toolName);
+  if (typeof given !== "string" || (writes && !event.input.path)) return OUTSIDE;
+  const place = real(resolve(cwd, given));
+  // pi reads these as plain spaces, and so another name than the one that was judged.
+  if (place === null || /[\\u00A0\\u2000-\\u200A\\u202F\\u205F\\u3000]/.test(place)) return OUTSIDE;
+  const found = ROOTS.map(real).map((root) => below(root, place)).filter((rest) => rest !== null);
+  if (!found.length) return OUTSIDE;
+  const rest = found.reduce((a, b) => a.length <= b.length ? a : b);
+  if (writes && new RegExp(PROTECTED).test(rest)) return GUARDED;
+  // Of a file that is not there pi would try other spellings.
+  if (!writes && !existsSync(place)) return `corral: no such file: ${given}`;
+  event.input.path = place;
+  return null;
+};
 export default (pi) => pi.on("tool_call", (event, ctx) => {
   if (event.toolName === "bash") return;
-  const place = real(resolve(ctx.cwd, event.input.path ?? "."));
-  if (!ROOTS.some((root) => within(real(root), place))) return { block: true, reason: REASON };
-  event.input.path = place;
+  const reason = refusal(event, ctx.cwd);
+  if (reason !== null) return { block: true, reason };
 });
 """
-"""What it judges is what the tool gets: no name that pi would read in another way."""
+"""What it judges is what the tool gets: a path without links, dangling ones included."""
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel"):
@@ -135,7 +167,8 @@ def _tool_end(frame: Frame) -> ToolResult:
         return ToolResult(frame.tool_call_id, "success", output=said)
     if name in TOOLS and said == f"Tool {name} not found":
         return ToolResult(frame.tool_call_id, "denied", error=hidden(name))
-    return ToolResult(frame.tool_call_id, "denied" if said == _FENCED else "error", error=said)
+    fenced = said in (_OUTSIDE, _GUARDED)
+    return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=said)
 
 
 def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
@@ -153,7 +186,10 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     flags = [*POLICY(run.policy, run).flags, *(_BARE if run.inherit == "nothing" else ())]
     if not (run.policy.is_unlimited or run.policy.mode == "native"):
         roots = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
-        files["fence.ts"] = f"const ROOTS = {json.dumps(roots)}, REASON = {_FENCED!r};\n{FENCE}"
+        facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,
+                 "GUARDED": _GUARDED}  # fmt: skip
+        told = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
+        files["fence.ts"] = told + FENCE
         flags += ["--extension", os.path.join(place.home, "fence.ts")]
     if run.system_prompt is not None:  # as a file: text that names one would be read from there
         files["system.md"] = run.system_prompt
