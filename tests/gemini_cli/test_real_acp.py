@@ -100,7 +100,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     assert running(str(tmp_path)) == []
 
 
-async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
+async def test_what_is_denied_is_not_offered_and_the_result_says_that_it_cannot_know(
     gemini: Gemini, workspace: Path
 ) -> None:
     script = steps(read("seed.txt"), write("new.txt"), shell("touch ran.txt"))
@@ -110,11 +110,11 @@ async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
     assert result.ok
     assert result.text.endswith("done")
     assert names(workspace) == ["seed.txt"]
-    assert refused(result) == ["write_file", "run_shell_command"]
-    assert [(e.decision, e.by) for e in events if isinstance(e, PermissionDecision)] == [
-        ("deny", "policy"),
-        ("deny", "policy"),
-    ]
+    assert not {"write_file", "run_shell_command"} & set(gemini.requests[0].tools)
+    assert [e for e in events if isinstance(e, PermissionDecision)] == []
+    # The CLI tells the model alone of a call of a tool that it was not offered.
+    assert not result.denied_complete
+    assert returned(gemini.requests[-1]).count("not found in registry") == 2
     assert "seed words" in returned(gemini.requests[1])
     assert result.files == ()
 
@@ -129,7 +129,8 @@ async def test_edits_writes_in_the_workspace_and_the_shell_stays_shut(
     assert (workspace / "new.txt").read_text() == "words\n"
     assert names(workspace) == ["new.txt", "seed.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert "run_shell_command" in refused(result)
+    assert refused(result) == ["write_file"]
+    assert "run_shell_command" not in gemini.requests[0].tools
     assert "write_file" in {call.name for call in gemini.requests[-1].tool_calls}
     changed = [(Path(f.path).name, f.kind, f.by_tool) for f in result.files]
     assert changed == [("new.txt", "created", True)]
@@ -227,7 +228,7 @@ async def test_a_hostile_repository_is_not_obeyed(
     assert result.ok
     assert names(loot) == []
     assert not (workspace / "new.txt").exists()
-    assert refused(result) == ["run_shell_command", "write_file"]
+    assert not {"write_file", "run_shell_command"} & set(gemini.requests[0].tools)
     assert "HIJACKED" not in sent(gemini.requests)
 
 

@@ -209,6 +209,9 @@ QUIRKS = Quirks(
     name_from_id="__",
     mcp_prefixes=("mcp_",),
     injected_text=("[MODE_UPDATE]",),
+    kinds=TOOLS,
+    title_is_command=True,
+    denied_signs=("denied by policy", "Path not in workspace"),
     rejected_tools_stay_silent=True,
     quiet_period=0.25,
     model_list_complete=False,
@@ -217,7 +220,9 @@ QUIRKS = Quirks(
     command_marks=("/", "$"),
     command_guard="\u2060",
 )
-"""``command_guard``: a word joiner, which no trimming takes away and no model sees."""
+"""``command_guard``: a word joiner, which no trimming takes away and no model sees. ``kinds``: the
+CLI calls a web search a search, as it does a search in files; the name in a call's id is its own,
+whatever id the model gives."""
 
 _PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
 _PROBE = Probe(
@@ -277,6 +282,7 @@ _HEADLESS = Agent(
     asks=False,
     resumes=True,
     stdout="file",
+    needs_links=True,
     prompt_limit=gemini_launch.PROMPT_LIMIT,
     model_aliases=gemini_launch.MODEL_ALIASES,
     env_family=gemini_launch.ENV_FAMILY,
@@ -299,6 +305,9 @@ _PEER = msgspec.structs.replace(
     frames=None,
     translator=None,
     compile=gemini_policy.compile_asking,
+    probe=msgspec.structs.replace(_PROBE, tells_refusals=False),
+    tells_every_refusal=False,
+    needs_links=False,
     launch=gemini_launch.launch_acp,
     explain=gemini_failures.explain_acp,
     quirks=QUIRKS,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from corral.agents import prompt_command, tool_servers
-from corral.agents.gemini_policy import POLICY_FILE, compile_policy
+from corral.agents.gemini_policy import POLICY_FILE, compile_asking, compile_policy
 from corral.agents.profile import ACP_OPTIONS, Compiled, Launch, Place, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
@@ -89,9 +89,19 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
 
 def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
-    compiled = compile_policy(run.policy, run, place, asks=True)
+    _check_mode(run)
+    compiled = compile_asking(run.policy, run)
     run = replace(run, images=())  # they travel in the prompt
     return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
+
+
+def _check_mode(run: Run) -> None:
+    """In ``autoEdit`` the file tools do not ask the policy at all."""
+    if run.session_mode in ("autoEdit", "yolo") and run.policy.mode != "native":
+        raise ConfigError(
+            f"session_mode={run.session_mode!r} would set the policy aside",
+            hint="Say it by the policy: policy='edits' or policy='all'.",
+        )
 
 
 def _launch(
@@ -106,7 +116,7 @@ def _launch(
 ) -> Launch:
     method, said = _auth(place)
     trusted = _trust(run, place)
-    settings = _merged(place.user_settings, _settings(run, method))
+    settings = _merged(_untrusting(place.user_settings), _settings(run, method))
     files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
     env = {
         "GEMINI_CLI_HOME": place.home,
@@ -227,7 +237,11 @@ def _settings(run: Run, method: str) -> dict[str, Json]:
             "auth": {"selectedType": method, "useExternal": method == "gateway"},
             "folderTrust": {"enabled": False},
             "environmentVariableRedaction": {"enabled": True},
+            # "Always" would turn a mode on in which edits do not ask the policy.
+            "disableAlwaysAllow": True,
         },
+        # A model's correction of an edit could differ between the question and the edit.
+        "tools": {"disableLLMCorrection": True},
         "general": {
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,
@@ -251,6 +265,18 @@ def _settings(run: Run, method: str) -> dict[str, Json]:
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
+
+
+def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
+    """The user's settings without trust in tool servers: a trusted server's tools do not ask."""
+    servers = theirs.get("mcpServers")
+    if not isinstance(servers, dict):
+        return dict(theirs)
+    asking: dict[str, Json] = {
+        name: {**server, "trust": False} if isinstance(server, dict) else server
+        for name, server in servers.items()
+    }
+    return {**theirs, "mcpServers": asking}
 
 
 def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:

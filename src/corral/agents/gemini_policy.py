@@ -1,6 +1,6 @@
-"""A policy in the Gemini CLI's own controls: its policy engine, which it obeys.
+"""A policy in the Gemini CLI's own controls: the rules of its policy engine.
 
-What shaped this, each seen in runs of the real program:
+What shaped this, each seen in runs of the real program or read in its source:
 
 - Policy files fail open: a syntax error, an invalid rule or a missing file is a
   warning and the run goes on without. So the approval mode stays ``default``,
@@ -9,24 +9,37 @@ What shaped this, each seen in runs of the real program:
   never used, not even for ``full``.
 - Settings make allow rules of their own (up to 4.3); the base deny stands above
   them, and the file is passed as admin policy too, where nothing else reaches.
+- What no rule grants is not offered to the model.
 - ``commandPrefix`` and ``commandRegex`` match anywhere in the arguments and are
   fooled by an extra one; ``argsPattern`` anchored on the NUL that the CLI puts
   around each argument is not.
-- A rule with ``argsPattern`` is exempt from the CLI's list of dangerous
-  commands, so that *allow* means allow.
+- ``ask_user`` without ``argsPattern`` is not a question: the CLI runs commands that
+  it believes to be harmless (``id``, ``cat``, ``uniq``), and its check of their paths
+  does not know braces. A rule with ``argsPattern`` is exempt from that list, and
+  from the one of dangerous commands: then *allow* allows and *ask* asks, always.
+- In ``autoEdit`` mode the file tools and ``web_fetch`` do not ask the rules at all.
+  Answering *always* to a question about an edit turns that mode on.
+- A sub-agent and a built-in skill start without a question.
+
+Headless, nobody is asked, and rules decide alone (``gemini_paths``, ``shell_regex``). As a
+peer (ACP), one process serves sessions in several folders, so its rules name no paths:
+every write and, under shell rules, every command is a question, which the broker
+answers by the policy with the resolved path or the exact command.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 
+from corral.agents import gemini_paths
+from corral.agents.gemini_paths import LONGEST_PATTERN
 from corral.agents.profile import Compiled, Place, Row
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.shell_regex import allow_regex
 
 READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")
 WRITE = ("write_file", "replace")
@@ -59,68 +72,56 @@ POLICY_FILE = "policy.toml"
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 
-_BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 950, 990
+_BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 960, 990
+"""Never 950: the CLI takes a rule of that priority for one that the user added by answering
+*always*, and ignores it where ``disableAlwaysAllow`` is set."""
 _MOST_RULES = 150
-_LONGEST_PATTERN = 2048
 _REFUSED_PATTERN = r"\([^)]*[*+?{].*\)[*+?{]"
 """The CLI's own test for nested repetition, which also hits some that are none."""
 _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
-_PLAIN = r'([^\x00\\;&|<>()\x60]|\\["\\t])*'
-"""What ``*`` may be in an allow rule: nothing that starts another command."""
-_PATH = r'\x00"file_path":"'
-_FENCES = (
-    # The repository's settings for the CLI: what the agent wrote there would rule the next run.
-    _PATH + r'(|[^\x00]*/)\.gemini[/"]',
-    # The tool drops NULs and decodes %xx, but only after the rules have seen the path.
-    _PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]",
-    _PATH + r"[^\x00]*\\u0000",
-)
-_UPWARD = _PATH + r'(|[^\x00]*/)\.\.[/"]'
-_RELATIVE = _PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
+_BLANKS = r"( |\\t)+"
 
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def compile_policy(
-    policy: Policy, run: Run, place: Place | None = None, *, asks: bool = False
-) -> Compiled:
-    """Raises ``PolicyError`` for a tool name that is nearly one of the CLI's.
+def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
+    """For the headless CLI. ``place`` is needed for the rules to be run, not for the report.
 
-    ``place`` is needed for the rules to be run, not for the report. ``asks``: somebody
-    answers the CLI's questions, so that *ask* need not become a denial.
+    Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a shell rule
+    that its rules cannot express.
     """
     if policy.mode == "native":
-        rows = tuple(
-            Row(capability, "ask", "native", "the agent's own default: reads, no writes, no shell")
-            for capability in CAPABILITIES
-        )
-        return Compiled(rows, ("--approval-mode", "default"))
+        return _native("the agent's own default: reads and web searches, no writes, no shell")
     rules = _Rules()
-    _deny_rules(policy, rules, strict=run.strict)
-    _path_rules(run, place, rules)
+    _denied(policy, rules, strict=run.strict)
+    _shell_rules(policy, rules)
     _grants(policy, run, place, rules)
-    if asks and policy.allow_tools is None:
-        _questions(policy, rules)
-    rules.add("*", "deny", _BASE)
-    flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
-    report = tuple(_row(policy, capability, asks=asks) for capability in CAPABILITIES)
-    return Compiled(report, flags, {POLICY_FILE: rules.text()})
+    return _compiled(policy, rules, tuple(_row(policy, each) for each in CAPABILITIES))
 
 
 def compile_asking(policy: Policy, run: Run) -> Compiled:
     """For the CLI as a peer: its questions come to us."""
-    return compile_policy(policy, run, asks=True)
+    if policy.mode == "native":
+        return _native("the agent's own default: it runs what it believes harmless, and asks")
+    rules = _Rules()
+    _denied(policy, rules, strict=run.strict)
+    for rule in policy.shell_rules:
+        parse_rule(rule)
+    _questions(policy, run, rules)
+    rows = (_asking_row(policy, each, interactive=run.interactive) for each in CAPABILITIES)
+    return _compiled(policy, rules, tuple(rows))
 
 
-def _questions(policy: Policy, rules: _Rules) -> None:
-    """As a peer the CLI says nothing of a tool that was hidden from the model, so what is
-    not allowed is asked about, and refused by us: then it is told."""
-    for capability, tools in _TOOLS_OF.items():
-        if policy.verdict(capability) != "allow":
-            rules.add(tools, "ask_user", _GRANT)
-    if policy.verdict("mcp") != "allow":
-        rules.add("mcp_*", "ask_user", _GRANT - 1)
+def _native(note: str) -> Compiled:
+    rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+    return Compiled(rows, ("--approval-mode", "default"))
+
+
+def _compiled(policy: Policy, rules: _Rules, report: tuple[Row, ...]) -> Compiled:
+    rules.add("*", "deny", _BASE)
+    flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
+    return Compiled(report, flags, {POLICY_FILE: rules.text()})
 
 
 class _Rules:
@@ -152,19 +153,25 @@ class _Rules:
         return "\n\n".join(self._blocks) + "\n"
 
 
-def _deny_rules(policy: Policy, rules: _Rules, *, strict: bool) -> None:
+def _denied(policy: Policy, rules: _Rules, *, strict: bool) -> None:
+    """What is denied under every policy, headless or not."""
     denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools", strict=strict))
     if denied:
         rules.add(denied, "deny", _DENY)
-    for number, fence in enumerate(_FENCES):
-        rules.add(WRITE, "deny", _FENCE + number, pattern=fence)
+    for pattern in (gemini_paths.OWN_SETTINGS, *gemini_paths.REWRITTEN):
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern)
+
+
+def _shell_rules(policy: Policy, rules: _Rules) -> None:
+    if not _rules_count(policy):
+        return
     if len(policy.shell_rules) > _MOST_RULES:
         raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
     priority = _RULES
     for rule in policy.shell_rules:
         verb, pattern = parse_rule(rule)
-        for regex in _patterns(pattern, verb):
-            if len(regex) > _LONGEST_PATTERN or re.search(_REFUSED_PATTERN, regex):
+        for regex in _denying(pattern) if verb == "deny" else _allowing(pattern, rule):
+            if len(regex) > LONGEST_PATTERN or re.search(_REFUSED_PATTERN, regex):
                 raise PolicyError(
                     f"the Gemini CLI would not take the shell rule {rule!r}",
                     hint="It takes short ones, and few with parentheses.",
@@ -173,53 +180,116 @@ def _deny_rules(policy: Policy, rules: _Rules, *, strict: bool) -> None:
         priority -= 1
 
 
-def _path_rules(run: Run, place: Place | None, rules: _Rules) -> None:
-    """What lies in reach of the tools and is not to be written."""
-    if run.include_directories or (place and place.project_files):
-        # A relative path that is not there is "corrected" to a file of that name elsewhere in
-        # reach, after the rules have seen it.
-        said = "Use an absolute path."
-        rules.add("replace", "deny", _FENCE + 10, pattern=_RELATIVE, message=said)
-    if run.include_directories:
-        rules.add(WRITE, "deny", _FENCE + 11, pattern=_UPWARD)
+def _allowing(pattern: str, rule: str) -> list[str]:
+    regex = allow_regex(pattern)
+    if regex is None:
+        raise PolicyError(
+            f"the Gemini CLI would not take the shell rule {rule!r}",
+            hint="Name the program, with at most two * behind it and no quotes beside them;"
+            " or use gemini-acp.",
+        )
+    program = pattern.partition(" ")[0]
+    # In another folder a relative path names another program.
+    here = r'(?![\s\S]*\x00"dir_path":)' if "/" in program and program[0] != "/" else ""
+    return [f'{_COMMAND}{regex}"\\x00{here}']
 
 
-def _grant_writing(names: tuple[str, ...], run: Run, place: Place, rules: _Rules) -> None:
-    """The tools write wherever they read; so with further folders to read, only paths in the
-    workspace and the writable ones are granted."""
-    folders = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
-    roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
-    spelt = "|".join(_escaped(os.path.normpath(root), "allow") for root in roots)
-    rules.add(names, "allow", _GRANT, pattern=rf'{_PATH}({spelt})/[^\x00\\%]*"\x00')
-    rules.add(names, "allow", _GRANT - 1, pattern=rf'{_PATH}[^/\x00\\%][^\x00\\%]*"\x00')
+def _denying(pattern: str) -> list[str]:
+    """The CLI takes no nested repetition, so the bare command of ``git *`` has one of its own.
+    A second blank, or a tab, does not get past a denial."""
+    globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
+    texts = [_ANY.join(map(gemini_paths.escaped, glob.split("*"))) for glob in globs]
+    return [f'{_COMMAND}{text.replace(" ", _BLANKS)}"\\x00' for text in texts]
+
+
+def _granted(policy: Policy, *, ask: bool) -> tuple[dict[str, bool], bool | None]:
+    """Tool → whether each call of it is a question; and the same of all MCP tools, None where
+    they are not offered. ``ask``: what the policy asks about can be asked."""
+    if policy.allow_tools is not None:
+        listed = [name for name in policy.allow_tools if _known(name, "allow_tools")]
+        return dict.fromkeys(listed, False), None
+    tools: dict[str, bool] = dict.fromkeys(HARMLESS, False)
+    for capability, names in _TOOLS_OF.items():
+        verdict = policy.verdict(capability)
+        if verdict == "allow":
+            tools |= dict.fromkeys(names, False)
+        elif verdict == "ask" and ask:
+            # Sub-agents and skills start without a question.
+            tools |= dict.fromkeys((name for name in names if name not in OTHER), True)
+    if policy.mode == "plan":
+        tools["exit_plan_mode"] = False
+    mcp = {"allow": False, "ask": True if ask else None, "deny": None}[policy.verdict("mcp")]
+    return tools, mcp
+
+
+def _mcp_rules(policy: Policy, mcp: bool | None, rules: _Rules, *, ask: bool) -> None:
+    if policy.allow_tools is not None:
+        return
+    if mcp is not None:
+        rules.add("mcp_*", "ask_user" if mcp else "allow", _GRANT - 1)
+    own = policy.verdict("mcp", own=True)
+    if policy.own_mcp is not None:
+        asked = "ask_user" if ask else "deny"
+        rules.add(f"mcp_{OWN_SERVER}_*", asked if own == "ask" else own, _GRANT)
+
+
+def _rules_count(policy: Policy) -> bool:
+    """Whether shell rules decide anything: a list of tools without the shell denies it."""
+    listed = policy.allow_tools is None or "run_shell_command" in policy.allow_tools
+    return listed and bool(policy.shell_rules)
+
+
+def _allows_commands(policy: Policy) -> bool:
+    return any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
+
+
+def _questions(policy: Policy, run: Run, rules: _Rules) -> None:
+    """The grants of a peer: all that is limited by more than the tool's name is a question."""
+    tools, mcp = _granted(policy, ask=run.interactive)
+    if not policy.is_unlimited:
+        tools |= {name: True for name in WRITE if name in tools}
+    shell = "run_shell_command"
+    if _rules_count(policy) and (shell in tools or _allows_commands(policy)):
+        tools[shell] = True
+    if shell in tools:
+        decision = "ask_user" if tools.pop(shell) else "allow"
+        rules.add(shell, decision, _GRANT, pattern=_COMMAND, redirect=decision == "allow")
+    for decision, asks in (("allow", False), ("ask_user", True)):
+        names = tuple(name for name, asked in tools.items() if asked is asks)
+        if names:
+            rules.add(names, decision, _GRANT)
+    _mcp_rules(policy, mcp, rules, ask=run.interactive)
 
 
 def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> None:
-    listed = policy.allow_tools
-    if listed is not None:
-        granted = tuple(name for name in listed if _known(name, "allow_tools"))
-    else:
-        granted = HARMLESS
-        for capability, tools in _TOOLS_OF.items():
-            if policy.verdict(capability) == "allow":
-                granted += tools
-        if policy.mode == "plan":
-            granted += ("exit_plan_mode",)
-    if "run_shell_command" in granted:
+    """The grants of the headless CLI."""
+    tools, mcp = _granted(policy, ask=False)
+    if tools.pop("run_shell_command", None) is not None:
         rules.add("run_shell_command", "allow", _GRANT, pattern=_COMMAND, redirect=True)
-    rest = tuple(name for name in granted if name != "run_shell_command")
-    writing = tuple(name for name in rest if name in WRITE)
-    if run.include_directories and writing and place is not None:
-        _grant_writing(writing, run, place, rules)
-        rest = tuple(name for name in rest if name not in WRITE)
-    if rest:
-        rules.add(rest, "allow", _GRANT)
-    if listed is not None:
-        return
-    if policy.verdict("mcp") == "allow":
-        rules.add("mcp_*", "allow", _GRANT)
-    elif policy.verdict("mcp", own=True) == "allow":
-        rules.add(f"mcp_{OWN_SERVER}_*", "allow", _GRANT)
+    writing = tuple(name for name in tools if name in WRITE)
+    is_limited = run.include_directories or not policy.is_unlimited
+    if is_limited and writing and place is not None:
+        _path_rules(run, place, writing, rules)
+        tools = {name: asks for name, asks in tools.items() if name not in WRITE}
+    if tools:
+        rules.add(tuple(tools), "allow", _GRANT)
+    _mcp_rules(policy, mcp, rules, ask=False)
+
+
+def _path_rules(run: Run, place: Place, writing: tuple[str, ...], rules: _Rules) -> None:
+    said = f"Use an absolute path below {place.cwd}."
+    rules.add("replace", "deny", _FENCE, pattern=gemini_paths.RELATIVE, message=said)
+    for pattern in gemini_paths.UNUSUAL:
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=said)
+    if not run.policy.is_unlimited:
+        why = "This file is protected: a program obeys it."
+        for pattern in gemini_paths.protected(run, place):
+            rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
+    why = "A link of this name leads to where you may not write."
+    for pattern in gemini_paths.through_links(place):
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
+    for pattern in gemini_paths.allowed(run, place):
+        rules.add(writing, "allow", _GRANT, pattern=pattern)
 
 
 _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
@@ -230,23 +300,49 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 
 
-def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
-    verdict: Verdict = policy.verdict(capability)
-    enforcement: Enforcement = "native"
-    notes: list[str] = []
-    if policy.allow_tools is not None:
-        tools = _TOOLS_OF.get(capability, ())
-        chosen = [name for name in policy.allow_tools if name in tools]
-        if capability == "mcp":
-            chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
-        verdict = "allow" if chosen else "deny"
-        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-    elif asks and verdict != "allow":
-        enforcement = "brokered"
-        if verdict == "ask":
-            notes.append("put to whoever answers; with nobody there it is denied")
-    elif verdict == "ask":
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict, notes = _verdict(policy, capability)
+    if verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
+    return _noted(policy, capability, verdict, "native", notes)
+
+
+def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) -> Row:
+    verdict, notes = _verdict(policy, capability)
+    enforcement: Enforcement = "native"
+    if verdict == "ask" and interactive:
+        enforcement = "brokered"
+        notes.append("every call is put to whoever answers")
+        if capability == "shell":
+            notes.append("sub-agents and skills are not offered")
+    elif verdict == "ask":
+        notes.append("ask→deny: nobody is there to ask")
+    if capability == "write" and verdict == "allow" and not policy.is_unlimited:
+        enforcement = "brokered"
+        notes.append("each write is judged by its path")
+    if capability == "shell" and policy.shell_rules:
+        enforcement = "brokered"
+    return _noted(policy, capability, verdict, enforcement, notes)
+
+
+def _verdict(policy: Policy, capability: Capability) -> tuple[Verdict, list[str]]:
+    if policy.allow_tools is None:
+        return policy.verdict(capability), []
+    tools = _TOOLS_OF.get(capability, ())
+    chosen = [name for name in policy.allow_tools if name in tools]
+    if capability == "mcp":
+        chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
+    note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+    return ("allow" if chosen else "deny"), [note]
+
+
+def _noted(
+    policy: Policy,
+    capability: Capability,
+    verdict: Verdict,
+    enforcement: Enforcement,
+    notes: list[str],
+) -> Row:
     if capability == "network" and policy.network == "deny" and _shell_is_free(policy):
         enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
@@ -268,23 +364,6 @@ def _shell_is_free(policy: Policy) -> bool:
     if policy.allow_tools is not None:
         return "run_shell_command" in policy.allow_tools
     return policy.verdict("shell") == "allow"
-
-
-def _patterns(pattern: str, verb: str) -> list[str]:
-    """The regular expressions for one glob; the CLI takes no nested repetition, so the bare
-    command of ``git *`` has one of its own."""
-    star = _ANY if verb == "deny" else _PLAIN
-    globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
-    return [
-        f'{_COMMAND}{star.join(_escaped(p, verb) for p in glob.split("*"))}"\\x00' for glob in globs
-    ]
-
-
-def _escaped(text: str, verb: str) -> str:
-    inside = json.dumps(text, ensure_ascii=False)[1:-1]
-    escaped = re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
-    # A second blank, or a tab, must not slip past a denial.
-    return escaped.replace(" ", r"( |\\t)+") if verb == "deny" else escaped
 
 
 def _known(name: str, where: str, *, strict: bool = False) -> bool:
