@@ -168,6 +168,33 @@ def test_no_vendors_name_stands_outside_its_own_file(path: Path) -> None:
     assert {(name, text) for text in said} <= ALLOWED_NAMES
 
 
+def test_git_is_started_in_one_place() -> None:
+    """Every other call would obey what an agent wrote into a repository. What plays the attacker
+    in ``corral.testing`` may."""
+    paths = [path for path in MODULES if not name_of(path).startswith("corral.testing")]
+    starts = {
+        name_of(path)
+        for path in paths
+        if "git" in strings_of(path) and "subprocess" in {*imports_of(path)}
+    }
+    named = {name_of(path) for path in paths if "git" in _arguments_of(path)}
+    assert starts | named == {"corral.io.git.command"}
+
+
+def _arguments_of(path: Path) -> set[str]:
+    """Texts that stand as an argument of a call, or first in a list or tuple: a program's name."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        some: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            some = node.args[:1]
+        elif isinstance(node, ast.List | ast.Tuple):
+            some = node.elts[:1]
+        found |= {each.value for each in some if isinstance(each, ast.Constant)
+                  and isinstance(each.value, str)}  # fmt: skip
+    return found
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_no_file_goes_over_the_wall(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= WALL

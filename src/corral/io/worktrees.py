@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
-from corral.io import git
+from corral.io import folders, git
 from corral.io.git import repository, worktree
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+|\.{2,}|^[.-]+|\.lock$|\.$")
@@ -59,6 +60,14 @@ def _plain(part: str) -> str:
     return f"{kept}-{blake2b(part.encode('utf-8', 'replace'), digest_size=3).hexdigest()}"
 
 
+def place_of(root: Path, batch: str, task: str, run: str) -> Path:
+    """The folder for a task's worktree: always the same for the same names. It is in
+    corral's home, which stays, unlike a run's folder."""
+    key = "\0".join((str(root), batch, task, run)).encode("utf-8", "surrogateescape")
+    name = f"{_plain(task)[:40]}-{blake2b(key, digest_size=8).hexdigest()}"
+    return folders.home() / "worktrees" / name / "tree"
+
+
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     """Of the repository."""
@@ -78,7 +87,13 @@ async def make(root: Path, commit: str, place: Path) -> Tree:
 
 async def remove(tree: Tree) -> None:
     """With whatever is in it."""
-    await asyncio.to_thread(worktree.remove, tree.place, tree.notes)
+    await asyncio.to_thread(_remove, tree)
+
+
+def _remove(tree: Tree) -> None:
+    worktree.remove(tree.place, tree.notes)
+    with suppress(OSError):  # somebody else's files are beside it
+        tree.place.parent.rmdir()
 
 
 async def keep(made: Tree, branch: str, message: str) -> Change | None:

@@ -105,7 +105,8 @@ async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | N
         yield work.workspace, None
         return
     root = Path(work.node.text("repository"))
-    tree = await worktrees.make(root, commit, work.folder / "tree")
+    names = (work.node.text("batch"), work.visit.id, str(work.folder))
+    tree = await worktrees.make(root, commit, worktrees.place_of(root, *names))
     try:
         yield tree.place / work.workspace.relative_to(root), tree
     except BaseException:
