@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from corral.cli.modules import imported
+from corral.cli.terminal import echo
 from corral.errors import ConfigError
 from corral.events import Json
 
@@ -269,11 +270,10 @@ def run_id(name: str) -> str:
 def _warn(file: str, graph: Graph) -> None:
     """What lint has to say of a pipeline that may run."""
     from corral.cli.pipeline_files import told
-    from corral.io.person import harmless
     from corral.pipelines import linting
 
     for finding in linting.lint(graph):
-        click.echo(harmless(told(file, finding)), err=True)
+        echo(told(file, finding), err=True)
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:
