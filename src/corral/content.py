@@ -11,6 +11,10 @@ Coverage = Literal["complete", "partial", "unknown"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """How hard a model should think."""
 CostSource = Literal["reported", "computed", "unknown"]
+MOST_TOKENS = 10**12
+MOST_USD = 1e9
+"""Nobody's run takes more. A number beyond is an agent's mistake, and would spoil every sum."""
+_COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,12 +77,25 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             cache_write=since(self.cache_write, earlier.cache_write),
         )
 
+    def plausible(self) -> Usage:
+        """The same, without counts that cannot be: negative, or beyond ``MOST_TOKENS``. What
+        is left out is not reported, and the coverage then partial."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        wrong = [n for n, count in counts.items() if count and not 0 <= count <= MOST_TOKENS]
+        if not wrong:
+            return self
+        return msgspec.structs.replace(self, **dict.fromkeys(wrong), coverage="partial")
+
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Money, with where the figure comes from. Unknown is ``None``, never 0."""
 
     usd: float | None = None
     source: CostSource = "unknown"
+
+    def plausible(self) -> Cost:
+        """The same, or unknown where the sum is negative, endless or no number."""
+        return self if self.usd is None or 0 <= self.usd <= MOST_USD else Cost()
 
 
 _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}

@@ -367,3 +367,35 @@ def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
     results = [ToolResult("a", "success") for _ in range(4)]
     ended = of_type(whole(*uses, *results), ToolResult)
     assert [result.name for result in ended] == ["tool-0", "tool-1", "tool-2", "tool-3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "believed"),
+    [
+        (Usage(input=-5, output=3, coverage="complete"), Usage(output=3, coverage="partial")),
+        (Usage(input=10**19, output=0), Usage(output=0, coverage="partial")),
+        (Usage(input=1, cache_read=-1), Usage(input=1, coverage="partial")),
+        (Usage(input=0, output=10**9), Usage(input=0, output=10**9)),
+    ],
+)
+def test_counts_that_cannot_be_are_taken_as_unknown(given: Usage, believed: Usage) -> None:
+    events = whole("x", Finish(ok=True, usage=given))
+    assert done_of(events).usage == believed
+    codes = [event.code for event in of_type(events, Error)]
+    assert codes == (["implausible_usage"] if given != believed else [])
+    reported = whole("x", UsageReport(given), UsageReport(given), Finish(ok=True))
+    assert done_of(reported).usage == believed
+    assert len(of_type(reported, Error)) == (given != believed)
+    assert all(report.usage == believed for report in of_type(reported, UsageReport))
+
+
+@pytest.mark.parametrize("usd", [-0.5, float("inf"), float("nan"), 1e300])
+def test_a_cost_that_cannot_be_is_unknown(usd: float) -> None:
+    cost = Cost(usd=usd, source="reported")
+    events = whole("x", UsageReport(Usage(), cost=cost), Finish(ok=True, cost=cost))
+    assert done_of(events).cost == Cost()
+
+
+def test_a_negative_duration_is_measured_instead() -> None:
+    events = whole(ToolUse("1", "x"), ToolResult("1", "success", duration_ms=-7))
+    assert of_type(events, ToolResult)[0].duration_ms == 1000

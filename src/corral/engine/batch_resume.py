@@ -23,6 +23,7 @@ from corral.engine.batch_tasks import BatchTask, difference
 from corral.engine.batch_terms import Terms
 from corral.engine.journal import Begun
 from corral.errors import ConfigError
+from corral.io import folders
 
 if TYPE_CHECKING:
     from corral.engine.database import Database
@@ -150,7 +151,7 @@ async def durable_standing(
 def _make_private(folder: Path) -> None:
     """Prompts and answers are nobody else's."""
     with contextlib.suppress(OSError):  # where it matters, the tasks will say so
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folders.make(folder)
 
 
 async def _pool(wish: Wish, terms: Terms, where: Database) -> tuple[str, bool]:

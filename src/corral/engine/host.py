@@ -131,7 +131,7 @@ class Place:
         """In a folder that is there."""
         with contextlib.ExitStack() as stack:
             while True:
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folders.make(self.folder)
                 with contextlib.suppress(FileNotFoundError):  # a host has just removed it
                     stack.enter_context(detached.alone(self.gate))
                     break

@@ -94,7 +94,7 @@ def folder_of(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     Raises ``ConfigError``."""
     place = folders.home() / "runs" if run_dir is None else Path(run_dir).absolute()
     try:
-        place.mkdir(parents=True, mode=0o700, exist_ok=True)
+        folders.make(place)
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "it can only be read")
         used = run_dir is not None and next(place.iterdir(), None) is not None

@@ -180,9 +180,11 @@ def failed_event(error: CorralError) -> Failed:
 
 def _finished(sent: Sent, model: str, raw: Json = None) -> Response:
     response = sent.parts.response()
+    usage = response.usage.plausible()
     return replace(
         response,
-        cost=prices.catalogue().cost(model, response.usage, response.model),
+        usage=usage,
+        cost=prices.catalogue().cost(model, usage, response.model),
         rate_limit=_rate_limit(sent.provider.wire.limits, sent.answer),
         raw=raw,
     )

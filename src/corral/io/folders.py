@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -59,9 +60,36 @@ def user_config() -> Path:
     return (Path(base) if base else user_home() / ".config") / "corral" / "corral.toml"
 
 
+def make(folder: Path) -> Path:
+    """Make a folder with all above it, for its owner alone. In corral's own home, folders that
+    others can read are closed: an older version made them as the umask said. Raises OSError."""
+    ours = home()
+    above = [folder, *folder.parents]
+    if ours not in above:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+    inside = above[: above.index(ours) + 1]
+    for place in reversed(above):
+        if place.exists():
+            # The home itself only where nobody chose it: a chosen one may be a shared folder.
+            if place in inside and (place != ours or not os.environ.get("CORRAL_HOME")):
+                _close(place)
+        else:
+            place.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _close(folder: Path) -> None:
+    if os.name != "posix" or folder.is_symlink():
+        return
+    found = folder.stat()
+    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, readable by its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

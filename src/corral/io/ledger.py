@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.io import platform
+from corral.io import folders, platform
 from corral.io.tree import Tree
 
 REAPING = 2.0
@@ -84,7 +84,7 @@ class Ledger(msgspec.Struct, frozen=True):
         try:
             fd = os.open(draft, flags, 0o600)
         except FileNotFoundError:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.make(self.folder)
             fd = os.open(draft, flags, 0o600)
         try:
             os.write(fd, msgspec.json.encode(entry))

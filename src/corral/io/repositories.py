@@ -152,7 +152,7 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     ``StorageFailed``."""
     digest = blake2b(url.encode("utf-8", "replace"), digest_size=8).hexdigest()
     place = folder() / f"{digest}.git"
-    place.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    folders.make(place.parent)
     whole = place / "corral.whole"
     with git.alone(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from corral.content import Cost, FileChanged, Refusal, Usage
+from corral.content import MOST_TOKENS, Cost, FileChanged, Refusal, Usage
 from corral.errors import CorralError
 from corral.events import (
     Done,
@@ -77,6 +77,7 @@ class Guard:
         """Calls whose tool told of its changes itself."""
         self._usage = Usage()
         self._cost = Cost()
+        self._disbelieved = False
         self.finish: Finish | None = None
         self.answered = False
         """Whether any answer text came."""
@@ -157,7 +158,7 @@ class Guard:
 
     def _take_one(self, item: Event | Finish, ts: float, out: list[Event]) -> None:
         if isinstance(item, Finish):
-            self.finish = item
+            self._finished(item, ts, out)
             return
         if not self._seq and not self._begin_or_hold(item, ts, out):
             return
@@ -182,11 +183,37 @@ class Guard:
                     self._telling.add(item.call_id)
                 self._emit(item, ts, out)
             case UsageReport():
-                self._usage = item.usage
-                self._cost = item.cost or self._cost
-                self._emit(item, ts, out)
+                self._count(item, ts, out)
             case _:
                 self._emit(item, ts, out)
+
+    def _finished(self, finish: Finish, ts: float, out: list[Event]) -> None:
+        usage, cost = finish.usage.plausible(), finish.cost.plausible()
+        self.finish = replace(finish, usage=usage, cost=cost)
+        if (usage, cost) != (finish.usage, finish.cost):
+            self._disbelieve(ts, out)
+
+    def _count(self, report: UsageReport, ts: float, out: list[Event]) -> None:
+        usage, size = report.usage.plausible(), report.context_size
+        cost = report.cost.plausible() if report.cost else None
+        if size is not None and not 0 <= size <= MOST_TOKENS:
+            size = None
+        is_believed = (usage, cost, size) == (report.usage, report.cost, report.context_size)
+        self._usage = usage
+        self._cost = cost or self._cost
+        self._emit(replace(report, usage=usage, cost=cost, context_size=size), ts, out)
+        if not is_believed:
+            self._disbelieve(ts, out)
+
+    def _disbelieve(self, ts: float, out: list[Event]) -> None:
+        """Said once a turn, and never before ``init``."""
+        if self._seq and not self._disbelieved:
+            self._disbelieved = True
+            message = "the agent reported an impossible usage or cost, which is taken as unknown"
+            warning = Error(
+                "implausible_usage", message, recoverable=True, level="warning", phase="response"
+            )
+            self._emit(warning, ts, out)
 
     def _begin_or_hold(self, item: Event, ts: float, out: list[Event]) -> bool:
         """Whether the stream has begun and the item is still to be taken."""
@@ -267,7 +294,7 @@ class Guard:
         if len(self._closed) > CLOSED_REMEMBERED:
             del self._closed[next(iter(self._closed))]
         took = result.duration_ms
-        if took is None:
+        if took is None or took < 0:
             took = max(0, round((ts - tool.since) * 1000))
         named = replace(result, call_id=call_id, name=result.name or tool.name, duration_ms=took)
         self._emit(named, ts, out)

@@ -75,7 +75,7 @@ class Kept:
     def make(self) -> None:
         """The folders of a turn. Raises ``StorageFailed``."""
         try:
-            self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            folders.make(self.folder)
             if self._lock is None:
                 self._lock = lock_file(self.folder / LOCK)
             self.home.mkdir(mode=0o700, exist_ok=True)
@@ -143,7 +143,7 @@ def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
     other.meta.session_id = other.meta.forked_from = meta.session_id
     other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
-        folders.sessions().mkdir(parents=True, mode=0o700, exist_ok=True)
+        folders.make(folders.sessions())
         skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
         shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:

@@ -57,9 +57,7 @@ _OLD = 24 * 3600.0
 
 def folder() -> Path:
     """Where stubs and temporary files are, on this machine."""
-    place = folders.home() / "git"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return place
+    return folders.make(folders.home() / "git")
 
 
 @contextmanager
