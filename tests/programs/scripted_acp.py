@@ -174,6 +174,8 @@ class Session:
                     send(method=rest, params={"sessionId": self.id})
                 case "raw":
                     raw(rest.encode() + b"\n")
+                case "raw-here":
+                    raw(rest.replace("@", self.id).encode() + b"\n")
                 case "wrong-id":
                     send(id=987654, result={"stopReason": "end_turn"})
                 case "foreign":

@@ -10,12 +10,14 @@ from typing import Unpack
 
 import pytest
 from laws import lawful
+from msgspec import to_builtins
 from scripted import children
 
 import corral
 from corral import errors
 from corral.events import Error
 from corral.keywords import Options
+from corral.nesting import too_deep
 from corral.sessions import acp_backend
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -131,3 +133,17 @@ async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> N
             workspace, "text x", "--fails", "session/new", "silence", timeout=1
         )
     assert code(result) == "startup_timeout"
+
+
+@pytest.mark.parametrize("depth", [250, 930, 5000])
+async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_recorded_whole(
+    workspace: Path, depth: int
+) -> None:
+    update = '{"sessionUpdate":"tool_call","toolCallId":"1","status":"in_progress","rawInput":%s}'
+    deep = update % ('{"a":' * depth + "1" + "}" * depth)
+    line = '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"@","update":%s}}'
+    orders = f"raw-here {line % deep}\ntext the answer"
+    events = await events_of(workspace, orders, record=True)
+    result = corral.fold(events)
+    assert (result.status, result.text) == ("success", "the answer")
+    assert not any(too_deep(to_builtins(event)) for event in events)

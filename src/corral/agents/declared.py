@@ -29,6 +29,7 @@ from corral.agents.command import agent_for, explain
 from corral.agents.profile import Agent, Compiled, Ending, Launch, Place, Row
 from corral.errors import ConfigError, CorralError
 from corral.events import Done, Event, Text
+from corral.nesting import decode_json
 from corral.options import Run
 from corral.policy import CAPABILITIES, Policy
 from corral.raised import by_code
@@ -181,7 +182,7 @@ class Registry(msgspec.Struct):
 def listed_agent(registry: bytes, id: str, source: str) -> Agent:
     """The record behind an entry of the registry. Raises ``ConfigError``, ``UnknownAgent``."""
     try:
-        entries = {e.id: e for e in msgspec.json.decode(registry, type=Registry).agents}
+        entries = {e.id: e for e in decode_json(registry, Registry).agents}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source}: {error}") from error
     entry = entries.get(id)

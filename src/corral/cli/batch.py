@@ -14,6 +14,7 @@ import msgspec
 from corral.agents import DEFAULT_AGENT
 from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
+from corral.nesting import decode_json
 
 if TYPE_CHECKING:
     from corral.cli.batch_progress import Progress
@@ -221,7 +222,7 @@ def _schema(path: str | None) -> object:
     if path is None:
         return None
     try:
-        schema: object = msgspec.json.decode(Path(path).read_bytes())
+        schema: object = decode_json(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:

@@ -12,6 +12,7 @@ from corral.cli.modules import imported
 from corral.cli.terminal import echo
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.nesting import decode_json
 
 T = TypeVar("T")
 
@@ -287,7 +288,7 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
         if key.startswith(("graph.", "internal.")):
             raise ConfigError(f"--set {text}: {key} is the engine's own")
         try:
-            values[key] = msgspec.json.decode(value) if as_json else value
+            values[key] = decode_json(value) if as_json else value
         except msgspec.DecodeError as error:
             raise ConfigError(f"--set {text}: this is no JSON: {error}") from error
     return values

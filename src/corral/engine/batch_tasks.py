@@ -14,6 +14,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.nesting import decode_json
 from corral.pipelines import templates
 from corral.pipelines.conditions import find
 
@@ -113,7 +114,7 @@ def _json(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
         if len(line) > LARGEST:
             raise ConfigError(f"{place}: {len(line):,} bytes, over {LARGEST:,}, are no task")
         try:
-            value: object = msgspec.json.decode(line)
+            value: object = decode_json(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{place} is no JSON: {error}") from error
         match value:

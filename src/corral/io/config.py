@@ -30,12 +30,17 @@ from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.io import folders
+from corral.nesting import decode_toml
 from corral.policy import Policy, policy_from
 
 HARMLESS = frozenset(
     {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
 )
 """What a file in the current directory may set without being trusted."""
+
+
+LARGEST = 1_048_576
+"""Bytes of a configuration or policy file."""
 
 
 def load(agent: str) -> dict[str, Any]:
@@ -203,7 +208,10 @@ def _toml(path: Path) -> dict[str, Any]:
 
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ConfigError(f"{path}: over {LARGEST:,} bytes: this is no configuration file")
+        return decode_toml(data.decode().replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:  # its message ends in line and column
         raise ConfigError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:

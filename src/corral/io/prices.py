@@ -9,6 +9,7 @@ from pathlib import Path
 from corral.errors import ConfigError
 from corral.io import folders
 from corral.models.catalogue import Catalogue, shipped
+from corral.nesting import decode_toml
 
 
 def catalogue() -> Catalogue:
@@ -27,7 +28,7 @@ def _of(given: str | None) -> Catalogue:
     import tomllib
 
     try:
-        own = tomllib.loads(path.read_text("utf-8"))
+        own = decode_toml(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except OSError as error:

@@ -266,7 +266,7 @@ def parsed(line: bytes) -> Json:
     text = line.decode("utf-8", "replace")
     try:
         return cast("Json", json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -13,6 +13,7 @@ from corral.content import Effort
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.io import config
+from corral.nesting import decode_json
 from corral.options import Run
 from corral.pipelines.desk import Desk
 from corral.pipelines.graph import Node
@@ -147,7 +148,7 @@ def schema_of(work: Work) -> dict[str, Json] | None:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{work.node.id}: {where} cannot be read: {error}") from error
     try:
-        schema: object = msgspec.json.decode(text)
+        schema: object = decode_json(text)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{work.node.id}: {where} is no JSON: {error}") from error
     if not isinstance(schema, dict):

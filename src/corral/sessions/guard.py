@@ -24,13 +24,16 @@ from corral.events import (
     FileKind,
     Init,
     Log,
+    PermissionRequest,
     Text,
     ToolOutput,
     ToolResult,
     ToolUse,
+    Unknown,
     UsageReport,
     Vendor,
 )
+from corral.nesting import TOO_DEEP, too_deep
 from corral.wire.stream import Finish, Item
 
 HELD_BEFORE_INIT = 1000
@@ -324,6 +327,9 @@ class Guard:
 
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
         self._seq += 1
+        held = _json_of(event)
+        if held is not None and too_deep(getattr(event, held)):
+            event = replace(event, **{held: f"(left out: {TOO_DEEP})"})
         # The event is fresh from the dialect and nobody else has seen it yet.
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)
@@ -332,3 +338,16 @@ class Guard:
         force_setattr(event, "agent", self._agent)
         force_setattr(event, "node", self._node)
         out.append(event)
+
+
+def _json_of(event: Event) -> str | None:
+    """The field that holds whatever JSON the agent sent."""
+    match event:
+        case ToolUse() | PermissionRequest():
+            return "input"
+        case Vendor():
+            return "data"
+        case Unknown():
+            return "frame"
+        case _:
+            return None

@@ -17,6 +17,7 @@ from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
 from corral.events import Json
 from corral.io import config, environment, folders, programs
 from corral.io.path_guard import PathGuard
+from corral.nesting import decode_json
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
@@ -263,7 +264,7 @@ def _user_settings(agent: Agent) -> dict[str, Json]:
     if agent.user_settings is None or not path.is_file():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Json])
+        return decode_json(path.read_bytes(), dict[str, Json])
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"inherit='user': {path} cannot be read: {error}",

@@ -28,6 +28,7 @@ import msgspec
 
 from corral.content import McpServer
 from corral.errors import NotInstalled
+from corral.nesting import decode_json
 from corral.sessions.tool_guards import Answer
 from corral.sessions.tools import Tool, Tools, in_thread
 
@@ -299,7 +300,7 @@ def _unmistakable(text: str) -> str:
     """The answer's text, put into an object where it is JSON and none: the Gemini CLI takes
     such a text for structured content and then refuses it for being no object."""
     try:
-        value = msgspec.json.decode(text)
+        value = decode_json(text)
     except msgspec.MsgspecError:
         return text
     return text if isinstance(value, dict) else msgspec.json.encode({"result": value}).decode()

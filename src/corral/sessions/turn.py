@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from corral.content import FileChanged, Usage, printable_path
-from corral.errors import CorralError, Interrupted, RemoteError
+from corral.errors import CorralError, Interrupted, RemoteError, StreamBroken
 from corral.events import Error, Event, Init
 from corral.io import workspace
 from corral.io.environment import Eraser
@@ -172,7 +172,11 @@ class Turn:
         if guard is None or deadlines is None:
             raise RuntimeError("the turn was not started")
         deadlines.listen()
-        items = None if self._failure else await self._backend.receive()
+        try:
+            items = None if self._failure else await self._backend.receive()
+        except RecursionError as error:  # in what reads the agent's output
+            self._fail(_too_deep(error))
+            items = None
         if items is None:
             return await self._finish(guard, deadlines)
         deadlines.hear()
@@ -316,3 +320,12 @@ def _unknown(_path: str) -> bool | None:
 
 def _warning(code: str, message: str) -> Error:
     return Error(code, message, recoverable=True, level="warning", phase="response")
+
+
+def _too_deep(cause: RecursionError) -> StreamBroken:
+    error = StreamBroken(
+        "the agent sent JSON that is nested too deeply to be read",
+        hint="Run the prompt again; if it stays so, report it to the agent's makers.",
+    )
+    error.__cause__ = cause
+    return error

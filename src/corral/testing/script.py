@@ -19,6 +19,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.nesting import TOO_DEEP, decode_toml, too_deep
 from corral.testing.request import Call, Request
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def _toml(text: str) -> Json:
     import tomllib
 
     try:
-        return tomllib.loads(text)
+        return decode_toml(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
         if at is None:
@@ -297,4 +298,8 @@ def _json(text: str) -> Json:
         table: Json = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f":{error.lineno}:{error.colno}: {error.msg}") from error
+    except RecursionError as error:
+        raise ConfigError(f": {TOO_DEEP}") from error
+    if too_deep(table):
+        raise ConfigError(f": {TOO_DEEP}")
     return table

@@ -32,6 +32,7 @@ from corral.generation import (
     ToolCallStart,
 )
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
+from corral.nesting import decode_json
 
 
 class _Growing:
@@ -244,7 +245,7 @@ def _call(growing: _Growing) -> ToolCall:
     arguments: Json = {}
     if written.strip():
         try:
-            arguments = msgspec.json.decode(written)
+            arguments = decode_json(written)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             arguments = None
     is_object = isinstance(arguments, dict)

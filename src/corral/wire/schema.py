@@ -213,7 +213,11 @@ def _of_model(wrong: dict[str, Any]) -> str:
 
 def _of_json(given: Mapping[str, Json], name: str | None) -> Schema[Any]:
     json = dict(given)
-    if wrong := check(json, META, META, "schema") or _unusable(json, json):
+    try:
+        wrong = check(json, META, META, "schema") or _unusable(json, json)
+    except RecursionError as error:
+        raise SchemaInvalid("not a schema that can be checked: nested too deeply") from error
+    if wrong:
         raise SchemaInvalid(f"not a schema that can be checked: {'; '.join(wrong[:MOST])}")
     label = name or str(json.get("title") or "result")
     return Schema(label, json, lambda value: (value, check(value, json, json)))

@@ -16,6 +16,7 @@ import msgspec
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text
 from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.nodes.data import value_of
@@ -52,7 +53,7 @@ async def read_file(work: Work) -> Outcome:
         )
     try:
         text = raw.decode("utf-8-sig")
-        value: Json = msgspec.json.decode(text) if node.text("format") == "json" else text
+        value: Json = decode_json(text) if node.text("format") == "json" else text
     except UnicodeDecodeError:
         return failed(f"{node.id}: {_shown(work)} is not UTF-8", retryable=False)
     except msgspec.DecodeError as error:

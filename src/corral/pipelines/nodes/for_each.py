@@ -18,6 +18,7 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.events import Json
+from corral.nesting import decode_json
 from corral.pipelines import desk as desks
 from corral.pipelines import stage
 from corral.pipelines.choices import names, number_of
@@ -71,7 +72,7 @@ def items_of(work: Work) -> list[Json]:
         given = cast("Json", names(text))
         if text.startswith(("[", "{")):
             try:
-                parsed: Json = msgspec.json.decode(text)
+                parsed: Json = decode_json(text)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{node.id}: items is no JSON: {error}") from error
             given = parsed

@@ -22,6 +22,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.io.environment import Eraser
 from corral.io.http import Answer, Http
+from corral.nesting import decode_json
 from corral.pipelines import desk as desks
 from corral.pipelines.choices import names
 from corral.pipelines.conditions import as_text, find
@@ -91,7 +92,7 @@ def _body(work: Work) -> bytes:
         raise ConfigError(f"{node.id}: json and body both given")
     if "json" in node.attrs:
         try:
-            parsed: Json = msgspec.json.decode(node.text("json"))
+            parsed: Json = decode_json(node.text("json"))
         except msgspec.DecodeError as error:
             whole = value_of(work, node.text("json"))
             if isinstance(whole, str):
@@ -115,7 +116,7 @@ def _headers(work: Work) -> dict[str, str]:
     headers: dict[str, str] = {}
     if text.startswith("{"):
         try:
-            headers = msgspec.json.decode(text, type=dict[str, str])
+            headers = decode_json(text, dict[str, str])
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise ConfigError(f"{node.id}: headers: {error}") from error
     else:
@@ -150,7 +151,7 @@ def _told(work: Work, method: str, answer: Answer, raw: bytes) -> Outcome:
         wrong = f"the answer has over {LARGEST:,} bytes: too large for the context"
     elif "json" in answer.media_type and text.strip():
         try:
-            updates[f"{node.id}.output"] = msgspec.json.decode(text)
+            updates[f"{node.id}.output"] = decode_json(text)
         except msgspec.DecodeError as error:
             wrong = f"the answer is no JSON: {error}"
     else:

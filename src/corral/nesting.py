@@ -1,0 +1,67 @@
+"""JSON and TOML from outside, with a limit on how deep it is nested.
+
+Decoders and encoders recurse. How deep they can depends on who calls them, so that a value
+that was decoded may not be encoded again. What is nested deeper than ``MAX_DEPTH`` is refused
+where it comes in, with an error instead of a ``RecursionError`` somewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar, cast, overload
+
+import msgspec
+
+MAX_DEPTH = 200
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+MAX_KEY_PARTS = 50
+"""Parts of one dotted TOML key. The parser's time grows with their square."""
+
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}"
+
+T = TypeVar("T")
+
+
+@overload
+def decode_json(data: bytes | str) -> Any: ...
+@overload
+def decode_json(data: bytes | str, type: type[T]) -> T: ...
+def decode_json(data: bytes | str, type: Any = Any) -> Any:
+    """Raises ``msgspec.DecodeError`` (and ``UnicodeDecodeError``), also where it is too deep."""
+    try:
+        value = msgspec.json.decode(data, type=type)
+    except RecursionError as error:
+        raise msgspec.DecodeError(TOO_DEEP) from error
+    if too_deep(value):
+        raise msgspec.DecodeError(TOO_DEEP)
+    return value
+
+
+def decode_toml(text: str) -> dict[str, Any]:
+    """Raises ``tomllib.TOMLDecodeError``, also where a key or a value is too deep."""
+    import tomllib
+
+    if re.search(_LONG_KEY, text):
+        raise tomllib.TOMLDecodeError(f"a key has more than {MAX_KEY_PARTS} parts")
+    try:
+        table = tomllib.loads(text)
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError(TOO_DEEP) from error
+    if too_deep(table):
+        raise tomllib.TOMLDecodeError(TOO_DEEP)
+    return table
+
+
+def too_deep(value: object) -> bool:
+    """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            inner = cast("dict[str, Any]", each).values() if isinstance(each, dict) else each
+            below += [item for item in inner if isinstance(item, dict | list)]
+        if not below:
+            return False
+        level = below
+    return bool(level)
