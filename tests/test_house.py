@@ -42,6 +42,7 @@ WORDS = {
     "prompt",
     "raised",
     "messages",
+    "nesting",
     "generation",
     "result",
     "terminal_text",
