@@ -62,7 +62,8 @@ def look(root: Path) -> Snapshot:
     """The folder as it is now."""
     scope = listing.scope_of(root)
     indexed = _indexed(root) if scope is not None else {}
-    files, complete = _stat_all(root, _paths(root, scope, indexed), indexed, budget=HASHED_TOTAL)
+    tracked = {os.fsencode(path) for path in indexed}
+    files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, budget=HASHED_TOTAL)
     staged = {
         path: entry.blob
         for path, seen in files.items()
@@ -75,7 +76,7 @@ def look_again(before: Snapshot) -> Snapshot:
     """The same folder, later. What was ignored from outside the folder still is, even if the
     repository is gone."""
     root = Path(before.root)
-    tracked: Mapping[str, Indexed] = _indexed(root) if before.scope is not None else {}
+    tracked = _tracked(root) if before.scope is not None else set[bytes]()
     paths: Iterable[str] = _paths(root, before.scope, tracked)
     if before.scope is not None:
         # A file that was tracked and that is ignored by now is still worth a look.
@@ -179,10 +180,9 @@ def _stat_all(
     return files, True
 
 
-def _paths(root: Path, scope: Scope | None, indexed: Mapping[str, Indexed]) -> Iterator[str]:
+def _paths(root: Path, scope: Scope | None, tracked: set[bytes]) -> Iterator[str]:
     """Raises ``TooManyFiles``."""
     skipped = _SKIPPED if scope is None else frozenset({b".git"})
-    tracked = {os.fsencode(path) for path in indexed}
     for path in listing.files(root, scope, tracked, skipped=skipped):
         yield os.fsdecode(path)
 
@@ -190,15 +190,31 @@ def _paths(root: Path, scope: Scope | None, indexed: Mapping[str, Indexed]) -> I
 def _indexed(root: Path) -> dict[str, Indexed]:
     """The files in the index of the repository around a folder, by their path from the folder."""
     found = layout.find(root)
-    if found is None or found.top is None:
+    prefix = _prefix(root, found)
+    if found is None or prefix is None:
         return {}
-    prefix = os.fsencode(os.path.relpath(os.path.abspath(root), found.top)) + b"/"
-    prefix = b"" if prefix == b"./" else prefix
     return {
         os.fsdecode(path.removeprefix(prefix)): entry
         for path, entry in (index.read(found) or {}).items()
         if path.startswith(prefix)
     }
+
+
+def _tracked(root: Path) -> set[bytes]:
+    """Their names alone."""
+    found = layout.find(root)
+    prefix = _prefix(root, found)
+    if found is None or prefix is None:
+        return set()
+    names = index.names(found)
+    return {path.removeprefix(prefix) for path in names if path.startswith(prefix)}
+
+
+def _prefix(root: Path, found: layout.Layout | None) -> bytes | None:
+    if found is None or found.top is None:
+        return None
+    below = os.path.relpath(os.path.abspath(root), found.top)
+    return b"" if below == "." else os.fsencode(below) + b"/"
 
 
 def _digest(path: str) -> bytes | None:

@@ -37,24 +37,34 @@ class Indexed(msgspec.Struct, frozen=True, gc=False):
 def read(found: Layout) -> dict[bytes, Indexed] | None:
     """All entries by their path from the top; None where there is no index that git can read
     alone (a split or sparse index needs the repository)."""
+    listed = _listed(found, "--stage", "--debug")
+    return None if listed is None else _parse(listed)
+
+
+def names(found: Layout) -> set[bytes]:
+    """The paths alone; none where the index cannot be read."""
+    return {path for path in (_listed(found) or b"").split(b"\0") if path}
+
+
+def _listed(found: Layout, *options: str) -> bytes | None:
     path = found.git_dir / "index"
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
     except FileNotFoundError:
-        return {}
+        return b""
     except OSError:
         return None
-    kind = dict(settings.read(found.common / "config")).get("extensions.objectformat", "sha1")
+    kind = settings.object_format(found.common)
     if kind not in ("sha1", "sha256"):
         return None
-    words = ("ls-files", "-z", "--stage", "--debug", "--cached")
+    words = ("ls-files", "-z", "--cached", *options)
     env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(stub.blank(kind))}
     try:
         answer = call(stub.blank(kind), *words, env=env, limits=Limits(seconds=SECONDS))
     except StorageFailed:
         return None
-    return None if answer.code or answer.is_cut else _parse(answer.out)
+    return None if answer.code or answer.is_cut else answer.out
 
 
 def _parse(listed: bytes) -> dict[bytes, Indexed]:

@@ -50,7 +50,7 @@ def stub_of(folder: Path) -> Path:
     if (storage := found.get("extensions.refstorage", "files").lower()) != "files":
         raise StorageFailed(f"{folder}: references in the format {storage!r} are not supported")
     version = found.get("core.repositoryformatversion", "0")
-    kind = found.get("extensions.objectformat", "sha1").lower()
+    kind = settings.object_format(common)
     if version not in ("0", "1") or kind not in _FORMATS:
         raise StorageFailed(f"{folder}: this format of repositories is not supported")
     core: dict[str, str] = {}

@@ -58,6 +58,14 @@ def read(path: Path) -> list[tuple[str, str]]:
     return list(_parse(read_small(path, LARGEST) or b""))
 
 
+def object_format(common: Path) -> str:
+    """How a repository's objects are named: ``sha1`` unless it says otherwise."""
+    data = read_small(common / "config", LARGEST) or b""
+    if b"objectformat" not in data.lower():  # as nearly always: git need not be started
+        return "sha1"
+    return dict(_parse(data)).get("extensions.objectformat", "sha1").lower()
+
+
 @functools.lru_cache(maxsize=64)
 def _parse(data: bytes) -> tuple[tuple[str, str], ...]:
     if not data.strip():
@@ -135,9 +143,10 @@ def _clean(found: Mapping[str, str], key: str) -> str:
 def _user_settings() -> dict[str, str]:
     names = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
     values = tuple(os.environ.get(name, "") for name in names)
-    home, xdg, chosen, _ = values
-    files = (chosen, f"{home}/.gitconfig", f"{xdg or f'{home}/.config'}/git/config")
-    return _read_user_settings(values, tuple(_changed(file) for file in files))
+    home, xdg, chosen, system = values
+    mine = (chosen, f"{home}/.gitconfig", f"{xdg or f'{home}/.config'}/git/config")
+    changed = tuple(_changed(file) for file in (*mine, system or "/etc/gitconfig"))
+    return _read_user_settings(values, changed)
 
 
 def _changed(file: str) -> int:
