@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gemini_cli.hands import git, replace, shell, steps, write
+from hostile_git import Traps, make_repository
 
 from corral import FileChanged, Usage, fold
+from corral.content import path_from_printable
 from corral.events import Done, Error, FileChange, Init, Text, ToolResult, ToolUse
 from corral.testing import Call, Turn, say
 
@@ -132,3 +134,23 @@ async def test_files_are_what_really_changed_whoever_did_it(
     assert found["made.txt"] == FileChanged(
         str(workspace / "made.txt"), "created", lines_added=2, by_tool=True
     )
+
+
+async def test_files_of_an_embedded_repository_and_names_that_are_not_utf8_are_reported(
+    gemini: Gemini, workspace: Path, tmp_path: Path
+) -> None:
+    make_repository(workspace)
+    traps = Traps(tmp_path / "traps")
+    (workspace / "sub").mkdir()
+    traps.embed(workspace / "sub")
+    script = tmp_path / "script"
+    odd = "echo x > \"$(printf 'caf\\351')\""
+    script.write_text(f"echo work > sub/work; {odd}; mkfifo dir/.gitignore\n")
+
+    result = await gemini.run([Turn(calls=[shell(f"sh {script}")]), say("Done.")], policy="all")
+
+    assert (result.status, result.text) == ("success", "Done.")
+    paths = {path_from_printable(each.path) for each in result.files}
+    expected = ("sub/work", "caf\udce9", "dir/.gitignore")
+    assert paths == {f"{workspace}/{name}" for name in expected}
+    assert traps.ran == []
