@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from raw_server import Line, serving
 
 from corral import errors, models
 from corral.testing import Call, ModelServer, Turn, call, hang, say
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its source has invalid escapes
+    from google.genai import Client as Oracle
 
 MODEL = "gemini:gemini-2.5-flash"
 
@@ -272,3 +279,65 @@ async def test_streamed_and_completed_are_equal(turn: Turn) -> None:
         ).response
     fields = [name for name in models.Response.__struct_fields__ if name != "raw"]
     assert [getattr(whole, name) for name in fields] == [getattr(streamed, name) for name in fields]
+
+
+def gemini_event(text: str, **more: Any) -> bytes:
+    candidate = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0, **more}
+    return b"data: " + json.dumps({"candidates": [candidate]}).encode()
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
+async def test_a_gemini_stream_whose_last_event_has_no_blank_line_is_read(ending: bytes) -> None:
+    body = gemini_event("Hel") + b"\n\n" + gemini_event("lo", finishReason="STOP") + ending
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+    async def talk(line: Line) -> None:
+        await line.request()
+        await line.say(head, body)
+
+    async with serving(talk) as server:
+        async with models.Client(
+            keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}
+        ) as client:
+            answer = await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
+            assert (answer.text, answer.finish_reason.reason) == ("Hello", "stop")
+        oracle = Oracle(api_key="k", http_options={"base_url": server.url})
+
+        def by_oracle() -> str:
+            chunks = oracle.models.generate_content_stream(model="gemini-2.5-flash", contents="hi")
+            return "".join(chunk.text or "" for chunk in chunks)
+
+        assert await asyncio.to_thread(by_oracle) == answer.text
+
+
+async def test_a_gemini_stream_that_is_cut_in_its_last_event_is_broken() -> None:
+    body = gemini_event("Hel") + b"\n\n" + gemini_event("lo", finishReason="STOP")[:-9]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+    async def talk(line: Line) -> None:
+        await line.request()
+        await line.say(head, body)
+
+    async with (
+        serving(talk) as server,
+        models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,
+    ):
+        with pytest.raises(errors.StreamBroken):
+            await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
+
+
+async def test_a_default_client_serves_calls_that_name_none() -> None:
+    async with scripted([say("mine")]) as (_, client):
+        models.set_default_client(client)
+        try:
+            assert (await models.generate(MODEL, "hi")).text == "mine"
+        finally:
+            models.set_default_client(None)
+    with pytest.raises(errors.MissingKey):
+        await models.generate(MODEL, "hi")
+
+
+def test_the_catalogue_is_public() -> None:
+    entry = models.catalogue.lookup("gemini:gemini-2.5-flash")
+    assert entry is not None
+    assert entry in list(models.catalogue.every())

@@ -418,6 +418,12 @@ def test_what_changes_least_is_cached_unless_told_otherwise() -> None:
     assert "cache" not in json.dumps(plain)
 
 
+@pytest.mark.parametrize("name", ["cache", "auto_cache"])
+def test_caching_is_switched_off_by_either_name(name: str) -> None:
+    made = encoded(provider_options={"anthropic": {name: False}}, tools=(WEATHER,))
+    assert "cache" not in json.dumps(made.body)
+
+
 def test_options_of_the_vendor_are_merged_and_betas_are_a_header() -> None:
     made = encoded(
         provider_options={

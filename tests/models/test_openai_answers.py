@@ -245,6 +245,16 @@ def test_a_server_that_only_tells_whole_items_is_understood() -> None:
     assert told(PROVIDER, b"data: " + events[-1] + b"\n\n") == told(PROVIDER, whole.stream)
 
 
+def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> None:
+    whole = ANSWERS["parallel calls"]
+    events = [
+        data for data in Sse().receive(whole.stream) if b"response.output_item.added" not in data
+    ]
+    assert any(b"function_call_arguments.delta" in data for data in events)
+    few = b"".join(b"data: " + data + b"\n\n" for data in events)
+    assert told(PROVIDER, few).message == told(PROVIDER, whole.stream).message
+
+
 def test_a_server_that_numbers_no_items_is_understood() -> None:
     for name in ("text", "parallel calls", "thoughts"):
         events = [json.loads(data) for data in Sse().receive(ANSWERS[name].stream)]

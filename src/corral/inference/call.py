@@ -160,11 +160,20 @@ class Reading:
     def _end(self) -> list[StreamEvent]:
         sent = self._sent
         if sent.parts.finish is None:
+            self._read_open_end()
+        if sent.parts.finish is None:
             _refuse_pages(sent.answer, sent.provider, b"")
         self.response = _finished(sent, self._model)
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take(), Finish(reason, usage, self.response)]
+
+    def _read_open_end(self) -> None:
+        """Reads the last event of a stream that ended without its blank line, where the vendor's
+        own client does. One that is cut in the middle stays unread."""
+        if self._sent.provider.wire.last_event_may_be_open:
+            whole = [data for data in self._sse.rest() if _is_json(data)]
+            self._translate(whole, self._sent.parts)
 
     def left(self) -> list[StreamEvent]:
         """What was read before an error, and came together with it."""
@@ -172,6 +181,14 @@ class Reading:
 
     def close(self) -> None:
         self._sent.answer.close()
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def failed_event(error: CorralError) -> Failed:

@@ -281,9 +281,21 @@ _clients: weakref.WeakKeyDictionary[
 ] = weakref.WeakKeyDictionary()
 
 
+_default: Client | None = None
+
+
+def set_default_client(client: Client | None) -> None:
+    """Every call without ``client=`` uses this one from now on, in all loops of the process; None:
+    a client of its own for each loop, as at the start. Closing it stays with the caller."""
+    global _default  # noqa: PLW0603
+    _default = client
+
+
 async def default_client() -> Client:
-    """The client of the running loop. It is closed when the loop ends: ``asyncio.run`` closes
-    every generator that is left, and with this one the client."""
+    """The client that was set, else that of the running loop. The latter is closed when the loop
+    ends: ``asyncio.run`` closes every generator that is left, and with this one the client."""
+    if _default is not None:
+        return _default
     loop = asyncio.get_running_loop()
     held = _clients.get(loop)
     if held is None:

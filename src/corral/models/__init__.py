@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         ToolNamed,
         ToolSpec,
     )
-    from corral.inference.client import AnswerStream, Client
+    from corral.inference.client import AnswerStream, Client, set_default_client
     from corral.inference.doors import GenerationStream, generate, stream
     from corral.inference.middleware import Middleware
     from corral.inference.objects import ObjectStream, generate_object, stream_object
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         ToolCall,
         ToolResult,
     )
+    from corral.models import catalogue
     from corral.models.profile import Provider, Traits, Wire
 
 _HOMES = {
@@ -64,7 +65,7 @@ _HOMES = {
     " ResponseFormat Start StepFinish StreamEvent TextDelta TextEnd TextStart ThinkingDelta"
     " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
     " ToolSpec",
-    "corral.inference.client": "AnswerStream Client",
+    "corral.inference.client": "AnswerStream Client set_default_client",
     "corral.inference.doors": "GenerationStream generate stream",
     "corral.inference.middleware": "Middleware",
     "corral.inference.objects": "ObjectStream generate_object stream_object",
@@ -121,8 +122,10 @@ __all__ = [
     "Traits",
     "Usage",
     "Wire",
+    "catalogue",
     "generate",
     "generate_object",
+    "set_default_client",
     "stream",
     "stream_object",
 ]
@@ -133,6 +136,8 @@ def __getattr__(name: str) -> object:
 
     if name == "NoObjectError":
         value: object = import_module("corral.errors").NoObject
+    elif name == "catalogue":
+        value = import_module("corral.models.catalogue")
     elif name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     else:

@@ -97,6 +97,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
     options, headers = own_options(request, provider)
     cached = options.pop("cache", True)
+    cached = options.pop("auto_cache", cached)
     if betas := options.pop("betas", None):
         if not isinstance(betas, list):
             raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")

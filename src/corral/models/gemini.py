@@ -6,7 +6,14 @@ from corral.models.gemini_answer import failure, read, translator
 from corral.models.gemini_request import encode
 from corral.models.profile import Provider, Traits, Wire
 
-WIRE = Wire(name="gemini", encode=encode, translator=translator, read=read, failure=failure)
+WIRE = Wire(
+    name="gemini",
+    encode=encode,
+    translator=translator,
+    read=read,
+    failure=failure,
+    last_event_may_be_open=True,
+)
 
 PROVIDERS = (
     Provider(

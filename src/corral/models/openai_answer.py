@@ -154,8 +154,9 @@ class _Answer:
         kind, place = event.type, event.output_index
         if kind == "response.function_call_arguments.delta":
             key = place if place >= 0 else event.item_id
-            self._told.add(key)
-            parts.arguments(key, event.delta)
+            if key in self._begun:  # else they come whole, with the name of the tool
+                self._told.add(key)
+                parts.arguments(key, event.delta)
         elif kind in THOUGHTS:
             self._think(event, parts)
         elif kind == "response.refusal.delta":
@@ -229,8 +230,6 @@ class _Answer:
     def _call(self, item: _Item, place: int, parts: Parts, *, is_done: bool) -> None:
         key = place if place >= 0 else item.id
         if key not in self._begun:
-            if key in self._told and not is_done:
-                return
             self._begun.add(key)
             parts.call(key, item.name, item.call_id, item_id=item.id)
         if is_done:

@@ -80,6 +80,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer that is no success means."""
     limits: Mapping[str, str] = {}
     """Field of ``RateLimit`` → the header it is told in."""
+    last_event_may_be_open: bool = False
+    """A stream's last event counts also where no blank line ends it."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

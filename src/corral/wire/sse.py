@@ -4,7 +4,7 @@ Chunks may be cut anywhere. Lines end with LF, CRLF or CR; several ``data`` line
 of one event are joined by a newline; comments, ``id`` and ``retry`` are skipped;
 an event without data is none. The name of an event is not kept: every vendor
 repeats it inside the data. An event that the stream ends in the middle of is
-dropped, as the standard has it; ``pending`` tells that there was one.
+not given out, as the standard has it; ``rest`` has it for a vendor whose streams end so.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ class Sse:
     def pending(self) -> bool:
         """Whether bytes of an incomplete event are held."""
         return any(piece.strip() for piece in self._held)
+
+    def rest(self) -> list[bytes]:
+        """The data of a last event that no blank line ended; the decoder is empty then."""
+        block = b"".join(self._held)
+        self._held.clear()
+        self._size = 0
+        return _events(block.strip(b"\n"))
 
     def receive(self, chunk: bytes) -> list[bytes]:
         """The data of each event that is complete now. Raises ``StreamBroken`` for one that
