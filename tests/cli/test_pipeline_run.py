@@ -212,6 +212,42 @@ def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
     assert there.end() == 0
 
 
+def test_the_events_and_the_result_of_a_run_in_memory_hold_no_secret(workspace: Path) -> None:
+    """Found by a command in a file, said by a model, given as a value, and sent as a bearer."""
+    secrets = {
+        "GITHUB_PAT": "canary-github-pat-0123",
+        "DATABASE_URL": "postgres://app:canary-db-pw-0123@db.example/app",
+        "PLAIN_NAME": "canary-bearer-0123",
+    }
+    (workspace / "dump").write_text("\n".join(secrets.values()))
+    text = """digraph g {
+        start [shape=Mdiamond]; done [shape=Msquare]
+        read [shape=parallelogram, tool_command="cat dump; cat dump >&2"]
+        ask [type=prompt, model="gemini:gemini-2.5-flash", prompt="Repeat {{tool.output}}"]
+        agent [prompt="Repeat it", model="gemini:gemini-2.5-flash"]
+        send [type=http, url="http://127.0.0.1:9/x", bearer_env="PLAIN_NAME"]
+        start -> read -> ask -> agent -> send -> done
+    }"""
+    said = " and ".join(secrets.values())
+    with ModelServer([say(said), say(said)]) as server:
+        done = pipeline(
+            *(*RUN, put(workspace, text), "--json"),
+            *("--set", f"given={secrets['GITHUB_PAT']}", "--run-dir", "kept"),
+            cwd=workspace,
+            env={**server.env, **secrets},
+        )
+        sent = str([request.body for request in server.requests])
+    assert '"type":"text"' in done.stdout
+    assert "GITHUB_PAT struck out" in done.stdout
+    files = [
+        path.read_text() for path in (workspace / "kept" / "stages").rglob("*") if path.is_file()
+    ]
+    for told in (done.stdout, done.stderr, sent, *files):
+        assert "canary-db-pw-0123" not in told
+        assert "canary-bearer-0123" not in told
+        assert secrets["GITHUB_PAT"] not in told
+
+
 def test_the_graph_moves_at_a_terminal_and_only_there(workspace: Path) -> None:
     file = put(workspace, SHELL.format(command="sleep 1"))
     there = AtTerminal(*RUN, file, cwd=workspace)

@@ -85,6 +85,21 @@ def test_secrets_are_known_by_the_agents_word_or_by_their_name() -> None:
     }
 
 
+def test_secrets_that_the_agent_does_not_see_are_redacted_too() -> None:
+    """It may meet them in a file. A mode or a number is none: it stands in the protocol too."""
+    ours = {
+        **OURS,
+        "AUTH_TYPE": "subscription",
+        "KEY_ID": "1234567890",
+        "GITHUB_PAT": "pat-0123456789",
+    }
+    found = gather(agents.find("gemini-cli"), Run.build("gemini-cli"), ours)
+    assert set(found.secrets) == {"GEMINI_API_KEY"}
+    hidden = {"OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_TOKEN", "GITHUB_PAT"}
+    assert set(found.redacted) == {"GEMINI_API_KEY", *hidden}
+    assert not hidden & found.values.keys()
+
+
 def test_a_key_given_over_ours_is_a_secret_too() -> None:
     secrets = gathered(env={"GEMINI_API_KEY": "canary-other-key"}).secrets
     assert secrets["GEMINI_API_KEY"] == "canary-other-key"

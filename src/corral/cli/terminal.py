@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import traceback
 from collections.abc import Callable
 from typing import IO, Any, TextIO, cast
 
@@ -96,5 +95,7 @@ def protect() -> None:
 
 def print_traceback(error: BaseException, write: Callable[[str], Any] | None = None) -> None:
     """As Python would, cleaned: the message may be anybody's."""
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     (write or sys.stderr.write)(clean(text))

@@ -105,6 +105,9 @@ _ADDRESS_NAME = re.compile(r"(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$", re.
 no URL and no path is taken for a secret as a whole."""
 _LOGIN = re.compile(r"^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z_]{1,15}|[0-9.]+")
+"""A mode or a number (``AUTH_TYPE=subscription``). Redacting one in what an agent's program says
+would damage the protocol, and the program does not have the variable."""
 _TOKEN = 16
 """Characters. Users have shorter names."""
 _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
@@ -139,7 +142,8 @@ def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> 
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**family, **_chosen(run.env, agent.env_family)}
-    return Environment(values, known, long, named_secrets(ours))
+    others = {k: v for k, v in named_secrets(ours).items() if not _WORD.fullmatch(v)}
+    return Environment(values, known, long, others)
 
 
 def for_commands(

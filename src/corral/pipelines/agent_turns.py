@@ -147,6 +147,7 @@ async def put(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
 
 
 async def _sent(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
+    prompt = desk.eraser.clean_text(prompt)
     hooks = ask.hooks
     if is_warm(ask, prompt):
         fixed = {key: value for key, value in ask.options.items() if key not in PROMPT_OPTIONS}

@@ -66,6 +66,7 @@ async def ask_model(
         options["max_tokens"] = choices.number_of(node, "max_tokens", int)
     if "temperature" in node.attrs:
         options["temperature"] = choices.number_of(node, "temperature", float)
+    text = desk.eraser.clean_text(text)
     if schema is None:
         return await generate(model, text, **options)
     return await generate_object(model, schema, text, **options)
