@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from laws import unhurried
 
 from corral import agents
+from corral.agents.gemini_launch import launch_acp
 from corral.agents.profile import Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import Run
+from corral.policy import Policy
 
 GOLDENS = Path(__file__).parent / "goldens"
 KEY = {"GEMINI_API_KEY": "canary-key-in-env"}
@@ -326,3 +328,31 @@ def test_yolo_is_never_said_to_the_cli() -> None:
         words = launch(**given).argv
         assert "yolo" not in words
         assert not {"--yolo", "-y", "--skip-trust"} & set(words)
+
+
+@pytest.mark.parametrize("mode", ["autoEdit", "yolo"])
+def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -> None:
+    run = Run(agent="gemini-acp", session_mode=mode, policy=Policy.edits())
+    with pytest.raises(ConfigError, match="would set the policy aside"):
+        launch_acp(run, place(), "", None)
+    assert launch_acp(msgspec.structs.replace(run, session_mode="plan"), place(), "", None)
+    assert launch_acp(msgspec.structs.replace(run, policy=Policy.native()), place(), "", None)
+
+
+def test_no_tool_server_of_the_user_is_trusted() -> None:
+    """The tools of a trusted server run without a question."""
+    theirs: dict[str, Any] = {"mcpServers": {"theirs": {"command": "x", "trust": True}}}
+    run = Run(agent="gemini-acp", inherit="user")
+    settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))
+    assert settings["mcpServers"]["theirs"] == {"command": "x", "trust": False}
+
+
+def test_always_is_never_offered_and_no_model_corrects_an_edit() -> None:
+    theirs: dict[str, Any] = {
+        "security": {"disableAlwaysAllow": False},
+        "tools": {"disableLLMCorrection": False},
+    }
+    run = Run(agent="gemini-acp", inherit="user")
+    settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))
+    assert settings["security"]["disableAlwaysAllow"] is True
+    assert settings["tools"]["disableLLMCorrection"] is True

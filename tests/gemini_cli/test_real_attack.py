@@ -18,6 +18,7 @@ from gemini_cli.hands import (
     git,
     living_off,
     names,
+    notes_server,
     read,
     replace,
     returned,
@@ -27,9 +28,9 @@ from gemini_cli.hands import (
 )
 
 import corral
-from corral import Result
+from corral import Policy, Result
 from corral.events import Decision, PermissionRequest
-from corral.testing import Call, Turn, say
+from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
     from real_gemini import Gemini
@@ -341,3 +342,84 @@ async def test_edits_write_no_protected_name_and_through_no_link(
     assert SECRET not in told
     assert "theirs" not in told
     assert "shown words" in told
+
+
+async def test_a_pool_judges_each_prompt_by_its_own_folder_and_by_the_shell_rules(
+    gemini: Gemini, workspace: Path, tmp_path: Path, outside: Path
+) -> None:
+    """One process, whose rules were made for no folder."""
+    places = [workspace / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+        git(place, "init", "-q")
+        (place / "link").symlink_to(place / ".git" / "hooks")
+    before = contents(tmp_path)
+    lines = [
+        "printf done > ran.txt",
+        "echo `touch ran.txt`",
+        "echo # '\ntouch ran.txt #'",
+        "echo $(touch ran.txt)",
+        "echo {a,b}",
+        "touch ran.txt",
+        "sort -o ran.txt good.txt",
+        "echo good; touch ran.txt",
+    ]
+
+    def play(request: Request) -> Turn:
+        if request.tool_results:
+            return say("done")
+        here = workspace / request.last_text
+        there = places[0] if here == places[1] else places[1]
+        paths: list[str | Path] = [
+            "good.txt",
+            ".git/hooks/pre-commit",
+            "link/pre-commit",
+            there / "bad.txt",
+        ]
+        return Turn(
+            calls=[
+                *(write(path) for path in paths),
+                *map(shell, lines),
+                shell("echo allowed"),
+                shell("echo 'a; b'"),
+            ]
+        )
+
+    policy = Policy(write="allow", shell_rules=("allow echo *", "deny sort *"))
+    options = gemini.options(play, policy=policy)
+    async with corral.pool("gemini-acp", **options) as pool:
+        results = [await pool.run(place.name, cwd=place) for place in places]
+        assert pool.started == 1
+
+    after = {path: text for path, text in contents(tmp_path).items() if path in before or
+             path.is_relative_to(workspace)}  # fmt: skip
+    assert after == {**before, **{place / "good.txt": b"written\n" for place in places}}
+    for result in results:
+        assert result.ok
+        assert [each.name for each in result.denied] == [
+            *["write_file"] * 3,
+            *["run_shell_command"] * len(lines),
+        ]
+    told = [returned(request) for request in gemini.requests if request.tool_results]
+    assert all("Output: allowed" in text and "Output: a; b" in text for text in told)
+
+
+async def test_a_tool_server_is_asked_about_each_time_and_not_offered_to_nobody(
+    gemini: Gemini, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    asked: list[str] = []
+
+    def ask(request: PermissionRequest) -> Decision:
+        asked.append(request.kind)
+        return "deny"
+
+    keep = [Call("mcp_notes_keep", {"text": text}) for text in ("one", "two")]
+    await played(gemini, "gemini-acp", keep, ask, mcp_servers=[notes_server(notes)])
+    assert asked == ["mcp", "mcp"]
+    assert not (notes / "note.txt").exists()
+
+    await played(gemini, "gemini-acp", keep, mcp_servers=[notes_server(notes)])
+    assert "mcp_notes_keep" not in gemini.requests[0].tools
+    assert not (notes / "note.txt").exists()

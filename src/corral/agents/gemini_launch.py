@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from corral.agents import prompt_command, tool_servers
-from corral.agents.gemini_policy import POLICY_FILE, compile_asking, compile_policy
+from corral.agents.gemini_policy import POLICY_FILE, compile_asking, compile_policy, left_out
 from corral.agents.profile import ACP_OPTIONS, Compiled, Launch, Place, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
@@ -81,6 +81,9 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
     compiled = compile_policy(run.policy, run, place)
     note, stdin, files = _prompt(run, prompt, place)
+    if missing := left_out(run.policy):
+        said = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
+        note = said if note is None else f"{note}; {said}"
     flags = ["--output-format", "stream-json"]
     if resume is not None:
         flags += ["--resume", resume]

@@ -88,8 +88,8 @@ BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other buil
 def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
     """For the headless CLI. ``place`` is needed for the rules to be run, not for the report.
 
-    Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a shell rule
-    that its rules cannot express.
+    Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a deny rule
+    that it would not take. An allow rule that its rules cannot express is left out.
     """
     if policy.mode == "native":
         return _native("the agent's own default: reads and web searches, no writes, no shell")
@@ -167,31 +167,36 @@ def _shell_rules(policy: Policy, rules: _Rules) -> None:
         return
     if len(policy.shell_rules) > _MOST_RULES:
         raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
-    priority = _RULES
-    for rule in policy.shell_rules:
+    for number, rule in enumerate(policy.shell_rules):
         verb, pattern = parse_rule(rule)
-        for regex in _denying(pattern) if verb == "deny" else _allowing(pattern, rule):
-            if len(regex) > LONGEST_PATTERN or re.search(_REFUSED_PATTERN, regex):
-                raise PolicyError(
-                    f"the Gemini CLI would not take the shell rule {rule!r}",
-                    hint="It takes short ones, and few with parentheses.",
-                )
-            rules.add("run_shell_command", verb, priority, pattern=regex)
-        priority -= 1
+        found = _denying(pattern) if verb == "deny" else _allowing(pattern)
+        if verb == "deny" and not all(map(_is_taken, found)):
+            raise PolicyError(
+                f"the Gemini CLI would not take the shell rule {rule!r}",
+                hint="It takes short ones, and few with parentheses.",
+            )
+        for regex in found:
+            rules.add("run_shell_command", verb, _RULES - number, pattern=regex)
 
 
-def _allowing(pattern: str, rule: str) -> list[str]:
+def left_out(policy: Policy) -> tuple[str, ...]:
+    """The allow rules that the headless CLI's rules cannot express: what they allow is denied."""
+    found = (rule for rule in policy.shell_rules if parse_rule(rule)[0] == "allow")
+    return tuple(rule for rule in found if not _allowing(parse_rule(rule)[1]))
+
+
+def _is_taken(regex: str) -> bool:
+    return len(regex) <= LONGEST_PATTERN and not re.search(_REFUSED_PATTERN, regex)
+
+
+def _allowing(pattern: str) -> list[str]:
     regex = allow_regex(pattern)
     if regex is None:
-        raise PolicyError(
-            f"the Gemini CLI would not take the shell rule {rule!r}",
-            hint="Name the program, with at most two * behind it and no quotes beside them;"
-            " or use gemini-acp.",
-        )
+        return []
     program = pattern.partition(" ")[0]
     # In another folder a relative path names another program.
     here = r'(?![\s\S]*\x00"dir_path":)' if "/" in program and program[0] != "/" else ""
-    return [f'{_COMMAND}{regex}"\\x00{here}']
+    return [each for each in [f'{_COMMAND}{regex}"\\x00{here}'] if _is_taken(each)]
 
 
 def _denying(pattern: str) -> list[str]:
@@ -304,6 +309,8 @@ def _row(policy: Policy, capability: Capability) -> Row:
     verdict, notes = _verdict(policy, capability)
     if verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
+    if capability == "shell" and (missing := left_out(policy)):
+        notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
     return _noted(policy, capability, verdict, "native", notes)
 
 
