@@ -301,11 +301,14 @@ async def test_a_gemini_stream_whose_last_event_has_no_blank_line_is_read(ending
         ) as client:
             answer = await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
             assert (answer.text, answer.finish_reason.reason) == ("Hello", "stop")
-        oracle = Oracle(api_key="k", http_options={"base_url": server.url})
 
         def by_oracle() -> str:
+            oracle = Oracle(api_key="k", http_options={"base_url": server.url})
             chunks = oracle.models.generate_content_stream(model="gemini-2.5-flash", contents="hi")
-            return "".join(chunk.text or "" for chunk in chunks)
+            text = "".join(chunk.text or "" for chunk in chunks)
+            oracle.close()
+            del oracle, chunks  # its end starts a task, where a loop runs
+            return text
 
         assert await asyncio.to_thread(by_oracle) == answer.text
 
