@@ -3,11 +3,13 @@ is refused before it is started."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from agents.played import RECORDINGS
 from laws import lawful
+from msgspec.structs import replace
 
 import corral
 from corral import Policy, agents, errors
@@ -52,13 +54,44 @@ async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path)
     assert result.usage.input is None
 
 
+def hidden(files: dict[str, str]) -> set[str]:
+    return {*json.loads(files[".cline/data/settings/global-settings.json"])["disabledTools"]}
+
+
+SHELL, WRITE = {"run_commands", "apply_patch"}, {"editor", "apply_patch"}
+READ, NEVER, WEB = {"read_files", "search_codebase"}, {"spawn_agent"}, {"fetch_web_content"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "interactive", "wanted"),
+    [
+        (Policy(), False, NEVER | SHELL | WRITE | WEB),
+        (Policy(), True, NEVER),
+        (Policy.edits(), False, NEVER | SHELL | WEB),
+        (Policy.read_only(), True, NEVER | SHELL | WRITE | WEB),
+        (Policy(read="deny", write="allow", shell="allow"), True, NEVER | READ),
+        (Policy(shell="deny", shell_rules=("allow ls",)), False, NEVER | WRITE | WEB),
+        (Policy(allow_tools=("editor",)), True, NEVER | READ | SHELL | WEB),
+        (Policy(deny_tools=("editor",)), True, NEVER | {"editor"}),
+        (Policy.full(), False, NEVER),
+        (Policy.native(), False, NEVER),
+    ],
+)
+def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted: set[str]) -> None:
+    run = replace(Run.build("cline", {"policy": policy}), interactive=interactive)
+    compiled = AGENT.compile(policy, run)
+    assert hidden(compiled.files) == wanted
+    for row in compiled.report:
+        assert row.enforcement == ("native" if row.verdict == "deny" else "brokered")
+
+
 def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
     trusted = Run.build("cline", {"inherit": "project"})
     launch = AGENT.launch(trusted, PLACE, "hi", None)
     assert launch.argv == ("cline", "--acp")
     assert launch.env["HOME"] == "/home"
     assert launch.env["CLINE_PROVIDER"] == "openai-compatible"
-    assert '"disabledTools": ["spawn_agent"]' in "".join(launch.files.values())
+    assert "spawn_agent" in hidden(launch.files)
     assert "a-key-of-a-service" not in str(launch)
 
 

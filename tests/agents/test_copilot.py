@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral import Policy, agents, errors
-from corral.agents.profile import Agent, Ending, Launch, Place, Row
+from corral.agents.profile import Agent, Compiled, Ending, Launch, Place, Row
 from corral.io import programs
 from corral.options import Run
 from corral.sessions.prepare import prepare
@@ -111,25 +112,46 @@ def test_what_cannot_work_is_refused_before_it_starts() -> None:
 
 KEPT = "--disallow-temp-dir"
 DENY = ["--deny-tool=write", "--deny-tool=shell", "--deny-tool=url", "--deny-tool=notes"]
+OTHER = "task,read_agent,list_agents,write_agent,skill"
+SHELL = "bash,read_bash,write_bash,stop_bash,list_bash"
+WRITE, WEB = "create,edit,apply_patch", "web_fetch,web_search"
+
+
+def hidden(*names: str) -> str:
+    return f"--excluded-tools={','.join((OTHER, *names))}"
+
+
+ALL = hidden(WRITE, SHELL, WEB)
 
 
 @pytest.mark.parametrize(
     ("policy", "alone", "peer"),
     [
-        (Policy(), [KEPT, *DENY], [KEPT]),
-        (Policy.read_only(), [KEPT, *DENY], [KEPT, *DENY]),
+        (Policy(), [KEPT, *DENY, ALL], None),
+        (Policy.read_only(), [KEPT, *DENY, ALL], None),
         (
             Policy.edits(),
-            [KEPT, "--allow-tool=write", *DENY[1:]],
-            [KEPT, "--allow-tool=write", *DENY[1:3]],
+            [KEPT, "--allow-tool=write", *DENY[1:], hidden(SHELL, WEB)],
+            [KEPT, *DENY[1:], hidden(SHELL, WEB)],
         ),
         (Policy.full(), ["--allow-all"], ["--allow-all"]),
         (Policy.native(), [], []),
-        (Policy(read="deny"), [KEPT, "--deny-tool=read", *DENY], [KEPT, "--deny-tool=read"]),
+        (
+            Policy(read="deny"),
+            [KEPT, "--deny-tool=read", *DENY, hidden("view,grep,glob", WRITE, SHELL, WEB)],
+            None,
+        ),
         (
             Policy(shell="allow", network="allow", mcp="allow"),
-            [KEPT, DENY[0], "--allow-tool=shell", "--allow-all-urls", "--allow-tool=notes"],
-            [KEPT, "--allow-tool=shell", "--allow-all-urls", "--allow-tool=notes"],
+            [
+                KEPT,
+                DENY[0],
+                "--allow-tool=shell",
+                "--allow-all-urls",
+                "--allow-tool=notes",
+                hidden(WRITE),
+            ],
+            None,
         ),
         (
             Policy(allow_tools=("bash", "notes-keep"), deny_tools=("view",)),
@@ -145,11 +167,33 @@ DENY = ["--deny-tool=write", "--deny-tool=shell", "--deny-tool=url", "--deny-too
         (Policy(allow_tools=()), [KEPT, "--available-tools=none"], None),
     ],
 )
-def test_what_is_not_allowed_is_denied_by_name_or_asked_of_us(
+def test_what_is_not_allowed_is_not_offered_and_writes_come_to_us(
     policy: Policy, alone: list[str], peer: list[str] | None
 ) -> None:
     assert flags(ALONE, policy, mcp_servers=[SERVER]) == alone
     assert flags(PEER, policy, mcp_servers=[SERVER]) == (alone if peer is None else peer)
+
+
+def asking(policy: Policy, *, strict: bool = True) -> Compiled:
+    """As a peer with somebody who answers."""
+    run = Run.build(PEER.name, {"policy": policy, "strict": strict})
+    return PEER.compile(policy, replace(run, interactive=True))
+
+
+def test_with_somebody_to_ask_writes_are_asked_and_commands_only_where_nothing_is_enforced() -> (
+    None
+):
+    asked = asking(Policy())
+    assert "--deny-tool=write" not in asked.flags
+    assert "--deny-tool=shell" in asked.flags
+    rows = {row.capability: row for row in asked.report}
+    assert (rows["write"].verdict, rows["write"].enforcement) == ("ask", "brokered")
+    assert (rows["shell"].verdict, rows["shell"].enforcement) == ("deny", "native")
+    loose = asking(Policy(), strict=False)
+    assert not [flag for flag in loose.flags if "shell" in flag]
+    row = next(row for row in loose.report if row.capability == "shell")
+    assert (row.verdict, row.enforcement) == ("ask", "advisory")
+    assert "without a question" in row.note
 
 
 def test_writable_folders_are_named() -> None:
@@ -160,7 +204,7 @@ def test_writable_folders_are_named() -> None:
 
 def test_shell_rules_come_to_us_or_are_told_as_what_they_are() -> None:
     policy = Policy(shell_rules=("deny git push *", "allow git status"))
-    assert flags(ALONE, policy)[-2:] == [
+    assert flags(ALONE, policy)[-3:-1] == [
         "--deny-tool=shell(git push:*)",
         "--allow-tool=shell(git status)",
     ]
@@ -168,14 +212,17 @@ def test_shell_rules_come_to_us_or_are_told_as_what_they_are() -> None:
     for agent in (ALONE, PEER):
         with pytest.raises(errors.PolicyNotEnforceable, match="shell rules"):
             prepare(agent.name, {"policy": policy})
-    assert rows(PEER, Policy(shell_rules=("allow git *",)))["shell"].enforcement == "brokered"
+    assert rows(PEER, Policy(shell_rules=("allow git *",)))["shell"].enforcement == "advisory"
 
 
 def test_the_report_says_what_becomes_of_a_question() -> None:
-    assert (rows(ALONE, Policy())["write"].verdict) == "deny"
-    asked = rows(PEER, Policy())["shell"]
-    assert (asked.verdict, asked.enforcement) == ("ask", "brokered")
-    assert "without a question" in asked.note
+    for agent in (ALONE, PEER):
+        row = rows(agent, Policy())["write"]
+        assert (row.verdict, row.enforcement) == ("deny", "native")
+        assert "nobody to ask" in row.note
+    assert rows(PEER, Policy.edits())["write"].enforcement == "brokered"
+    assert rows(ALONE, Policy.edits())["write"].enforcement == "impossible"
+    assert rows(ALONE, Policy.full())["write"].enforcement == "native"
     for agent in (ALONE, PEER):
         assert "has no web tools" in rows(agent, Policy(network="allow"))["network"].note
     free = Policy(shell="allow", network="deny")

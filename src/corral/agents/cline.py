@@ -1,8 +1,10 @@
-"""Cline as a peer that stays. Facts hold for 3.0.65, each seen in a run of the real program.
+"""Cline as a persistent agent. Facts hold for 3.0.65, each seen in a run of the real program.
 
-It asks before every call, but for those of a sub-agent (so there is none) and the hooks of a
-repository (so it is refused). It tells no tokens, takes no tool servers, drops images, and reads
-anywhere. Models of OpenAI get ``apply_patch``, which hides its paths: that counts as a command.
+It asks before every call, reading included, but for those of a sub-agent (so there is none) and
+the hooks of a repository (so it is refused). Paths are judged when it asks: by itself it reads and
+writes anywhere. What the policy denies is not offered (``disabledTools``). It tells no tokens,
+takes no tool servers and drops images. Models of OpenAI get ``apply_patch``, whose question names
+no paths: it counts as a command. It gives up its turn after six refusals in a row.
 """
 
 import json
@@ -10,12 +12,22 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.command import keyed_agent
-from corral.agents.profile import Act, Form, Package, Place, Probe
+from corral.agents.offered import NO_WALL
+from corral.agents.profile import Act, Compiled, Form, Launch, Package, Place, Probe, Row
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Policy, Verdict
 from corral.wire.acp_quirks import Quirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
 HINT = f"Set {KEY}: of the service at {URL} where that is set, else of Cline's own."
-BARE = {"telemetryOptOut": True, "autoUpdateEnabled": False, "disabledTools": ["spawn_agent"]}
+SETTINGS = ".cline/data/settings/global-settings.json"
+NEVER = ("spawn_agent",)
+TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": ("read_files", "search_codebase"),
+    "write": ("editor", "apply_patch"),
+    "shell": ("run_commands",),
+    "network": ("fetch_web_content",),
+}
 QUIRKS = Quirks(name_before=": ", path_key="path", set_model="session/set_model",
                 model_list_complete=False, late_updates=0.1, told_again=True)  # fmt: skip
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -35,14 +47,67 @@ PROBE = Probe(("editor", {"path": "{cwd}/probe.txt", "new_text": "written by the
 def private(place: Place) -> tuple[dict[str, str], dict[str, str]]:
     url, at = place.env.get(URL), "2026-01-01T00:00:00Z"
     custom = {CUSTOM: {"settings": {"provider": CUSTOM, "baseUrl": url}, "updatedAt": at}}
-    told = {"global-settings": BARE, "providers": {"version": 1, "providers": custom}}
-    files = {f".cline/data/settings/{name}.json": json.dumps(it) for name, it in told.items()}
+    providers = json.dumps({"version": 1, "providers": custom})
     service = CUSTOM if url else "cline"
-    return {"CLINE_PROVIDER": service, "CLINE_SESSION_BACKEND_MODE": "local"}, files
+    env = {"CLINE_PROVIDER": service, "CLINE_SESSION_BACKEND_MODE": "local"}
+    return env, {".cline/data/settings/providers.json": providers}
+
+
+def verdict_of(policy: Policy, capability: Capability, run: Run) -> Verdict:
+    """With nobody to ask, what asks is denied; but rules may still allow single commands."""
+    if policy.allow_tools is not None and policy.mode != "native":
+        tools = TOOLS_OF.get(capability, ())
+        return "allow" if any(name in tools for name in policy.allow_tools) else "deny"
+    verdict = policy.verdict(capability)
+    rules = capability == "shell" and any(r.split()[0] == "allow" for r in policy.shell_rules)
+    if rules and verdict == "deny":
+        return "ask"
+    return "deny" if verdict == "ask" and not (run.interactive or rules) else verdict
+
+
+def disabled(policy: Policy, run: Run) -> list[str]:
+    """The tools that are not offered."""
+    if policy.mode == "native":
+        return [*NEVER]
+    denied: list[Capability] = [c for c in TOOLS_OF if verdict_of(policy, c, run) == "deny"]
+    found = [*NEVER, *policy.deny_tools, *(tool for c in denied for tool in TOOLS_OF[c])]
+    if "shell" in denied:
+        found.append("apply_patch")
+    return sorted({*found})
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """It asks us for every call of what is left."""
+    settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
+    files = {SETTINGS: json.dumps({**settings, "disabledTools": disabled(policy, run)})}
+    return Compiled(tuple(_row(policy, c, run) for c in CAPABILITIES), files=files)
+
+
+def _row(policy: Policy, capability: Capability, run: Run) -> Row:
+    verdict = verdict_of(policy, capability, run)
+    if capability == "mcp":
+        return Row(capability, "deny", "native", "it takes no tool servers")
+    if verdict == "deny":
+        free = capability == "network" and policy.shell == "allow" and policy.network == "deny"
+        if free:
+            return Row(capability, verdict, "impossible", NO_WALL)
+        return Row(capability, verdict, "native", "not offered to the model")
+    where = {
+        "read": "outside the workspace what holds for the shell holds for reading",
+        "write": "in the workspace and what is writable, protected names excepted",
+    }.get(capability, "")
+    return Row(capability, verdict, "brokered", "" if policy.is_unlimited else where)
 
 
 BASE = keyed_agent("cline --acp", "Cline", (KEY,), HINT, private)
 PACKAGE = Package("cline", "3.0.65", "3.0.65", {"linux-x86_64": "@cline/cli-linux-x64/bin/cline"})
 OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    plain = BASE.launch(run, place, prompt, resume)
+    return replace(plain, files={**plain.files, **compile_policy(run.policy, run).files})
+
+
 AGENTS = (replace(BASE, package=PACKAGE, quirks=QUIRKS, probe=PROBE, env_family=(KEY, URL),
-                  project_files=OWN),)  # fmt: skip
+                  compile=compile_policy, launch=launch, project_files=OWN),)  # fmt: skip

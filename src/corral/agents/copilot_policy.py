@@ -3,7 +3,11 @@
 What shaped this, each seen in runs of the real program (1.0.102):
 
 - Left alone it reads in the workspace, and *runs commands that it takes for reading*
-  (``ls``, ``cat``) without a question. So a shell that is not allowed is denied by name.
+  (``ls``, ``cat``) without a question. So a shell that is not allowed is not offered, and no
+  question about a command can be relied on.
+- Its rules for paths name single files, not all below a folder: for one prompt it cannot keep
+  ``.git`` from being written. As a peer it asks for every write that no rule allows, and the
+  paths are judged by ``sessions/broker.py``.
 - A rule that denies beats one that allows; a denied call is told to the model, which
   goes on. A question that somebody refuses ends the turn.
 - Its file tools stay in the workspace, the folders of ``--add-dir``, and the system's
@@ -12,7 +16,7 @@ What shaped this, each seen in runs of the real program (1.0.102):
   a command that names none (``python3 -c …``) goes wherever it wants.
 - Offline it has no web tools at all, and else they reach no address of this machine or its
   own network. A command with an address in it is held to the same rules.
-- Sub-agents are held to the same rules.
+- Sub-agents are offered under an unlimited policy only.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from corral.agents.profile import Act, Compiled, Form, Row
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
-from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, parse_rule
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 
 READ = ("view", "grep", "glob")
 WRITE = ("create", "edit", "apply_patch")
@@ -100,14 +104,27 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 def compile_alone(policy: Policy, run: Run) -> Compiled:
     """For one prompt, with nobody to ask. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
-    report = tuple(_row(policy, capability, asks=False) for capability in CAPABILITIES)
+    report = tuple(_row(policy, capability, run, asks=False) for capability in CAPABILITIES)
     return Compiled(report, _flags(policy, run, asks=False))
 
 
 def compile_asking(policy: Policy, run: Run) -> Compiled:
     """For a peer, whose questions come to us."""
-    report = tuple(_row(policy, capability, asks=True) for capability in CAPABILITIES)
+    report = tuple(_row(policy, capability, run, asks=True) for capability in CAPABILITIES)
     return Compiled(report, _flags(policy, run, asks=True))
+
+
+def verdict_of(
+    policy: Policy, capability: Capability, run: Run, *, asks: bool, own: bool = False
+) -> Verdict:
+    """With nobody to ask, what asks is denied. A shell that asks is denied too, unless it is
+    said that what cannot be enforced may run (``strict=False``)."""
+    verdict = policy.verdict(capability, own=own)
+    if verdict == "ask" and not (asks and run.interactive):
+        return "deny"
+    if verdict == "ask" and capability == "shell" and run.strict and not policy.shell_rules:
+        return "deny"
+    return verdict
 
 
 def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
@@ -119,44 +136,54 @@ def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
     flags = ["--disallow-temp-dir"]
     if policy.mode == "plan":
         flags += ["--mode", "plan"]
+    hidden = [*OTHER, *policy.deny_tools]
     if policy.allow_tools is not None:
-        flags += _listed(policy.allow_tools, run)
+        flags += _listed(policy.allow_tools, run, asks=asks)
+        hidden = [*policy.deny_tools]
     else:
         for capability in _KIND:
-            flags += _rule(policy, capability, asks=asks)
+            flags += _rule(policy, capability, run, asks=asks)
+            if verdict_of(policy, capability, run, asks=asks) == "deny":
+                hidden += (
+                    () if capability == "shell" and policy.shell_rules else _TOOLS_OF[capability]
+                )
         for server in run.mcp_servers:
-            verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
-            flags += _verb(server.name, verdict, asks=asks)
+            own = server.name == OWN_SERVER
+            flags += _verb(server.name, verdict_of(policy, "mcp", run, asks=asks, own=own))
     if not asks:
         flags += [_shell_flag(rule) for rule in policy.shell_rules]
-    if policy.deny_tools:
-        flags.append(f"--excluded-tools={','.join(policy.deny_tools)}")
+    if hidden:
+        flags.append(f"--excluded-tools={','.join(dict.fromkeys(hidden))}")
     return tuple(flags)
 
 
-def _rule(policy: Policy, capability: Capability, *, asks: bool) -> list[str]:
-    verdict = policy.verdict(capability)
+def _rule(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> list[str]:
+    verdict = verdict_of(policy, capability, run, asks=asks)
     if capability == "read" and verdict == "allow":
         return []
+    if capability == "write" and verdict == "allow" and asks:
+        return []  # every write comes to us, for its paths
     if capability == "shell" and policy.shell_rules:
         if asks:
             return []  # every command comes to us
         return ["--allow-tool=shell"] if verdict == "allow" else []
-    return _verb(_KIND[capability], verdict, asks=asks)
+    return _verb(_KIND[capability], verdict)
 
 
-def _verb(what: str, verdict: str, *, asks: bool) -> list[str]:
+def _verb(what: str, verdict: Verdict) -> list[str]:
     if verdict == "allow":
         return ["--allow-all-urls"] if what == "url" else [f"--allow-tool={what}"]
-    return [] if asks and verdict == "ask" else [f"--deny-tool={what}"]
+    return [] if verdict == "ask" else [f"--deny-tool={what}"]
 
 
-def _listed(names: tuple[str, ...], run: Run) -> list[str]:
+def _listed(names: tuple[str, ...], run: Run, *, asks: bool) -> list[str]:
     """These tools alone are offered, and need no further leave."""
     flags = [f"--available-tools={','.join(names) or _NONE}"]
     for capability, tools in _TOOLS_OF.items():
-        if capability != "read" and any(name in tools for name in names):
-            flags += _verb(_KIND[capability], "allow", asks=False)
+        if capability == "read" or (asks and capability == "write"):
+            continue  # it reads unasked; what it writes comes to us
+        if any(name in tools for name in names):
+            flags += _verb(_KIND[capability], "allow")
     for server in run.mcp_servers:
         for name in names:
             if name.startswith(f"{server.name}-"):
@@ -186,10 +213,10 @@ def _check_name(name: str, where: str) -> None:
         raise PolicyError(f"{where}: Copilot has no tool {name!r}; did you mean {near[0]!r}?")
 
 
-def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
+def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row:
     if policy.mode == "native":
         return Row(capability, "ask", "native", "the agent's own default: it reads, and asks")
-    verdict = policy.verdict(capability)
+    verdict = verdict_of(policy, capability, run, asks=asks)
     enforcement: Enforcement = "native"
     notes: list[str] = []
     listed = policy.allow_tools
@@ -200,14 +227,21 @@ def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
             chosen = [name for name in listed if name not in TOOLS]
         verdict = "allow" if chosen else "deny"
         notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-    elif verdict == "ask" and asks:
-        enforcement = "brokered"
-        notes.append("put to whoever answers; with nobody there it is denied, and the turn ends")
+    elif verdict == "ask":
+        enforcement = "advisory" if capability == "shell" else "brokered"
+        notes.append("put to whoever answers; a refusal ends the turn")
         if capability == "shell":
             notes.append("commands that it takes for reading are run without a question")
-    elif verdict == "ask":
-        verdict = "deny"
-        notes.append("ask→deny: started for one prompt it has nobody to ask")
+    elif verdict == "deny" and policy.verdict(capability) == "ask":
+        why = "nobody to ask" if not (asks and run.interactive) else "it asks about some only"
+        notes.append(f"ask→deny: {why}, so it is not offered")
+    if capability == "write" and verdict == "allow" and not policy.is_unlimited:
+        enforcement = "brokered" if asks else "impossible"
+        notes.append(
+            "in the workspace and what is writable, protected names excepted"
+            if asks
+            else "its rules cannot protect .git and the like; copilot-acp can"
+        )
     if capability == "network" and verdict != "deny":
         notes.append(OFFLINE)
     if capability == "network" and free_shell:
@@ -215,8 +249,7 @@ def _row(policy: Policy, capability: Capability, *, asks: bool) -> Row:
             enforcement = "impossible"
         notes.append("a permitted shell reaches the network, unless an address stands in its line")
     if capability == "shell" and policy.shell_rules:
-        deny = any(rule.strip().startswith("deny") for rule in policy.shell_rules)
-        enforcement = "brokered" if asks and not deny else "advisory"
+        enforcement = "advisory"
         why = "what it takes for reading is not asked about" if asks else "its rules are no globs"
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
     if capability == "read" and verdict == "allow":
