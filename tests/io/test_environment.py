@@ -69,6 +69,17 @@ def test_a_family_name_with_a_star_stands_for_all_that_begin_so() -> None:
     assert found.family == {"MY_TOKEN": "canary-my-token"}
 
 
+@pytest.mark.parametrize("where", ["ours", "given"])
+def test_the_keys_of_a_cloud_pass_only_where_the_model_is_asked_there(where: str) -> None:
+    claude, switch = agents.find("claude-cli"), {"CLAUDE_CODE_USE_BEDROCK": "1"}
+    assert "AWS_SECRET_ACCESS_KEY" not in gather(claude, Run(agent="x"), OURS).values
+    given = Run(agent="x", env=switch if where == "given" else {})
+    ours = {**OURS, **switch} if where == "ours" else OURS
+    found = gather(claude, given, ours)
+    assert found.family["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
+    assert found.secrets["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
+
+
 def test_secrets_are_known_by_the_agents_word_or_by_their_name() -> None:
     found = gathered(
         pass_env=["MY_TOKEN", "DATABASE_URL"],

@@ -79,6 +79,7 @@ _HEADLESS = Agent(
     prompt_limit=claude_launch.PROMPT_LIMIT,
     model_aliases=claude_launch.MODEL_ALIASES,
     env_family=claude_launch.ENV_FAMILY,
+    env_if=claude_launch.ENV_IF,
     secret_env=claude_launch.SECRET_ENV,
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
     credential_files=claude_launch.CREDENTIAL_FILES,

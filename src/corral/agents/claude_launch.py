@@ -61,16 +61,24 @@ SECRET_ENV = (
 )
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 ENV_FAMILY = (
-    *SECRET_ENV,
     *_CLOUDS,
     "ANTHROPIC_*",
-    "AWS_REGION",
-    "AWS_PROFILE",
-    "CLOUD_ML_REGION",
+    "CLAUDE_CODE_OAUTH_TOKEN",
     "CLAUDE_CODE_SKIP_*_AUTH",
     "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
-    "GOOGLE_APPLICATION_CREDENTIALS",
 )
+ENV_IF = {
+    "CLAUDE_CODE_USE_BEDROCK": (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "AWS_REGION",
+        "AWS_PROFILE",
+    ),
+    "CLAUDE_CODE_USE_VERTEX": ("CLOUD_ML_REGION", "GOOGLE_APPLICATION_CREDENTIALS"),
+}
+"""The keys of a cloud are for whoever asks the model there; its commands see them."""
 CREDENTIAL_FILES = (".claude/.credentials.json",)
 USER_FILES = tuple(
     f".claude/{name}"

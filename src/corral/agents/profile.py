@@ -300,6 +300,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes the program takes whole."""
     env_family: tuple[str, ...] = ()
     """Names that reach it from our environment; ``X_*`` stands for all that begin so."""
+    env_if: Mapping[str, tuple[str, ...]] = {}
+    """Further names of the family, which reach it only where this variable is set: the keys of a
+    cloud, where its model is to be asked there."""
     secret_env: tuple[str, ...] = ()
     """Of the family, those whose values are secrets."""
     subscription_env: tuple[str, ...] = ()

@@ -132,7 +132,8 @@ class Environment(msgspec.Struct, frozen=True):
 def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> Environment:
     """The child's environment out of ours."""
     ours = os.environ if environ is None else environ
-    family = _chosen(ours, agent.env_family)
+    names = _family(agent, {**ours, **run.env})
+    family = _chosen(ours, names)
     passed = {name: ours[name] for name in run.pass_env if name in ours}
     values = {**_chosen(ours, BASE), **family, **passed, **run.env}
     secrets = {name: family[name] for name in agent.secret_env if name in family}
@@ -141,9 +142,15 @@ def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> 
         for name, value in {**server.env, **server.headers}.items():
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
-    known = {**family, **_chosen(run.env, agent.env_family)}
+    known = {**family, **_chosen(run.env, names)}
     others = {k: v for k, v in named_secrets(ours).items() if not _WORD.fullmatch(v)}
     return Environment(values, known, long, others)
+
+
+def _family(agent: Agent, given: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the agent's own variables, as far as it needs them now."""
+    more = (names for switch, names in agent.env_if.items() if given.get(switch))
+    return (*agent.env_family, *(name for names in more for name in names))
 
 
 def for_commands(
