@@ -11,6 +11,9 @@ from corral.content import Cost, FileChanged, Refusal, Usage
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.raised import from_event
 
+BLOCK = 65_536
+"""Characters, or pieces, of an answer that are joined at a time."""
+
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a run came to.
@@ -56,11 +59,42 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         raise from_event(error, self)
 
 
+class _Message:
+    """A text that grows. It takes little more memory than the text: small pieces are joined
+    as they come, and the blocks that come of that are freed while they are joined."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+        self._blocks: list[str] = []
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size >= BLOCK or len(self._pieces) >= BLOCK:
+            self._close()
+
+    def _close(self) -> None:
+        self._blocks.append("".join(self._pieces))
+        self._pieces.clear()
+        self._size = 0
+
+    def text(self) -> str:
+        self._close()
+        blocks, self._blocks = self._blocks, []
+        blocks.reverse()
+        text = ""
+        while blocks:
+            text += blocks.pop()  # in place, as nobody else holds it
+        self._blocks = [text]
+        return text
+
+
 class Fold:
     """Collects events into a ``Result``. Holds the answer's text and nothing else."""
 
     def __init__(self) -> None:
-        self._messages: list[list[str]] = []
+        self._messages: list[_Message] = []
         self._apart = True
         self._message_id: str | None = None
         self._init = Init()
@@ -72,10 +106,10 @@ class Fold:
         if isinstance(event, Text):
             # A piece without an id goes on with the message before it.
             if self._apart or event.message_id not in (None, self._message_id):
-                self._messages.append([])
+                self._messages.append(_Message())
                 self._message_id = event.message_id
                 self._apart = False
-            self._messages[-1].append(event.delta)
+            self._messages[-1].add(event.delta)
         elif isinstance(event, Init):
             self._init = event
         elif isinstance(event, Done):
@@ -84,7 +118,8 @@ class Fold:
             self._apart = True
 
     def result(self) -> Result:
-        messages = [text for parts in self._messages if (text := "".join(parts)).strip()]
+        texts = (message.text() for message in self._messages)
+        messages = [text for text in texts if text and not text.isspace()]
         done = self._done or Done(status="incomplete")
         return Result(
             status=done.status,
@@ -110,7 +145,12 @@ class Fold:
 
 
 def _parted(messages: list[str]) -> str:
-    return "\n\n".join(message.strip("\n") for message in messages)
+    text = ""
+    for number, message in enumerate(messages):
+        if number:
+            text += "\n\n"
+        text += message.strip("\n")
+    return text
 
 
 def fold(events: Iterable[Event]) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ from scripted import children
 
 import corral
 from corral import errors
-from corral.events import Error
+from corral.events import Decision, Error
 from corral.keywords import Options
 from corral.nesting import too_deep
-from corral.sessions import acp_backend
+from corral.sessions import acp_backend, chat
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 
@@ -147,3 +148,24 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
     result = corral.fold(events)
     assert (result.status, result.text) == ("success", "the answer")
     assert not any(too_deep(to_builtins(event)) for event in events)
+
+
+async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "LEAVING", 0.2)
+    over = asyncio.Event()
+
+    async def ask(_request: object) -> Decision:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return "deny"
+
+    options = scripted(workspace, timeout=1, grace=0.2)
+    async with asyncio.timeout(20), corral.session(agent(), ask=ask, **options) as session:
+        result = await session.run("ask execute something")
+    over.set()
+    await asyncio.sleep(0.1)
+    assert code(result) == "total_timeout"
+    assert children() == []

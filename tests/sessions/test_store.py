@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from scripted import GOOD, scripted
 
+import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
-from corral.events import Done, Event, Init, Text
+from corral.events import Done, Error, Event, Init, Text
 from corral.io import folders
 from corral.sessions import store
 from corral.sessions.store import Kept
@@ -163,3 +165,18 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(
     with pytest.raises(StorageFailed, match="cannot make a session folder") as raised:
         made()
     assert "CORRAL_HOME" in (raised.value.hint or "")
+
+
+async def test_a_disk_that_is_full_costs_the_transcript_and_the_warning_names_the_folder(
+    workspace: Path,
+) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace, record=True)) as session:
+        folder = folders.sessions() / session.id
+        folder.mkdir(parents=True)
+        (folder / "events.ndjson").symlink_to("/dev/full")
+        events = [event async for event in session.prompt(GOOD)]
+    assert corral.fold(events).ok
+    [warning] = [event for event in events if isinstance(event, Error)]
+    assert warning.code == "transcript_lost"
+    assert f"cannot write in {folder}: No space left on device" in warning.message
+    assert "free some space" in warning.message

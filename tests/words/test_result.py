@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from corral import errors
 from corral.content import Cost, FileChanged, Refusal, Usage
 from corral.events import Done, Error, Event, Init, Log, Text, Thinking, ToolResult, ToolUse
-from corral.result import Result, fold
+from corral.result import Fold, Result, fold
 
 DONE = Done(status="success")
 
@@ -125,3 +127,28 @@ def test_a_failure_without_an_error_is_raised_all_the_same() -> None:
 def test_pieces_without_an_id_go_on_with_the_message_before_them() -> None:
     pieces = (Text("Hel", message_id="a"), Text("lo."), Text("Bye.", message_id="b"))
     assert fold([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
+
+
+def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
+    size, piece = 32 * 1024 * 1024, "x" * 512
+    tracemalloc.start()
+    try:
+        folding = Fold()
+        for _ in range(size // len(piece)):
+            folding.add(Text(piece[:-1] + "y"))
+        result = folding.result()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(result.text) == size
+    assert result.final_text is result.text
+    assert peak < 1.3 * size
+
+
+def test_a_result_can_be_asked_for_again() -> None:
+    folding = Fold()
+    for delta in ("a", "b"):
+        folding.add(Text(delta))
+    assert folding.result() == folding.result()
+    folding.add(Text("c"))
+    assert folding.result().text == "abc"

@@ -196,7 +196,10 @@ class Driver:
         try:
             self.kept.save()
         except OSError as error:
-            raise StorageFailed(f"the session cannot be kept: {error.strerror}") from error
+            raise StorageFailed(
+                f"the session cannot be kept in {self.kept.folder}: {error.strerror}",
+                hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+            ) from error
 
 
 def _own_defaults(policy: Policy) -> Policy:

@@ -64,7 +64,10 @@ class History:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise StorageFailed(f"the history cannot be kept: {error.strerror}") from error
+            raise StorageFailed(
+                f"the history cannot be kept in {self._path}: {error.strerror}",
+                hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+            ) from error
         self._torn = False
 
     def mend(self) -> None:
@@ -111,7 +114,7 @@ def _read(path: Path) -> tuple[list[Message], bool]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise ResumeLost(f"the history cannot be read: {error.strerror}") from error
+        raise ResumeLost(f"the history {path} cannot be read: {error.strerror}") from error
     for line in lines:
         # A line that was cut when its writer was killed is no message.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):

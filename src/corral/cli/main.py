@@ -100,10 +100,13 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
 
 def _explained(error: Exception) -> int:
     from corral.errors import CorralError
+    from corral.io.threads import is_refused, no_thread
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
         echo(f"corral: {error}", err=True)
         return 1
+    if is_refused(error):
+        error = no_thread(error)
     if not isinstance(error, CorralError):
         print_traceback(error)
         return 1

@@ -54,7 +54,8 @@ def signals(
         if is_blocked:
             raise KeyboardInterrupt
         if not heard.is_set():
-            threading.Thread(target=watch, name="corral-signals", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no thread to be had: it is only a watch
+                threading.Thread(target=watch, name="corral-signals", daemon=True).start()
 
     try:
         for number in _ENDING:

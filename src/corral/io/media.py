@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import mimetypes
 import os
 from base64 import b64decode
@@ -13,6 +12,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from msgspec.structs import replace
 
 from corral.errors import MediaInvalid
+from corral.io.threads import in_thread
 from corral.messages import Audio, Document, Image, Media, Message, is_address
 
 LARGEST = 20 * 1024 * 1024
@@ -42,7 +42,7 @@ async def loaded(messages: Iterable[Message]) -> tuple[Message, ...]:
     whole = tuple(messages)
     if not any(_to_load(part) for message in whole for part in message.content):
         return whole
-    return await asyncio.to_thread(_load, whole)
+    return await in_thread(_load, whole)
 
 
 def _to_load(part: object) -> bool:

@@ -135,7 +135,9 @@ def explain(
         )
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return errors.StorageFailed(
-            f"cannot start {name}: {reason}", hint="free some disk space", phase="spawn"
+            f"cannot start {name} in {cwd}: {reason}",
+            hint="Free some disk space there and in CORRAL_HOME.",
+            phase="spawn",
         )
     if number == errno.E2BIG:
         return errors.PromptError(

@@ -6,7 +6,6 @@ hook and no filter runs, whoever configured it. See ``corral.io.git`` for how th
 
 from __future__ import annotations
 
-import asyncio
 import re
 from contextlib import suppress
 from hashlib import blake2b
@@ -17,6 +16,7 @@ import msgspec
 from corral.errors import ConfigError, StorageFailed
 from corral.io import folders, git
 from corral.io.git import repository, worktree
+from corral.io.threads import in_thread
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+|\.{2,}|^[.-]+|\.lock$|\.$")
 LARGEST_PATCH = 256 * 1024
@@ -81,13 +81,13 @@ async def make(root: Path, commit: str, place: Path) -> Tree:
     """A worktree at this commit. What an earlier one left at the place is removed. Raises
     ``StorageFailed``."""
     notes = place.with_name(f"{place.name}.git")
-    await asyncio.to_thread(worktree.add, root, place, notes, commit, commit)
+    await in_thread(worktree.add, root, place, notes, commit, commit)
     return Tree(root=root, commit=commit, place=place, notes=notes)
 
 
 async def remove(tree: Tree) -> None:
     """With whatever is in it."""
-    await asyncio.to_thread(_remove, tree)
+    await in_thread(_remove, tree)
 
 
 def _remove(tree: Tree) -> None:
@@ -99,7 +99,7 @@ def _remove(tree: Tree) -> None:
 async def keep(made: Tree, branch: str, message: str) -> Change | None:
     """Put what was changed since the commit on a branch of the repository; None where nothing
     was. Raises ``StorageFailed``: then the worktree must stay, as its work is nowhere else."""
-    return await asyncio.to_thread(_keep, made, branch, message)
+    return await in_thread(_keep, made, branch, message)
 
 
 def _keep(made: Tree, branch: str, message: str) -> Change | None:

@@ -13,6 +13,7 @@ from corral.agents.profile import Ending
 from corral.errors import CorralError
 from corral.events import Error, Thinking
 from corral.io.media import kind_of
+from corral.io.threads import in_thread
 from corral.sessions.backend import Fail
 from corral.sessions.broker import Asker
 from corral.sessions.chat import Chat
@@ -134,7 +135,7 @@ class AcpBackend:
                     "the agent's process ended, and it cannot load a conversation again",
                     hint="Start a new session.",
                 )
-            await asyncio.to_thread(make_loadable, agent, self._kept)
+            await in_thread(make_loadable, agent, self._kept)
             chat, _ = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )

@@ -22,6 +22,10 @@ _OWN = ("mcp_corral_", "mcp__corral__")
 """How the tools of our own server are named, by one agent or another."""
 
 
+LEAVING = 5.0
+"""Seconds for questions that were cancelled to end."""
+
+
 class Chat:
     """Its items wait in ``inbox``. ``carry_out`` is how what it decides reaches the agent."""
 
@@ -102,8 +106,8 @@ class Chat:
         questions = [*self._questions.values(), *self._leaving]
         self._questions.clear()
         self._leaving.clear()
-        if questions:
-            await asyncio.wait(questions)
+        if questions:  # whoever is asked may go on after it was cancelled: not for ever
+            await asyncio.wait(questions, timeout=LEAVING)
 
     def _served(self, serve: Serve, path: str, params: dict[str, Json]) -> Json:
         if serve.method == "fs/read_text_file":

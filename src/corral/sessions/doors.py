@@ -13,7 +13,7 @@ from corral import agents
 from corral.agents import DEFAULT_AGENT
 from corral.errors import CorralError
 from corral.events import Event
-from corral.io import config, programs
+from corral.io import config, programs, threads
 from corral.options import Run
 from corral.prompt import Prompt
 from corral.result import Result
@@ -186,7 +186,7 @@ def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
     # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
     over = threading.Event()
     thread = threading.Thread(target=body, name="corral-run-sync", daemon=True)
-    thread.start()
+    threads.start(thread)
     try:
         with _interruptible():
             over.wait()

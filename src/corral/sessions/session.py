@@ -12,6 +12,7 @@ mere garbage collection: the agent and all it started are gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -168,7 +169,8 @@ class Session:
                 keep = self._prepared.run.keep and worth
                 if self._prepared.run.record and not keep and self._kept.folder.exists():
                     self._kept.meta.status = "interrupted"
-                    self._kept.save()  # what was recorded so far is worth keeping
+                    with contextlib.suppress(OSError):  # a full disk: the recording is on it
+                        self._kept.save()  # what was recorded so far is worth keeping
                     keep = True
                 self._kept.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._kept = None

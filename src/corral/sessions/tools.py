@@ -37,6 +37,7 @@ import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, Json, ToolResult, ToolUse
+from corral.io import threads
 from corral.sessions.tool_guards import Answer, Call, Change, Deny, Hook
 from corral.wire.schema import Schema, is_model, schema_of
 from corral.wire.schema_check import JsonObject, check
@@ -253,7 +254,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
             loop.call_soon_threadsafe(deliver, set_it, what)
 
-    threading.Thread(target=body, name="corral-tool", daemon=True).start()
+    threads.start(threading.Thread(target=body, name="corral-tool", daemon=True))
     return await future
 
 

@@ -6,7 +6,6 @@ the next event, so a slow reader slows the agent and memory stays flat.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -21,6 +20,7 @@ from corral.errors import CorralError, Interrupted, RemoteError, StreamBroken
 from corral.events import Error, Event, Init
 from corral.io import workspace
 from corral.io.environment import Eraser
+from corral.io.threads import NoThread, in_thread
 from corral.result import Fold, Result
 from corral.sessions.backend import Backend
 from corral.sessions.deadlines import Deadlines
@@ -138,7 +138,7 @@ class Turn:
         try:
             await self._backend.prepare()
             if self._prepared.run.track_files:
-                self._before = await asyncio.to_thread(workspace.look, Path(self._prepared.cwd))
+                self._before = await in_thread(workspace.look, Path(self._prepared.cwd))
             self._guard = self._new_guard(started)
             if self._failure is None:  # it may have been cancelled while the folder was looked at
                 await self._backend.begin(self._fail)
@@ -234,12 +234,12 @@ class Turn:
 
     async def _files(self, guard: Guard) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
-            told = (
-                FileChanged(printable_path(path), kind, by_tool=True)
-                for path, kind in guard.written.items()
-            )
-            return tuple(told), False
-        after = await asyncio.to_thread(workspace.look_again, self._before)
+            return _reported(guard), False
+        try:
+            after = await in_thread(workspace.look_again, self._before)
+        except NoThread as error:  # the answer is there, and is worth more than its files
+            self._late_items.append(_warning("files_unknown", f"{error.message}: {error.hint}"))
+            return _reported(guard), False
         changed = workspace.compare(self._before, after, guard.written)
         return changed, self._before.complete and after.complete and not self._shared
 
@@ -264,7 +264,7 @@ class Turn:
             if self._prepared.run.keep:
                 self._kept.save()
         except OSError as problem:
-            text = f"the session cannot be resumed: {problem.strerror}"
+            text = f"the session cannot be resumed: {_unwritten(self._kept.folder, problem)}"
             self._late_items.append(_warning("session_lost", text))
             return False
         return True
@@ -277,7 +277,7 @@ class Turn:
             self._kept.record(batch)
         except OSError as error:
             self._recording = False
-            text = f"the transcript ends here: {error.strerror}"
+            text = f"the transcript ends here: {_unwritten(self._kept.folder, error)}"
             self._late_items.append(_warning("transcript_lost", text))
 
     def _afterthoughts(self, guard: Guard) -> list[Item]:
@@ -314,8 +314,21 @@ class Turn:
         _running.add(self)
 
 
+def _reported(guard: Guard) -> tuple[FileChanged, ...]:
+    """The files that the agent's tools told of."""
+    return tuple(
+        FileChanged(printable_path(path), kind, by_tool=True)
+        for path, kind in guard.written.items()
+    )
+
+
 def _unknown(_path: str) -> bool | None:
     return None
+
+
+def _unwritten(folder: Path, error: OSError) -> str:
+    why = error.strerror or str(error)
+    return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"
 
 
 def _warning(code: str, message: str) -> Error:

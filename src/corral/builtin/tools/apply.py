@@ -151,7 +151,8 @@ def carry_out(workspace: Workspace, changed: dict[Path, State]) -> None:
             _restore(workspace, whole, changed[whole])
         if isinstance(error, ToolError):
             raise
-        raise ToolError(f"the patch was not applied: {error.strerror}") from error
+        about = f": {error.filename}" if error.filename else ""
+        raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
 
 
 def _restore(workspace: Workspace, whole: Path, state: State) -> None:
