@@ -34,3 +34,19 @@ async def test_what_git_keeps_can_be_read(workspace: Path) -> None:
 async def test_a_name_that_only_begins_so_is_a_file_like_any(workspace: Path) -> None:
     await done(Workspace(workspace), "write_file", file_path=".gitignore", content="x\n")
     assert (workspace / ".gitignore").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".claude/settings.json", "sub/.vscode/tasks.json", "corral.toml", ".GIT/config", "way/x"],
+)
+async def test_no_protected_name_is_written_unless_the_policy_is_unlimited(
+    workspace: Path, path: str
+) -> None:
+    (workspace / "way").symlink_to(".claude")
+    here = Workspace(workspace, protects=True)
+    said = await refused(here, "write_file", file_path=path, content="{}")
+    assert "is protected" in said
+    assert not (workspace / path).exists()
+    await done(Workspace(workspace), "write_file", file_path=path, content="{}")
+    assert (workspace / path).exists()

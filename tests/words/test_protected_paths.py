@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -124,3 +125,11 @@ def test_the_regex_means_the_same_in_javascript() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True] * len(PROTECTED) + [False] * len(ORDINARY)
+
+
+def test_the_documentation_lists_every_name_and_reason() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "protected-paths.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for group, row in zip(GROUPS, rows, strict=True):
+        assert f"| {group.reason} |" in row
+        assert set(re.findall(r"`([^`]+)`", row)) == set(group.names)

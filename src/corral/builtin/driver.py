@@ -73,6 +73,7 @@ class Driver:
             run.policy.writable,
             env=_for_commands(prepared),
             pass_env=run.pass_env,
+            protects=not self._policy.is_unlimited,
         )
         entry = prices.catalogue().lookup(model)
         self._limits = Limits(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from corral.errors import ConfigError
 from corral.io.environment import for_commands
+from corral.protected_paths import protection_of
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Nobody is there to turn pages or to type a password: a command would wait for its timeout."""
@@ -43,10 +44,13 @@ class Workspace:
         env: Mapping[str, str] | None = None,
         pass_env: Iterable[str] = (),
         scratch: Path | None = None,
+        protects: bool = False,
     ) -> None:
         """``extra`` may be read, ``writable`` also written. ``env`` is added to what commands
         see, ``pass_env`` names variables of ours that they see besides the usual ones.
-        Raises ``ConfigError`` for what is no folder."""
+        ``protects``: no protected name (``corral.protected_paths``) is written; ``.git`` never
+        is. Raises ``ConfigError`` for what is no folder."""
+        self.protects = protects
         self.root = _existing(Path(root))
         self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
         self.readable = (*self.writable, *(_existing(self.root / folder) for folder in extra))
@@ -75,6 +79,8 @@ class Workspace:
         if write and ".git" in whole.relative_to(root).parts:
             # A hook or a setting there would run a command later, which nobody allowed.
             raise ToolError(f"{path} belongs to git: it is not for the file tools to write")
+        if write and self.protects and (kept := protection_of(str(whole.relative_to(root)))):
+            raise ToolError(f"{path} is protected: {kept.reason}")
         # Links that lead in a circle are left as they are.
         for step in (whole, *whole.parents):
             if step == root:
