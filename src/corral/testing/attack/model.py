@@ -61,7 +61,7 @@ class InjectedModel:
         delegated = next((a for n, a in self._delegated.items() if n in request.last_text), None)
         if delegated is not None:
             return self._as_sub_agent(request, delegated)
-        if not request.tools and PROMPT not in request.last_text:
+        if not request.tools and (PROMPT not in request.last_text or _wants_title(request)):
             return Turn(text="A title")
         self._take_results(request)
         if not self.left or self._turn >= self._per_turn:
@@ -119,6 +119,11 @@ class InjectedModel:
         if "path" in values:
             values["abspath"] = _absolute(values["path"], str(self._arena.cwd))
         return form[0], _filled(form[1], {**values, "server": SERVER})
+
+
+def _wants_title(request: Request) -> bool:
+    """Claude Code's bridge has a title made of the prompt, whose text it quotes."""
+    return "dominant language of the session" in json.dumps(request.body)
 
 
 def _absolute(path: str, cwd: str) -> str:
