@@ -113,6 +113,9 @@ class Links(msgspec.Struct, frozen=True):
     found: tuple[Link, ...] = ()
     complete: bool = True
     """False where a folder could not be listed or there were too many files: there may be more."""
+    aliases: tuple[str, ...] = ()
+    """Links to folders inside: other names for what is also found under its own. A rule that
+    denies a link by its path is evaded by such a name."""
 
     @property
     def unreadable(self) -> tuple[Link, ...]:

@@ -13,6 +13,7 @@ from corral import Policy, agents, errors
 from corral.agents.profile import Agent, Ending, Launch, Place, Row
 from corral.io import programs
 from corral.options import Run
+from corral.protected_paths import Link, Links
 from corral.wire.stream import Finish
 
 AGENT = agents.find("opencode")
@@ -29,9 +30,12 @@ def launch(
         "home": "/state/home",
         "tmp": "/state/tmp",
         "env": env,
+        "helpers": {"rg": "/opt/tools/rg"},
         **(at or {}),
     }
-    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), "", None)
+    interactive = options.pop("interactive", False)
+    run = msgspec.structs.replace(Run.build(AGENT.name, options), interactive=interactive)
+    return AGENT.launch(run, Place(**values), "", None)
 
 
 def config(started: Launch) -> dict[str, Any]:
@@ -73,11 +77,11 @@ def test_the_makers_own_models_are_off_unless_they_are_asked_for() -> None:
 
 def test_the_list_of_all_models_is_read_where_one_of_it_may_be_used() -> None:
     alone = launch(model="custom/m")
-    assert alone.files == {"models.json": "{}"}
+    assert alone.files["models.json"] == "{}"
     assert alone.env["OPENCODE_MODELS_PATH"] == "/state/home/models.json"
     trusted = launch(model="custom/m", inherit="project")
     for started in (launch(), launch(model="openai/gpt-5.5"), trusted):
-        assert not started.files
+        assert "models.json" not in started.files
         assert "OPENCODE_MODELS_PATH" not in started.env
 
 
@@ -106,50 +110,74 @@ def test_a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted()
         launch(inherit="user")
 
 
-def test_what_is_not_allowed_is_asked_but_for_a_shell_that_it_would_run_unasked() -> None:
-    made = rules(Policy())
-    assert next(iter(made)) == "*"
-    assert made["*"] == "ask"
-    assert (made["read"], made["bash"], made["webfetch"]) == ("allow", "deny", "ask")
-    assert made["edit"]["*"] == "ask"
-    assert made["task"] == "deny"
+def test_it_downloads_nothing_and_runs_no_program_of_the_repository() -> None:
+    started = launch(policy="edits")
+    told = config(started)
+    assert (told["formatter"], told["lsp"], told["snapshot"]) == (False, False, False)
+    assert started.files[".config/opencode/.npmrc"] == "offline=true\n"
+    assert started.path_folders == ("/opt/tools",)
+    without = launch(policy="edits", at={"helpers": {}})
+    made = config(without)["permission"]
+    assert (made["glob"], made["grep"], made["read"]) == ("deny", "deny", "ask")
+    assert any("ripgrep" in note for note in without.notes)
+    # Its own git finds no repository; a shell of the model's needs one.
+    assert started.env["GIT_DIR"] == "/dev/null"
+    assert "GIT_DIR" not in launch(policy=Policy(shell="allow")).env
+    assert "GIT_DIR" not in launch(policy="all").env
 
 
-def test_edits_may_be_written_but_not_the_settings_of_the_next_run() -> None:
-    made = rules(Policy.edits())
-    assert made["edit"] == {
-        "*": "allow",
-        "*.opencode/*": "deny",
-        "*opencode.json": "deny",
-        "*opencode.jsonc": "deny",
-    }
-    assert made["bash"] == "deny"
-    assert made["external_directory"] == {"*": "ask"}
+def test_a_link_that_would_be_sent_to_the_model_is_refused() -> None:
+    link = Link("/work/repo/sub/AGENTS.md", "/home/me/.netrc", readable=False)
+    with pytest.raises(errors.UntrustedFolder, match=r"sub/AGENTS\.md"):
+        launch(at={"links": Links((link,))})
+    other = Link("/work/repo/sub/data", "/srv/data", readable=False)
+    launch(at={"links": Links((other,))})
+
+
+def test_files_are_asked_for_and_what_is_denied_or_would_ask_nobody_is_not_offered() -> None:
+    for policy in (Policy(), Policy.read_only()):
+        made = rules(policy)
+        assert next(iter(made)) == "*"
+        assert made["*"] == "deny"
+        names = ("read", "glob", "edit", "bash", "webfetch", "skill", "task", "doom_loop")
+        assert [made[name] for name in names] == ["ask", "ask", *["deny"] * 6]
+        assert made["external_directory"] == {"*": "deny"}
+    asked = rules(Policy(), interactive=True)
+    some = ("*", "read", "edit", "bash", "webfetch", "task")
+    assert [asked[name] for name in some] == ["deny", "ask", "ask", "deny", "ask", "deny"]
+    assert asked["external_directory"] == "allow"  # each file is asked for all the same
+    assert rules(Policy(read="deny"))["read"] == "deny"
+    assert rules(Policy.edits())["edit"] == "ask"
 
 
 def test_full_leaves_no_question_and_native_says_nothing() -> None:
-    made = rules(Policy.full())
-    assert (made["bash"], made["task"], made["external_directory"]) == (
-        "allow",
-        "allow",
-        {"*": "allow"},
-    )
+    full = rules(Policy.full())
+    assert full.pop("read") == {"*": "allow", "*proc/*environ": "deny"}
+    assert full == {"*": "allow"}
     assert rules(Policy.native()) == {}
     assert config(launch(policy=Policy.plan()))["default_agent"] == "plan"
 
 
 def test_rules_and_lists_bring_the_question_to_us() -> None:
     assert rules(Policy(shell="allow", shell_rules=("deny rm *",)))["bash"] == "ask"
-    assert rules(Policy(network="allow", deny_tools=("webfetch",)))["webfetch"] == "ask"
-    assert rules(Policy(write="allow", deny_tools=("write",)))["edit"]["*"] == "ask"
-    listed = rules(Policy(allow_tools=("bash",)))
-    assert listed == {"*": "ask", "external_directory": "deny", "task": "deny"}
+    assert rules(Policy(network="allow", deny_tools=("webfetch",)))["webfetch"] == "deny"
+    assert rules(Policy(write="allow", deny_tools=("write",)))["edit"] == "ask"
+    listed = rules(Policy(allow_tools=("read", "write")))
+    assert listed == {
+        "*": "deny",
+        "invalid": "allow",
+        "read": "ask",
+        "edit": "ask",
+        "external_directory": {"*": "deny"},
+        "doom_loop": "deny",
+        "task": "deny",
+    }
 
 
 def test_writable_folders_are_open_and_no_other() -> None:
     made = rules(Policy(write="allow", writable=("../more", "/abs")))["external_directory"]
     assert made == {
-        "*": "ask",
+        "*": "deny",
         "/work/more": "allow",
         "/work/more/*": "allow",
         "/abs": "allow",
@@ -161,7 +189,7 @@ def test_writable_folders_are_open_and_no_other() -> None:
     ("mcp", "shell", "rule"),
     [
         ("allow", "deny", "allow"),
-        ("deny", "deny", "ask"),
+        ("deny", "deny", "deny"),
         ("deny", "allow", "deny"),
         ("deny", "ask", "deny"),
         ("ask", "allow", "deny"),
@@ -172,7 +200,9 @@ def test_a_question_that_the_shells_verdict_would_answer_wrongly_is_not_put(
     mcp: Any, shell: Any, rule: str
 ) -> None:
     server = {"name": "notes", "command": ["notes"]}
-    assert rules(Policy(mcp=mcp, shell=shell), mcp_servers=[server])["notes_*"] == rule
+    policy = Policy(mcp=mcp, shell=shell)
+    assert rules(policy, mcp_servers=[server], interactive=True)["notes_*"] == rule
+    assert rules(policy, mcp_servers=[server])["notes_*"] == rule.replace("ask", "deny")
 
 
 def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
@@ -184,8 +214,9 @@ def test_the_report_says_what_no_rule_can_hold() -> None:
     policy = Policy(shell="allow", network="deny")
     report = {row.capability: row for row in AGENT.compile(policy, Run.build(AGENT.name)).report}
     assert report["network"].enforcement == "impossible"
-    assert report["write"].enforcement == "brokered"
-    assert report["read"].enforcement == "native"
+    assert (report["write"].verdict, report["write"].enforcement) == ("ask", "native")
+    assert "ask→deny" in report["write"].note
+    assert report["read"].enforcement == "brokered"
     assert "keys" in report["shell"].note
 
 
@@ -250,8 +281,8 @@ def test_the_program_is_the_one_made_for_this_machine(
 def test_a_shell_that_is_denied_is_not_offered_for_its_rules_do_not_see_every_line() -> None:
     assert rules(Policy.read_only())["bash"] == "deny"
     assert rules(Policy(deny_tools=("bash",)))["bash"] == "deny"
-    assert rules(Policy(allow_tools=("read",)))["bash"] == "deny"
-    assert "bash" not in rules(Policy(allow_tools=("bash",)))
+    assert "bash" not in rules(Policy(allow_tools=("read",)))
+    assert rules(Policy(allow_tools=("bash",)))["bash"] == "ask"
     (row,) = [row for row in report(AGENT, Policy()) if row.capability == "shell"]
     assert "`> file`" in row.note
 

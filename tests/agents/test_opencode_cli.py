@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,28 +11,34 @@ import pytest
 from corral import Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place, Row
 from corral.options import Run
+from corral.protected_paths import Link, Links
 from corral.sessions.prepare import prepare
 from corral.wire.stream import Finish
 
 AGENT = agents.find("opencode-cli")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
-ALLOWED = {
-    "*": "allow",
-    "*.opencode/*": "deny",
-    "*opencode.json": "deny",
-    "*opencode.jsonc": "deny",
-}
+NO_LINKS = Links()
+INSIDE = {"*": "deny", "work/repo": "allow", "work/repo/*": "allow"}
 
 
-def launch(prompt: str = "do it", resume: str | None = None, **options: Any) -> Launch:
+def launch(
+    prompt: str = "do it",
+    resume: str | None = None,
+    links: Links = NO_LINKS,
+    cwd: str = "/work/repo",
+    **options: Any,
+) -> Launch:
     place = Place(
         program=("/opt/opencode",),
         version="1.18.18",
-        cwd="/work/repo",
+        cwd=cwd,
         home="/state/home",
         tmp="/state/tmp",
         env=KEY,
+        links=links,
+        helpers={"rg": "/opt/tools/rg"},
     )
+    options = {"model": "custom/m", **options}
     return AGENT.launch(Run.build(AGENT.name, options), place, prompt, resume)
 
 
@@ -81,30 +88,105 @@ def test_no_secret_is_written_into_the_configuration() -> None:
     }
     assert started.env["CORRAL_MCP_SECRET_0_N_TOKEN"] == "canary-1"
     assert config(started)["instructions"] == ["/state/home/system.md"]
-    assert started.files == {"models.json": "{}", "system.md": "Be kind."}
+    assert started.files["system.md"] == "Be kind."
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (Policy(), ("deny", "allow", "deny", "deny", "deny", "deny", "deny")),
-        (Policy.read_only(), ("deny", "allow", "deny", "deny", "deny", "deny", "deny")),
-        (Policy.edits(), ("deny", "allow", ALLOWED, "deny", "deny", "deny", "deny")),
-        (Policy.full(), ("allow", "allow", ALLOWED, "allow", "allow", "allow", "allow")),
-        (Policy(read="deny"), ("deny", "deny", "deny", "deny", "deny", "deny", "deny")),
-        (Policy(shell="allow"), ("deny", "allow", "deny", "allow", "deny", "deny", "deny")),
-        (Policy(network="allow"), ("deny", "allow", "deny", "deny", "allow", "deny", "deny")),
-        (Policy(mcp="allow"), ("deny", "allow", "deny", "deny", "deny", "allow", "deny")),
+        (Policy(), (INSIDE, "deny", "deny", "deny", "deny", "deny")),
+        (Policy.read_only(), (INSIDE, "deny", "deny", "deny", "deny", "deny")),
+        (Policy(read="deny"), ("deny", "deny", "deny", "deny", "deny", "deny")),
+        (Policy(shell="allow"), ({"*": "allow"}, "deny", "allow", "deny", "deny", "deny")),
+        (Policy(network="allow"), (INSIDE, "deny", "deny", "allow", "deny", "deny")),
+        (Policy(mcp="allow"), (INSIDE, "deny", "deny", "deny", "allow", "deny")),
     ],
 )
 def test_what_is_not_allowed_is_denied_for_a_question_would_end_the_run(
     policy: Policy, expected: tuple[Any, ...]
 ) -> None:
     made = rules(policy, mcp_servers=[{"name": "notes", "command": ["notes"]}])
-    names = ("*", "read", "edit", "bash", "webfetch", "notes_*", "task")
+    names = ("read", "edit", "bash", "webfetch", "notes_*", "task")
     assert tuple(made[name] for name in names) == expected
     assert '"ask"' not in json.dumps(made)
-    assert made["doom_loop"] == "deny"
+    assert (made["*"], made["doom_loop"]) == ("deny", "deny")
+    full = rules(Policy.full())
+    assert full.pop("read") == {"*": "allow", "*proc/*environ": "deny"}
+    assert full == {"*": "allow"}
+
+
+def decided(rules: dict[str, str], path: str) -> str:
+    """What OpenCode makes of rules and a path, which is relative to ``/``: the last that matches,
+    with ``*`` for any characters."""
+    found = [
+        verb
+        for pattern, verb in rules.items()
+        if re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.DOTALL)
+    ]
+    return found[-1]
+
+
+def test_files_are_the_workspaces_without_protected_names_and_links_that_lead_out() -> None:
+    links = Links(
+        (
+            Link("/work/repo/sub/out", "/srv", readable=False),
+            Link("/work/repo/hooks", "/work/repo/.git/hooks", readable=True),
+        ),
+        aliases=("/work/repo/alias",),
+    )
+    policy = Policy(write="allow", writable=("/more",))
+    started = launch(policy=policy, links=links)
+    made = config(started)["permission"]
+    for path in ("a.txt", "sub/a.txt", "gitlike.git/x", ".gitignore", "sub", "sub/outer"):
+        assert decided(made["read"], f"work/repo/{path}") == "allow"
+        assert decided(made["edit"], f"work/repo/{path}") == "allow"
+    assert decided(made["edit"], "more/a.txt") == "allow"
+    protected = (".git", ".git/config", "a/b/.git/hooks/x", "opencode.json", ".opencode/plugin/x")
+    for path in (*protected, "a/.mcp.json", "hooks/pre-commit"):
+        assert decided(made["edit"], f"work/repo/{path}") == "deny"
+        assert decided(made["read"], f"work/repo/{path}") == "allow"
+    assert decided(made["edit"], "more/.git/config") == "deny"
+    for path in ("work/repo/sub/out", "work/repo/sub/out/x", "work/repo/alias/out/x"):
+        assert decided(made["read"], path) == decided(made["edit"], path) == "deny"
+    for path in ("work/top.txt", "work/repository/x", "etc/passwd", "../x", "proc/self/environ"):
+        assert decided(made["read"], path) == decided(made["edit"], path) == "deny"
+    # Their rules are about patterns, not about folders.
+    assert (made["glob"], made["grep"], made["list"], made["lsp"]) == ("deny",) * 4
+    assert any("2 links" in note or "1 links" in note for note in started.notes)
+    near = rules(policy, links=Links(links.found[1:]))
+    assert (near["glob"], near["grep"]) == ("allow", "allow")
+
+
+def test_patches_are_refused_for_no_rule_sees_where_they_move_a_file_to() -> None:
+    options: dict[str, Any] = {"model": "openai/gpt-5.5", "env": KEY}
+    for policy in (Policy.edits(), Policy(allow_tools=("edit", "write"))):
+        with pytest.raises(errors.PolicyNotEnforceable, match="patch moves a file"):
+            prepare(AGENT.name, {**options, "policy": policy})
+    for free in (Policy.read_only(), Policy.full()):
+        made = AGENT.compile(free, Run.build(AGENT.name, {"model": "openai/gpt-5.5"})).report
+        assert "impossible" not in {row.enforcement for row in made}
+
+
+def test_a_workspace_below_a_protected_name_can_be_edited() -> None:
+    made = rules(Policy.edits(), cwd="/home/me/.claude/worktrees/a")["edit"]
+    assert decided(made, "home/me/.claude/worktrees/a/x.py") == "allow"
+    assert decided(made, "home/me/.claude/worktrees/a/.claude/settings.json") == "deny"
+
+
+def test_what_rules_alone_cannot_hold_is_refused() -> None:
+    for given in ({"links": Links((), complete=False)}, {"cwd": "/work/a*"}):
+        with pytest.raises(errors.ConfigError) as raised:
+            launch(policy="edits", **given)
+        assert "opencode-acp" in (raised.value.hint or "")
+        launch(policy="edits", strict=False, **given)
+        launch(policy="all", **given)
+    with pytest.raises(errors.ConfigError, match="depends on the model"):
+        launch(policy="edits", model=None)
+    launch(policy="reads", model=None)
+    launch(policy="all", model=None)
+    many = tuple(Link(f"/work/repo/{'x' * 80}{n}", "/srv", readable=False) for n in range(900))
+    with pytest.raises(errors.ConfigError, match="900 links"):
+        launch(policy="edits", links=Links(many))
 
 
 def test_our_own_tools_have_a_verdict_of_their_own() -> None:
@@ -123,6 +205,7 @@ def test_only_what_is_listed_may_be_used_and_a_denial_beats_it() -> None:
     assert {name: verb for name, verb in made.items() if verb == "allow"} == {
         "bash": "allow",
         "notes_keep": "allow",
+        "external_directory": "allow",
     }
     assert made["*"] == "deny"
     assert rules(Policy.native()) == {}
@@ -135,7 +218,7 @@ def test_the_first_shell_rule_that_matches_decides_and_strict_refuses_them_all()
         ("git *", "allow"),
         ("git push *", "deny"),
     ]
-    with pytest.raises(errors.PolicyNotEnforceable, match="opencode-acp"):
+    with pytest.raises(errors.PolicyNotEnforceable, match="> file"):
         prepare(AGENT.name, {"policy": policy})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +26,20 @@ class OpenCode(RealAgent):
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_keys("opencode", monkeypatch)
+
+
+PINNED = next(Path(__file__).parents[2].glob("tools/ripgrep/node_modules/@vscode/*/bin/rg"), None)
+
+
+@pytest.fixture(autouse=True)
+def ripgrep(monkeypatch: pytest.MonkeyPatch) -> str:
+    """On PATH, where OpenCode looks for it before it would download one."""
+    if PINNED is not None:
+        monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{PINNED.parent}")
+    found = shutil.which("rg")
+    if found is None:
+        pytest.fail("there is no ripgrep: run `make tools/ripgrep/node_modules/.ready`")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
     assert names(workspace) == ["seed.txt"]
     assert refused(result) == ["write", "bash"]
     decided = [(e.decision, e.by) for e in events if isinstance(e, PermissionDecision)]
-    assert decided == [("deny", "policy")]  # of the write; the shell was not offered at all
+    assert decided == [("allow_once", "policy")]  # of the read; nothing else was offered
     assert "seed words" in returned(opencode.requests[1])
 
 
@@ -243,7 +243,7 @@ async def test_a_hostile_repository_is_not_obeyed(
         result = await session.run("do it")
     assert result.ok
     assert names(loot) == []
-    assert refused(result) == ["bash"]
+    assert refused(result) == ["bash", "write", "write"]
     assert not (workspace / ".opencode").exists()
     assert not (workspace / "opencode.json").exists()
     assert "harmless" in sent(opencode.requests)

@@ -2,9 +2,8 @@
 
 Facts hold for 1.18.18, each seen in a run of the real program:
 
-- Left alone it asks for nothing, and a tool that its own rules deny is hidden
-  from the model, with no word of a refusal. So what is not allowed is asked for,
-  and refused by us: then it is told.
+- Left alone it asks for nothing, and a tool that its own rules deny is not offered
+  to the model; a model that calls it all the same is told so, and so are we.
 - A refusal ends its turn, unless ``continue_loop_on_deny`` is set.
 - It works in ``$PWD``, whatever its working directory is.
 - Where its model is not to be had it takes its maker's own hosted one, in
@@ -13,6 +12,11 @@ Facts hold for 1.18.18, each seen in a run of the real program:
   (``OPENCODE_DISABLE_PROJECT_CONFIG``, ``--pure``): a second reader of the
   configuration knows none of them. So a folder that carries any is refused.
 - With a file it reads the ``AGENTS.md`` beside it, and no switch stops that.
+  A link of that name would hand the model a file from elsewhere: it is refused.
+- It formats what it wrote and starts language servers, with programs that the
+  repository may bring along; it runs git in the repository. All of that is off.
+- It downloads ripgrep from GitHub where PATH has none, and asks npm's registry for
+  a package at every start. Neither happens: see ``opencode_launch``.
 - An API error comes without its status: only the text tells what it was.
 """
 
@@ -28,6 +32,7 @@ QUIRKS = Quirks(
     late_updates=0.1,
     name_from_title=True,
     unavailable_tool=opencode_stream.HIDDEN,
+    denied_signs=opencode_stream.REFUSALS,
     mcp_prefixes=(f"{opencode_policy.OWN_SERVER}_",),
     usage="last_step",
     command_marks=("/", " ", "\t", "\r", "\n"),
@@ -75,6 +80,8 @@ _PEER = Agent(
     secret_env=opencode_launch.SECRET_ENV,
     credential_files=(".local/share/opencode/auth.json",),
     parent_files=opencode_launch.PROJECT_FILES,
+    helpers=opencode_launch.HELPERS,
+    needs_links=True,
     noise=("Error handling request",),
 )
 _ALONE = msgspec.structs.replace(

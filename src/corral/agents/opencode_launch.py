@@ -8,9 +8,9 @@ import os
 from corral.agents import tool_servers
 from corral.agents.launching import refuse_own_files, refuse_users
 from corral.agents.opencode_failures import KEY_HINT
-from corral.agents.opencode_policy import permissions, rules_alone
+from corral.agents.opencode_policy import Folders, offers_shell, permissions, rules_alone
 from corral.agents.profile import ACP_OPTIONS, Launch, Place
-from corral.errors import AuthenticationFailed, ConfigError
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
 from corral.options import Run
 
@@ -47,6 +47,22 @@ PROJECT_FILES = (
 )
 """What OpenCode would obey. Not ``.opencode`` as such: its installer puts one into the home."""
 
+RIPGREP = "rg"
+HELPERS = {
+    RIPGREP: (
+        "*/*/node_modules/@vscode/ripgrep-*/bin/rg",
+        "*/*/node_modules/@openai/codex-*/vendor/*/codex-path/rg",
+    )
+}
+"""OpenCode searches by ripgrep, and downloads it from GitHub where PATH has none."""
+_NPMRC = ".config/opencode/.npmrc"
+"""OpenCode installs a package of its own, for plug-ins, into the folder of its settings. Offline
+npm does not ask the registry."""
+_INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "CONTEXT.md")
+"""Handed to the model with a file that it reads in the same folder, and no rule is asked."""
+_LONGEST_VARIABLE = 120_000
+"""Linux takes 131,071 bytes a variable."""
+
 _SWITCHES = (
     "AUTOUPDATE",
     "CLAUDE_CODE",
@@ -62,20 +78,27 @@ _SWITCHES = (
 
 def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     """As a peer. Raises before anything is spawned where there is no model to be had."""
-    config, notes = _config(run, place, permissions(run.policy, run, place.cwd))
+    _check(run, place)
+    rules = permissions(run.policy, run, _folders(place))
+    config, notes = _config(run, place, rules)
     flags = () if run.inherit == "project" else ("--pure",)
     return Launch(
         argv=(*place.program, "acp", *flags),
-        env=_env(run, place, config),
+        env=_env(run, place, config, rules),
         stdin=b"",
-        files=_catalogue(run),
+        files=_files(run),
         notes=notes,
+        path_folders=_path_folders(place),
     )
 
 
 def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
-    config, notes = _config(run, place, rules_alone(run.policy, run, place.cwd))
+    _check(run, place)
+    rules = rules_alone(run.policy, run, _folders(place))
+    config, notes = _config(run, place, rules)
+    if not run.policy.is_unlimited and run.policy.mode != "native" and not offers_shell(rules):
+        notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
     flags = ["--format", "json", "--dir", place.cwd]
     if run.inherit != "project":
         flags.append("--pure")
@@ -83,7 +106,7 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
         flags.append("--thinking")
     if resume is not None:
         flags += ["-s", resume]
-    files = _catalogue(run)
+    files = _files(run)
     if run.system_prompt is not None:
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]
@@ -91,26 +114,79 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
         config["mcp"] = _mcp_servers(run)
     return Launch(
         argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config), **tool_servers.secrets(run)},
+        env={**_env(run, place, config, rules), **tool_servers.secrets(run)},
         stdin=prompt.encode(),
         files=files,
         notes=notes,
+        path_folders=_path_folders(place),
     )
 
 
-def _catalogue(run: Run) -> dict[str, str]:
-    """An empty list of all vendors' models, where the one behind OPENAI_BASE_URL is used alone:
-    to read its own, of thousands, takes OpenCode a third of its start."""
-    alone = run.inherit != "project" and (run.model or "").startswith(f"{CUSTOM}/")
-    return {_MODELS: "{}"} if alone else {}
+def _folders(place: Place) -> Folders:
+    return Folders(place.cwd, place.links, RIPGREP in place.helpers)
 
 
-def _env(run: Run, place: Place, config: dict[str, Json]) -> dict[str, str]:
+def _path_folders(place: Place) -> tuple[str, ...]:
+    return (os.path.dirname(place.helpers[RIPGREP]),) if RIPGREP in place.helpers else ()
+
+
+def _check(run: Run, place: Place) -> None:
+    """Raises ``UntrustedFolder`` for what OpenCode would obey or hand on, whatever its rules."""
+    refuse_users(run)
+    refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
+    leaks = [x.path for x in place.links.unreadable if os.path.basename(x.path) in _INSTRUCTIONS]
+    if leaks:
+        raise UntrustedFolder(
+            f"OpenCode would send the model what these links lead to: {', '.join(leaks[:5])}",
+            hint="Remove the links, or replace them by copies.",
+            phase="config",
+        )
+
+
+def _check_rules(run: Run, place: Place, *, writes: bool) -> tuple[str, ...]:
+    """What rules alone cannot hold: raises ``ConfigError``, unless ``strict`` is off."""
+    hint = "Use opencode-acp, which is asked for each file."
+    if writes and run.model is None and run.strict:
+        raise ConfigError(
+            "whether OpenCode's rules hold depends on the model", hint=f"Name it. {hint}"
+        )
+    if not place.links.complete and run.strict:
+        raise ConfigError("the workspace has too many files to look for links", hint=hint)
+    if {"*", "?"} & {*"".join((place.cwd, *run.policy.writable))} and run.strict:
+        raise ConfigError(f"a folder's name is a pattern to OpenCode: {place.cwd}", hint=hint)
+    if not place.links.unreadable:
+        return ()
+    count = len(place.links.unreadable)
+    return (f"glob and grep are off: {count} links lead out of the workspace",)
+
+
+def _files(run: Run) -> dict[str, str]:
+    return {_NPMRC: "offline=true\n", **({_MODELS: "{}"} if _is_custom(run) else {})}
+
+
+def _is_custom(run: Run) -> bool:
+    """Whether the model behind OPENAI_BASE_URL is used alone. Then the list of all vendors'
+    models is empty: to read its own, of thousands, takes OpenCode a third of its start."""
+    return run.inherit != "project" and (run.model or "").startswith(f"{CUSTOM}/")
+
+
+def _env(run: Run, place: Place, config: dict[str, Json], rules: dict[str, Json]) -> dict[str, str]:
     own = run.inherit == "project"
     switches = _SWITCHES if own else (*_SWITCHES, "PROJECT_CONFIG")
-    short = {"OPENCODE_MODELS_PATH": os.path.join(place.home, _MODELS)} if _catalogue(run) else {}
+    more = {"OPENCODE_MODELS_PATH": os.path.join(place.home, _MODELS)} if _is_custom(run) else {}
+    if not offers_shell(rules):
+        # Its own git finds no repository: what the repository's settings name is not run, and
+        # the working directory is all that counts as inside. A shell would need git itself.
+        more["GIT_DIR"] = "/dev/null"
+    content = json.dumps(config)
+    if len(content.encode()) > _LONGEST_VARIABLE:
+        raise ConfigError(
+            f"the rules for OpenCode are too long: {len(place.links.found)} links lead out of the"
+            f" workspace, and {len(place.links.aliases)} are links to its folders",
+            hint="Use opencode-acp, which is asked for each file.",
+        )
     return {
-        **short,
+        **more,
         "HOME": place.home,
         "XDG_CONFIG_HOME": os.path.join(place.home, ".config"),
         "XDG_DATA_HOME": os.path.join(place.home, ".local", "share"),
@@ -119,20 +195,14 @@ def _env(run: Run, place: Place, config: dict[str, Json]) -> dict[str, str]:
         "TMPDIR": place.tmp,
         "PWD": place.cwd,
         "NO_COLOR": "1",
-        "OPENCODE_CONFIG_CONTENT": json.dumps(config),
+        "OPENCODE_CONFIG_CONTENT": content,
         **{f"OPENCODE_DISABLE_{name}": "1" for name in switches},
     }
-
-
-def _trust(run: Run, place: Place) -> None:
-    refuse_users(run)
-    refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
 
 
 def _config(
     run: Run, place: Place, rules: dict[str, Json]
 ) -> tuple[dict[str, Json], tuple[str, ...]]:
-    _trust(run, place)
     model, env = run.model, place.env
     hosted = model is not None and model.startswith(f"{HOSTED}/")
     if model is not None and not all(model.partition("/")):
@@ -150,6 +220,9 @@ def _config(
         "autoupdate": False,
         "share": "disabled",
         "snapshot": False,
+        # Both run programs that the repository brings along, such as its formatter.
+        "formatter": False,
+        "lsp": False,
         "permission": rules,
         "experimental": {"continue_loop_on_deny": True},
         # A title costs a call of the model for every session, and nobody sees it.
@@ -163,7 +236,10 @@ def _config(
         config["disabled_providers"] = [HOSTED]
     if env.get("OPENAI_BASE_URL"):
         config["provider"] = {CUSTOM: _custom(model)}
-    return config, (f"credentials: {', '.join(found) or 'none'}",)
+    notes: tuple[str, ...] = (f"credentials: {', '.join(found) or 'none'}",)
+    if RIPGREP not in place.helpers:
+        notes += ("glob and grep are off: ripgrep (rg) is not on PATH",)
+    return config, notes
 
 
 def _custom(model: str | None) -> Json:

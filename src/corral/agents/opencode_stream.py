@@ -29,7 +29,7 @@ from corral.wire.stream import Finish, Item, Translate
 
 UNAVAILABLE = "invalid"
 """The tool that takes the place of one that the model may not use."""
-_REFUSALS = (
+REFUSALS = (
     "The user has specified a rule which prevents",
     "The user rejected permission",
 )
@@ -162,7 +162,7 @@ def tool(part: Part) -> list[Item]:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
         away = said.startswith(HIDDEN) and kind != "other"
-        status: ToolStatus = "denied" if away or said.startswith(_REFUSALS) else "error"
+        status: ToolStatus = "denied" if away or said.startswith(REFUSALS) else "error"
         why = hidden(name) if away else said.split(_RULES)[0]
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     plan = _plan(given) if name == "todowrite" else None

@@ -120,6 +120,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What of the repository's own would take effect, as absolute paths."""
     user_settings: Mapping[str, Json] = {}
     """The user's own settings for the agent, where they are to take effect."""
+    helpers: Mapping[str, str] = {}
+    """Of the agent's ``helpers``, those that were found: name → absolute path."""
     links: Links = Links()
     """Links in the session's folders that lead to where it may not write, as found when the agent
     starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""
@@ -144,6 +146,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What goes along with each session that a peer is asked to open, as its ``_meta``."""
     notes: tuple[str, ...] = ()
     """What was chosen on the caller's behalf, in a sentence each."""
+    path_folders: tuple[str, ...] = ()
+    """Folders that are searched for programs after those of PATH."""
 
 
 def image_name(number: int, path: str) -> str:
@@ -254,6 +258,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ``acp`` agent: what it does in its own way."""
     mode_at_start: bool = False
     """Its planning mode is an argument of the program."""
+    helpers: Mapping[str, tuple[str, ...]] = {}
+    """Programs that it starts, and would download if PATH had none: name → where the packages of
+    installed agents have one, as patterns below the folder of managed agents."""
     needs_links: bool = False
     """Its own rules judge a path as text, without following links: ``Place.links`` is filled in,
     so that its launch can deny those links by name."""

@@ -158,6 +158,7 @@ class PathGuard:
         """The links below the session's folders that lead out of the writable area, or to a
         protected name. Folders are listed without following links."""
         found: list[Link] = []
+        aliases: list[str] = []
         seen = 0
         complete = True
         for entry in _entries(self.readable):
@@ -171,7 +172,9 @@ class PathGuard:
                 link = self._leads_out(entry.path)
                 if link is not None:
                     found.append(link)
-        return Links(tuple(found), complete)
+                elif entry.is_dir():
+                    aliases.append(entry.path)
+        return Links(tuple(found), complete, tuple(aliases))
 
     def _leads_out(self, path: str) -> Link | None:
         try:

@@ -69,6 +69,19 @@ def locate(agent: Agent, program: str | None) -> Found:
     return Found(path, argv, version, source)
 
 
+def helpers(agent: Agent, path: str | None) -> dict[str, str]:
+    """Of the programs that the agent starts by itself, those on PATH or in a package of a managed
+    agent: name → absolute path."""
+    found: dict[str, str] = {}
+    for name, patterns in agent.helpers.items():
+        places = (place for each in patterns for place in sorted(folders.managed().glob(each)))
+        managed = (str(place) for place in places if os.access(place, os.X_OK))
+        program = shutil.which(name, path=path) or next(managed, None)
+        if program is not None:
+            found[name] = os.path.abspath(program)
+    return found
+
+
 def install_line(agent: Agent) -> str:
     return f"corral agents install {agent.programs[0]}"
 

@@ -69,7 +69,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def env(self, launch: Launch) -> dict[str, str]:
         """All that the program sees of the environment."""
         passed = self.environment.values.items()
-        return {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
+        env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
+        if launch.path_folders:
+            known = [env["PATH"]] if env.get("PATH") else []
+            env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
+        return env
 
     def place(self, folder: Path) -> Place:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""
@@ -85,6 +89,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             project_files=self.project_files,
             user_settings=self.user_settings,
             links=self._links(),
+            helpers=programs.helpers(self.agent, self.environment.values.get("PATH")),
         )
 
     def _links(self) -> Links:
