@@ -55,13 +55,11 @@ def _listed(found: Layout, *options: str) -> bytes | None:
         return b""
     except OSError:
         return None
-    kind = settings.object_format(found.common)
-    if kind not in ("sha1", "sha256"):
-        return None
     words = ("ls-files", "-z", "--cached", *options)
-    env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(stub.blank(kind))}
     try:
-        answer = call(stub.blank(kind), *words, env=env, limits=Limits(seconds=SECONDS))
+        place = stub.blank(settings.object_format(found.common))
+        env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(place)}
+        answer = call(place, *words, env=env, limits=Limits(seconds=SECONDS))
     except StorageFailed:
         return None
     return None if answer.code or answer.is_cut else answer.out

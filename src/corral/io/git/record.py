@@ -17,7 +17,8 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from corral.io import folders
 from corral.io.git import layout, listing, repository, stub
 from corral.io.git.listing import Scope
 from corral.io.git.repository import Entry
-from corral.io.regular_files import open_regular
+from corral.io.regular_files import open_regular, parent_below
 
 SUBMODULE = "160000"
 LINK = "120000"
@@ -91,40 +92,61 @@ def _look(
     found: dict[bytes, Entry] = {}
     fresh: list[bytes] = []
     algorithm = _algorithm(base)
-    now = time.time_ns()
-    top = os.fsencode(place)
     old = dict(cache)
     cache.clear()
-    for path in _paths(place, base, scope):
-        try:
-            info = os.lstat(os.path.join(top, path))
-        except FileNotFoundError:
-            continue  # removed just now
+    with _opened(place) as top:
+        for path in _paths(place, base, scope):
+            try:
+                seen = _identify(top, path, old.get(path), algorithm)
+            except FileNotFoundError:
+                continue  # removed just now
+            except OSError as error:
+                raise StorageFailed(f"{_shown(path)} cannot be read: {_reason(error)}") from error
+            if seen is None:
+                continue
+            found[path], known = seen
+            if known is not None:
+                cache[path] = known
+            stored = old.get(path) or base.get(path)
+            if stored is None or stored.id != found[path].id:
+                fresh.append(path)
+        for path, name in _store(root, top, fresh).items() if fresh else ():
+            if found[path].id != name:  # changed since
+                cache.pop(path, None)
+                found[path] = Entry(found[path].mode, name)
+    return found
+
+
+def _identify(
+    top: int, path: bytes, known: Known | None, algorithm: str
+) -> tuple[Entry, Known | None] | None:
+    """A file's entry, and what to remember of it; None for what git does not store. Raises
+    ``OSError``."""
+    info = os.stat(path, dir_fd=top, follow_symlinks=False)
+    if known is not None and known.stamp == _stamp(info):
+        return Entry(_mode(info) or "", known.id), known
+    # Read it only through real folders: a link to elsewhere may have been put there meanwhile.
+    with parent_below(top, path) as (folder, name):
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         mode = _mode(info)
         if mode is None:
-            continue
-        stamp, known = _stamp(info), old.get(path)
-        if known is not None and known.stamp == stamp:
-            found[path], cache[path] = Entry(mode, known.id), known
-            continue
-        try:
-            name = _hash(os.path.join(top, path), algorithm)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise StorageFailed(f"{_shown(path)} cannot be read: {error.strerror}") from error
-        found[path] = Entry(mode, name)
-        if path not in base or base[path].id != name:
-            fresh.append(path)
-        if now - info.st_ctime_ns > _REST:
-            cache[path] = Known(stamp, name)
-    if fresh:
-        stored = _store(root, top, fresh)
-        for path, name in stored.items():
-            if found[path].id != name:
-                cache.pop(path, None)
-            found[path] = Entry(found[path].mode, name)
-    return found
+            return None
+        stamp, now = _stamp(info), time.time_ns()
+        blob = _hash(*_content(folder, name), algorithm)
+    rested = now - info.st_ctime_ns > _REST
+    return Entry(mode, blob), Known(stamp, blob) if rested else None
+
+
+@contextmanager
+def _opened(place: Path) -> Generator[int]:
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageFailed(f"{place} cannot be read: {error.strerror}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _paths(place: Path, base: Mapping[bytes, Entry], scope: Scope) -> Iterator[bytes]:
@@ -203,7 +225,7 @@ def _joined(rows: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _store(root: Path, top: bytes, paths: Collection[bytes]) -> dict[bytes, str]:
+def _store(root: Path, top: int, paths: Collection[bytes]) -> dict[bytes, str]:
     """Write contents into the repository's object store. Returns their ids."""
     numbered = dict(enumerate(paths, start=1))
     stored: dict[bytes, str] = {}
@@ -221,25 +243,30 @@ def _store(root: Path, top: bytes, paths: Collection[bytes]) -> dict[bytes, str]
     return stored
 
 
-def _blobs(top: bytes, numbered: Mapping[int, bytes]) -> Iterator[bytes]:
+def _blobs(top: int, numbered: Mapping[int, bytes]) -> Iterator[bytes]:
     for mark, path in numbered.items():
         try:
-            size, chunks = _content(os.path.join(top, path))
-            yield b"blob\nmark :%d\ndata %d\n" % (mark, size)
-            yield from chunks
-            yield b"\n"
+            with parent_below(top, path) as (folder, name):
+                size, chunks = _content(folder, name)
+                yield b"blob\nmark :%d\ndata %d\n" % (mark, size)
+                yield from chunks
+                yield b"\n"
         except OSError as error:
-            reason = error.strerror or "it changed while it was read"
-            raise StorageFailed(f"{_shown(path)} cannot be read: {reason}") from error
+            raise StorageFailed(f"{_shown(path)} cannot be read: {_reason(error)}") from error
     yield b"done\n"
 
 
-def _content(path: bytes) -> tuple[int, Iterator[bytes]]:
+def _reason(error: OSError) -> str:
+    return error.strerror or "it changed while it was read"
+
+
+def _content(folder: int | None, name: bytes) -> tuple[int, Iterator[bytes]]:
     """The size, and exactly that many bytes. Raises ``OSError``, also while it is read."""
-    if stat.S_ISLNK(os.lstat(path).st_mode):
-        target = os.readlink(path)
+    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(info.st_mode):
+        target = os.readlink(name, dir_fd=folder)
         return len(target), iter((target,))
-    file = open_regular(path)
+    file = open_regular(name, dir_fd=folder)
     size = os.fstat(file.fileno()).st_size
 
     def chunks() -> Iterator[bytes]:
@@ -258,13 +285,13 @@ def _content(path: bytes) -> tuple[int, Iterator[bytes]]:
 def hash_blob(path: bytes | str, id_length: int) -> str | None:
     """The id that git gives to a file's content, byte for byte; None if it cannot be read."""
     try:
-        return _hash(os.fsencode(path), "sha1" if id_length == 40 else "sha256")
+        algorithm = "sha1" if id_length == 40 else "sha256"
+        return _hash(*_content(None, os.fsencode(path)), algorithm)
     except OSError:
         return None
 
 
-def _hash(path: bytes, algorithm: str) -> str:
-    size, chunks = _content(path)
+def _hash(size: int, chunks: Iterator[bytes], algorithm: str) -> str:
     digest = hashlib.new(algorithm, b"blob %d\0" % size, usedforsecurity=False)
     for chunk in chunks:
         digest.update(chunk)

@@ -18,7 +18,6 @@ from corral.io.git.layout import Layout
 
 _HEAD = re.compile(r"(HEAD|@)(?=$|[~^:])")
 _SHARED = re.compile(r"group|all|world|everybody|true|umask|false|0[0-7]{3}")
-_FORMATS = ("sha1", "sha256")
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +50,7 @@ def stub_of(folder: Path) -> Path:
         raise StorageFailed(f"{folder}: references in the format {storage!r} are not supported")
     version = found.get("core.repositoryformatversion", "0")
     kind = settings.object_format(common)
-    if version not in ("0", "1") or kind not in _FORMATS:
+    if version not in ("0", "1"):
         raise StorageFailed(f"{folder}: this format of repositories is not supported")
     core: dict[str, str] = {}
     if _SHARED.fullmatch(shared := found.get("core.sharedrepository", "")):

@@ -59,11 +59,15 @@ def read(path: Path) -> list[tuple[str, str]]:
 
 
 def object_format(common: Path) -> str:
-    """How a repository's objects are named: ``sha1`` unless it says otherwise."""
+    """How a repository's objects are named: ``sha1`` unless it says otherwise. Raises
+    ``StorageFailed`` for a format that is not known."""
     data = read_small(common / "config", LARGEST) or b""
     if b"objectformat" not in data.lower():  # as nearly always: git need not be started
         return "sha1"
-    return dict(_parse(data)).get("extensions.objectformat", "sha1").lower()
+    found = dict(_parse(data)).get("extensions.objectformat", "sha1").lower()
+    if found not in ("sha1", "sha256"):
+        raise StorageFailed(f"{common}: objects in the format {found!r} are not supported")
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -56,14 +56,17 @@ _OLD = 24 * 3600.0
 
 
 def folder() -> Path:
-    """Where stubs and temporary files are, on this machine."""
+    """Where stubs and temporary files are, on this machine. Raises ``StorageFailed``."""
     return folders.make(folders.home() / "git")
 
 
 @contextmanager
 def temporary() -> Generator[Path]:
     """A private folder for a moment, outside every folder that an agent may write."""
-    place = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder()))
+    try:
+        place = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder()))
+    except OSError as error:
+        raise StorageFailed(f"corral's folder cannot be written: {error}") from error
     try:
         yield place
     finally:
@@ -113,7 +116,10 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
     if (place / "HEAD").exists():
         return place
     _tidy()
-    draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=place.parent))
+    try:
+        draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=place.parent))
+    except OSError as error:
+        raise StorageFailed(f"corral's folder cannot be written: {error}") from error
     try:
         (draft / "info").mkdir()
         (draft / "info" / "attributes").write_text(_ATTRIBUTES)
@@ -126,6 +132,8 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
         (draft / "HEAD").write_text(_HEAD)
         with contextlib.suppress(OSError):  # another process has just made it
             draft.rename(place)
+    except OSError as error:
+        raise StorageFailed(f"corral's folder cannot be written: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return place
