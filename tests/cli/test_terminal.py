@@ -139,6 +139,28 @@ def test_what_is_typed_before_a_question_does_not_answer_it(workspace: Path, ter
     assert "\x1b]" not in shown.text
 
 
+def test_nothing_moves_on_the_screen_while_a_chat_asks(workspace: Path) -> None:
+    """A status line that is drawn again would erase lines of the question."""
+    script = [Turn(calls=[Call("shell", {"command": "touch x"})]), say("Done.")]
+    with (
+        ModelServer(script) as server,
+        screen("chat", *MODEL, cwd=workspace, env=server.env, term="xterm-256color") as shown,
+    ):
+        shown.until("> ")
+        shown.type("go\n")
+        shown.until("allow once (y)")
+        shown.text = ""
+        time.sleep(1)  # several frames of a status line
+        while select.select([shown.primary], [], [], 0)[0]:
+            shown.text += os.read(shown.primary, 65_536).decode()
+        assert "\x1b" not in shown.text
+        shown.type("y\n")
+        shown.until("Done.")
+        shown.type("/exit\n")
+        assert shown.end() == 0
+    assert (workspace / "x").exists()
+
+
 def test_a_long_question_is_allowed_only_after_its_last_page(workspace: Path) -> None:
     lines = "\n".join(f"echo line {number}" for number in range(60))
     script = [Turn(calls=[Call("shell", {"command": f"{lines}\ntouch x"})]), say("Done.")]

@@ -85,7 +85,8 @@ class Chat:
         self._usage = Usage()
         self._code = 0
         self._resume: str | None = None
-        asker = Terminal(lambda: None) if somebody_is_there() else None
+        self._progress = Progress(enabled=False)
+        asker = Terminal(self._pause) if somebody_is_there() else None
         self._asks = asker is not None
         self._session = Session(agent, options, asker)
 
@@ -150,6 +151,7 @@ class Chat:
     async def _turn(self, text: str) -> None:
         turn = self._session.prompt(text)
         answer, progress = Answer(), Progress(enabled=not self._quiet)
+        self._progress = progress  # a question must stop what moves on the screen
         with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
             async for event in turn:
                 await out.write(answer.text(event))
@@ -164,6 +166,9 @@ class Chat:
         self._code = exit_code(done)
         if done.status != "success" or done.files or done.denied:
             progress.summary(done)
+
+    def _pause(self) -> None:
+        self._progress.pause()
 
     def _say(self, text: str) -> None:
         echo(text, err=True)

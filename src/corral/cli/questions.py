@@ -54,7 +54,7 @@ class Terminal:
         _forget_typed()
         columns, rows = shutil.get_terminal_size((80, 24))
         pages = Pages(lines_of(request, columns), rows)
-        _say(pages.first())
+        _say("\n" + pages.first())  # an answer may have left the cursor within a line
         while True:
             _say(pages.prompt())
             typed = (await _line()).strip().lower()
