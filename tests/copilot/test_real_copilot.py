@@ -83,7 +83,10 @@ async def test_without_leave_nothing_is_written_run_or_called_and_what_was_tried
     assert names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (tmp_path / "note.txt").exists()
-    assert len(refused(result)) == 5
+    # As a peer it says nothing of tools that are not offered.
+    assert len(refused(result)) == (5 if agent == ALONE else 1)
+    assert result.denied_complete is (agent == ALONE)
+    assert not {*copilot.requests[0].tools} & {"bash", "create", "edit", "apply_patch"}
     assert "seed words" in returned(copilot.requests[1])
 
 
@@ -138,7 +141,8 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
     assert (workspace / "seed.txt").read_text() == "grown words\n"
     assert names(more) == ["also.txt"]
     assert (tmp_path / "up.txt").read_text() == "secret words\n"
-    assert len(refused(result)) == 2
+    assert len(refused(result)) == 1
+    assert "bash" not in copilot.requests[0].tools
     assert (notes / "note.txt").read_text() == "remember"
     assert "secret words" not in sent(copilot.requests)
     kinds = {file.path: file.kind for file in result.files}

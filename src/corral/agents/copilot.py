@@ -13,6 +13,7 @@ Facts hold for 1.0.102, each seen in a run of the real program:
   ``--add-dir`` and no tool server of the protocol's, reads a repository's words
   (``AGENTS.md``) whatever its switch says, and runs its hooks whatever its settings say
   (``disableAllHooks``): so a folder that carries any is refused.
+- As a peer it says nothing of a call to a tool that is not offered.
 - As a peer it tells an API error as its answer (``Error: …``) and ends the turn well,
   without any count of tokens.
 """
@@ -33,7 +34,7 @@ from corral.wire.acp_quirks import Quirks
 
 QUIRKS = Quirks(
     mcp_prefixes=(f"{copilot_policy.OWN_SERVER}-",),
-    injected_text=("Info: Request failed", "Info: Operation cancelled"),
+    injected_text=("Info: Request failed", "Info: Operation cancelled", "Info: Disabled tools"),
     error_text="Error: ",
     denied_code="denied",
     outside_title="Access paths outside trusted directories",
@@ -103,6 +104,8 @@ _PEER = msgspec.structs.replace(
     supports=copilot_launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tells_every_refusal=False,
+    probe=_ALONE.probe and msgspec.structs.replace(_ALONE.probe, tells_refusals=False),
     parent_files=copilot_launch.HOOKS,
 )
 
