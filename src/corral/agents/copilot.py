@@ -34,7 +34,12 @@ from corral.wire.acp_quirks import Quirks
 
 QUIRKS = Quirks(
     mcp_prefixes=(f"{copilot_policy.OWN_SERVER}-",),
-    injected_text=("Info: Request failed", "Info: Operation cancelled", "Info: Disabled tools"),
+    injected_text=(
+        "Info: Request failed",
+        "Info: Operation cancelled",
+        "Info: Disabled tools: ",
+        "Info: Unknown tool name in the tool excludedlist: ",
+    ),
     error_text="Error: ",
     denied_code="denied",
     outside_title="Access paths outside trusted directories",
