@@ -198,7 +198,9 @@ def test_a_link_on_the_way_to_a_file_is_not_followed(repository: Path) -> None:
     top = os.open(repository, os.O_RDONLY)
     try:
         with parent_below(top, b"dir/inner") as (folder, name):
-            assert open_regular(name, dir_fd=folder).read() == b"inner\n"
+            file = open_regular(name, dir_fd=folder)
+        with file:
+            assert file.read() == b"inner\n"
         with pytest.raises(OSError, match="link"), parent_below(top, b"link/inner"):
             pass
     finally:
