@@ -34,6 +34,8 @@ if "fail" in prompt:
     say(type="done", status="error", error=error)
 elif "silent" not in prompt:
     say(type="done", status="success", usage={"input": 5, "output": 2})
+if "die" in prompt:
+    os.kill(os.getpid(), 9)
 """
 
 
@@ -96,6 +98,15 @@ async def test_how_a_stream_fails_is_told_by_its_own_words(declare: Path, worksp
     assert (failed.error.code, failed.error.message) == ("rate_limit", "too many")
     silent = await corral.run("lines", "silent", cwd=workspace, policy=native)
     assert silent.status == "incomplete"
+
+
+async def test_a_stream_that_is_killed_after_its_answer_is_an_error(
+    declare: Path, workspace: Path
+) -> None:
+    died = await corral.run("lines", "die", cwd=workspace, policy=corral.Policy.native())
+    assert (died.status, died.text.strip()) == ("error", "die")
+    assert died.error is not None
+    assert died.error.facts["signal"] == 9
 
 
 async def test_a_policy_that_nobody_enforces_is_refused(declare: Path, workspace: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from corral.agents.profile import Ending, Launch
-from corral.errors import CorralError, PolicyNotLoaded, StreamBroken
+from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.io import folders
 from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
@@ -227,7 +227,14 @@ class StreamBackend:
             answered=guard.answered,
             run=self._prepared.run,
         )
-        return self._prepared.agent.explain(ending)
+        found = self._prepared.agent.explain(ending)
+        if found is None and (ending.code or ending.signal):  # a success needs a clean exit
+            how = f"exit code {ending.code}" if ending.code else f"signal {ending.signal}"
+            return ProcessFailed(
+                f"the agent gave its answer but then ended with {how}",
+                hint="The answer may be incomplete: see the agent's stderr, and try again.",
+            )
+        return found
 
     def add_facts(self, error: CorralError) -> None:
         noise = self._prepared.agent.noise
