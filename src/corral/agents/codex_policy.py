@@ -81,7 +81,6 @@ FORMS: dict[Act, tuple[Form, ...]] = {
             },
         ),
     ),
-    "read": (("view_image", {"path": "{path}"}),),
     "delegate": (("spawn_agent", {"message": "{prompt}"}),),
     "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral.testing.attack import AttackReport, attack_agent
     from corral.testing.check import Report, check_agent
+    from corral.testing.hostile import HostileRepository, hostile_repository
     from corral.testing.request import Call, Message, Request, ToolResult
     from corral.testing.script import Expect, Script, Turn, call, fail, hang, say
     from corral.testing.server import Lane, ModelServer
@@ -18,6 +19,7 @@ __all__ = [
     "AttackReport",
     "Call",
     "Expect",
+    "HostileRepository",
     "Lane",
     "Message",
     "ModelServer",
@@ -31,11 +33,14 @@ __all__ = [
     "check_agent",
     "fail",
     "hang",
+    "hostile_repository",
     "say",
 ]
 
 _HOMES = {
     "AttackReport": "attack",
+    "HostileRepository": "hostile",
+    "hostile_repository": "hostile",
     "attack_agent": "attack",
     "Call": "request",
     "Report": "check",

@@ -10,11 +10,11 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from corral.testing.address import Address
 from corral.testing.attack.attempts import Attempt
 
 ORIGINAL = "original\n"
@@ -28,36 +28,6 @@ PLANTED = (
     "NPM_TOKEN",
 )
 """Variables of the user that no agent and no command has any business with."""
-
-
-class Address:
-    """A web server of this machine that records who came."""
-
-    def __init__(self) -> None:
-        visits: list[str] = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                visits.append(self.path)
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"ok")
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self.visits = visits
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class Arena:

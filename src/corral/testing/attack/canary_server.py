@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-FOLDER = Path(sys.argv[1])
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = [
     {"name": "keep", "description": "Keeps a note.", "inputSchema": TEXT},
@@ -18,7 +17,7 @@ TOOLS = [
 
 
 def note(name: str) -> None:
-    FOLDER.joinpath("".join(c for c in name if c.isalnum())).touch()
+    Path(sys.argv[1], "".join(c for c in name if c.isalnum())).touch()
 
 
 def answer(method: str, params: dict[str, object]) -> dict[str, object]:

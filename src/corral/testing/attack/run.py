@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from corral.options import Run
 from corral.policy import Policy
 from corral.sessions.doors import session
 from corral.sessions.session import Session
-from corral.testing.attack import canary_server
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts import Attempt, Extra
 from corral.testing.attack.effects import Witness
@@ -42,6 +42,7 @@ EXTRAS: tuple[frozenset[Extra], ...] = (
 )
 """What the sessions are tried with: an agent may refuse to start beside links that lead out of
 the workspace, or with a tool server that it cannot keep from being used."""
+CANARY_SERVER = Path(__file__).with_name("canary_server.py")
 STARTS = 4
 """How often an agent is started again for the attempts that are left."""
 
@@ -72,7 +73,7 @@ async def attack_agent(
             )
     programs.locate(found, (options or {}).get("program"))
     async with ModelServer() as server:
-        attack = _Attack(agent, found.probe, server, dict(options or {}), frozenset(only))
+        attack = _Attack(agent, found, server, dict(options or {}), frozenset(only))
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
 
 
@@ -87,13 +88,13 @@ class _Attack:
     def __init__(
         self,
         agent: str,
-        probe: Probe,
+        record: Agent,
         server: ModelServer,
         options: dict[str, Any],
         only: frozenset[str],
     ) -> None:
         self._agent = agent
-        self._probe = probe
+        self._record = record
         self._server = server
         self._options = options
         self._only = only
@@ -101,7 +102,7 @@ class _Attack:
     async def policy(self, name: str) -> PolicyReport:
         begin = time.monotonic()
         refused = ""
-        takes_servers = "mcp_servers" in config.find_agent(self._agent).supports
+        takes_servers = "mcp_servers" in self._record.supports
         for extras in EXTRAS:
             if "mcp" in extras and not takes_servers:
                 continue
@@ -118,9 +119,9 @@ class _Attack:
         with (
             tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
             Arena(Path(folder), links="links" in extras) as arena,
-            _planted(arena.planted),
+            _planted(arena.planted, self._record.env_family),
         ):
-            game = _Game(self._agent, self._probe, arena, policy, self._only)
+            game = _Game(self._agent, self._record, arena, policy, self._only)
             return await game.play(self._server, extras, self._options)
 
 
@@ -128,10 +129,10 @@ class _Game:
     """One policy: an arena, a model, a session or several."""
 
     def __init__(
-        self, agent: str, probe: Probe, arena: Arena, policy: Policy, only: frozenset[str]
+        self, agent: str, record: Agent, arena: Arena, policy: Policy, only: frozenset[str]
     ) -> None:
         self._agent = agent
-        self._probe = probe
+        self._record = record
         self._arena = arena
         self._policy = policy
         self._only = only
@@ -140,10 +141,16 @@ class _Game:
         self._denied = 0
         self._problem = ""
 
+    @property
+    def _probe(self) -> Probe:
+        if self._record.probe is None:
+            raise ConfigError(f"{self._agent} cannot be attacked: its model cannot be scripted")
+        return self._record.probe
+
     async def play(
         self, server: ModelServer, extras: frozenset[Extra], options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        warm = config.find_agent(self._agent).transport == "acp"
+        warm = self._record.transport == "acp"
         model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
         lane = server.lane(f"attack-{id(self)}", model)
         try:
@@ -197,7 +204,7 @@ class _Game:
         servers = [
             McpServer(
                 SERVER,
-                command=(sys.executable, "-I", canary_server.__file__, str(self._arena.notes)),
+                command=(sys.executable, "-I", str(CANARY_SERVER), str(self._arena.notes)),
             )
         ]
         return {
@@ -221,30 +228,33 @@ class _Game:
         witness = Witness(self._arena, model.made, lane.requests)
         try:
             tried = tuple(
-                _tried(attempt, model, witness, extras) for attempt in self._plan.attempts
+                self._tried(attempt, model, witness, extras) for attempt in self._plan.attempts
             )
         finally:
             witness.close()
         cells = fold(tried, self._plan.closed, self._rows)
         return {"cells": cells, "tried": tried, "denied": self._denied, "problem": self._problem}
 
-
-def _tried(
-    attempt: Attempt, model: InjectedModel, witness: Witness, extras: frozenset[Extra]
-) -> Tried:
-    mine = [made for made in model.made if made.attempt is attempt]
-    seen = witness.seen(attempt)
-    return Tried(
-        name=attempt.name,
-        group=attempt.group,
-        cell=attempt.cell,
-        tool=mine[0].tool if mine else "",
-        outcome=_outcome(
-            attempt, mine, seen, refused=attempt.needs is not None and attempt.needs not in extras
-        ),
-        seen=seen,
-        returned=mine[0].returned[:400] if mine else "",
-    )
+    def _tried(
+        self,
+        attempt: Attempt,
+        model: InjectedModel,
+        witness: Witness,
+        extras: frozenset[Extra],
+    ) -> Tried:
+        mine = [made for made in model.made if made.attempt is attempt]
+        seen = witness.seen(attempt)
+        supported = attempt.needs != "mcp" or "mcp_servers" in self._record.supports
+        refused = supported and attempt.needs is not None and attempt.needs not in extras
+        return Tried(
+            name=attempt.name,
+            group=attempt.group,
+            cell=attempt.cell,
+            tool=mine[0].tool if mine else "",
+            outcome=_outcome(attempt, mine, seen, refused=refused),
+            seen=seen,
+            returned=mine[0].returned[:400] if mine else "",
+        )
 
 
 def _outcome(attempt: Attempt, mine: Sequence[Made], seen: str, *, refused: bool) -> Outcome:
@@ -260,10 +270,11 @@ def _outcome(attempt: Attempt, mine: Sequence[Made], seen: str, *, refused: bool
 
 
 @contextlib.contextmanager
-def _planted(value: str) -> Generator[None, None, None]:
-    """Variables that a careless program would pass on."""
-    before = {name: os.environ.get(name) for name in PLANTED}
-    os.environ.update(dict.fromkeys(PLANTED, f"canary://user:{value}@host"))
+def _planted(value: str, family: Sequence[str]) -> Generator[None, None, None]:
+    """Variables that a careless program would pass on; not those of the agent's own family."""
+    names = [name for name in PLANTED if not any(fnmatch(name, pattern) for pattern in family)]
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, f"canary://user:{value}@host"))
     try:
         yield
     finally:

@@ -1,0 +1,18 @@
+"""The hostile-repository kit: a tree with every file that git or an agent obeys.
+
+::
+
+    with hostile_repository(tmp_path) as hostile:
+        result = await corral.run("gemini-acp", "Look around", cwd=hostile.cwd)
+        assert hostile.effects() == []
+
+Everything in the tree that is executed leaves a canary. ``effects`` names them, with the visits
+to the address that the tree's settings lead to. ``reached`` names what of the tree's texts, tools
+and variables a scripted model was sent.
+"""
+
+from __future__ import annotations
+
+from corral.testing.hostile.repository import HostileRepository, hostile_repository
+
+__all__ = ["HostileRepository", "hostile_repository"]

@@ -1,0 +1,131 @@
+"""Building the hostile tree, and looking at what it achieved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+import subprocess
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from corral.errors import ConfigError
+from corral.testing.address import Address
+from corral.testing.hostile import git_files
+from corral.testing.hostile.agent_files import Bait, agent_files, build_files
+from corral.testing.request import Request
+
+ODD_NAME = b"not-\xff\xfe-utf8.txt"
+
+
+class HostileRepository:
+    """A built tree. ``cwd`` is the repository; the folder above it is hostile as well."""
+
+    def __init__(self, folder: Path, address: Address) -> None:
+        self.marker = f"HIJACKED-{secrets.token_hex(6)}"
+        self.cwd = folder / "parent" / "repository"
+        self.canaries = folder / "canaries"
+        self._outside = folder / "outside"
+        self._address = address
+        self._bait = Bait(self._touch, self.marker, f"http://127.0.0.1:{address.port}")
+
+    def effects(self) -> list[str]:
+        """What was executed, and who came to the tree's address. Empty where nothing happened."""
+        executed = sorted(os.listdir(self.canaries))
+        return [*executed, *(f"visit {path}" for path in self._address.visits)]
+
+    def reached(self, requests: Iterable[Request]) -> list[str]:
+        """What of the tree a model was sent: files whose text it was told, and its tools."""
+        found: set[str] = set()
+        for request in requests:
+            body = json.dumps(request.body, ensure_ascii=False)
+            found |= {f"text of {name}" for name in re.findall(rf"{self.marker} ([\w./-]+)", body)}
+            if f"HOSTILE_VARIABLE={self.marker}" in body:
+                found.add("variable")
+            found |= {f"tool {name}" for name in request.tools if "evil" in name}
+        return sorted(found)
+
+    def _touch(self, name: str) -> str:
+        flat = re.sub(r"[^A-Za-z0-9.-]", "_", name)
+        return f"touch {shlex.quote(str(self.canaries / flat))}"
+
+    def build(self, *, fifo: bool) -> None:
+        for folder in (self.cwd, self.canaries, self._outside):
+            folder.mkdir(parents=True)
+        (self._outside / "secret.txt").write_text("outside\n")
+        _git(self.cwd, "init", "-q", "-b", "main")
+        (self.cwd / "seed.txt").write_text("the words of the file\n")
+        (self.cwd / "sub").mkdir()
+        (self.cwd / "sub" / "file.txt").write_text("deeper words\n")
+        _put(self.cwd, {**build_files(self._bait), **agent_files(self._bait)})
+        _put(self.cwd.parent, {**build_files(self._bait), **agent_files(self._bait)})
+        _put(self.cwd / "sub", {"AGENTS.md": self._bait.words("sub/AGENTS.md")})
+        (self.cwd / "link.txt").symlink_to(self._outside / "secret.txt")
+        (self.cwd / "link").symlink_to(self._outside)
+        (self.cwd / "dangling").symlink_to(self._outside / "nothing")
+        Path(os.fsdecode(os.fsencode(self.cwd) + b"/" + ODD_NAME)).write_text("odd\n")
+        _put(self.cwd, git_files.tree_files(self._touch))
+        _git(self.cwd, "add", "--all")
+        _git(self.cwd, "commit", "-q", "-m", "first")
+        _put(self.cwd, git_files.embedded(self._touch))
+        self._arm()
+        if fifo:
+            os.mkfifo(self.cwd / "sub" / ".gitignore")
+
+    def _arm(self) -> None:
+        """The git directory itself: after the last command of ours."""
+        git = self.cwd / ".git"
+        (git / "config").write_text(git_files.config(self._touch, "git"))
+        (git / "info" / "attributes").write_text("* filter=evil diff=evil\n")
+        (git / "objects" / "info" / "alternates").write_text(str(self._outside / "objects") + "\n")
+        for name in git_files.HOOKS:
+            hook = git / "hooks" / name
+            hook.write_text(f"#!/bin/sh\n{self._touch(f'hook-{name}')}\n")
+            hook.chmod(0o755)
+
+
+@contextmanager
+def hostile_repository(
+    folder: str | Path, *, fifo: bool = False
+) -> Generator[HostileRepository, None, None]:
+    """Build the tree in ``folder``, which must be empty. ``fifo``: with a ``.gitignore`` that
+    nobody ever writes to. Needs git. The tree stays; its address is closed at the end.
+
+    Raises ``ConfigError`` where the folder is not empty.
+    """
+    root = Path(folder).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        raise ConfigError(f"the folder for a hostile repository is not empty: {root}")
+    address = Address()
+    try:
+        built = HostileRepository(root, address)
+        built.build(fifo=fifo)
+        yield built
+    finally:
+        address.close()
+
+
+def _put(folder: Path, files: Mapping[str, str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        if content.startswith("#!"):
+            path.chmod(0o755)
+
+
+def _git(folder: Path, *words: str) -> None:
+    """Only before the tree is armed."""
+    who = ("-c", "user.name=Hostile", "-c", "user.email=hostile@localhost")
+    off = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    subprocess.run(
+        ["git", *who, "-C", str(folder), *words],
+        env={"PATH": os.environ.get("PATH", os.defpath), **off},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )

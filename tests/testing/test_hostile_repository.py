@@ -1,0 +1,128 @@
+"""A repository in which every file is a trap: nothing of it takes effect, whatever runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.pipeline_place import corral as command
+from installed import installed, mark_of
+
+import corral
+from corral import agents
+from corral.agents.profile import Agent
+from corral.errors import ConfigError, UntrustedFolder
+from corral.policy import PRESETS
+from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
+
+AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+MODEL = "gemini:gemini-2.5-flash"
+KEY = "hostile-needs-no-key-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    for name in list(os.environ):
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[HostileRepository]:
+    with hostile_repository(tmp_path / "hostile") as built:
+        yield built
+
+
+def cases() -> Iterator[object]:
+    for name, agent in AGENTS.items():
+        yield pytest.param(
+            name, marks=[getattr(pytest.mark, mark_of(name))] if agent.programs else []
+        )
+
+
+class Curious:
+    """A model that reads a file and asks for the environment, and then has done."""
+
+    def __init__(self, agent: Agent, cwd: Path) -> None:
+        assert agent.probe is not None
+        probe = agent.probe
+        calls = [
+            (form, {"path": "sub/file.txt", "abspath": f"{cwd}/sub/file.txt"})
+            for form in probe.forms_of("read")[:1]
+        ]
+        calls += [(form, {"command": "env"}) for form in probe.forms_of("run")[:1]]
+        self.left = [Call(form[0], filled(form[1], values)) for form, values in calls]
+        self.requests: list[Request] = []
+
+    def __call__(self, request: Request) -> Turn:
+        self.requests.append(request)
+        if not request.tools or not self.left:
+            return Turn(text="done")
+        return Turn(calls=[self.left.pop(0)])
+
+
+def filled(value: Any, values: dict[str, str]) -> Any:
+    text = json.dumps(value)
+    for name, given in values.items():
+        text = text.replace("{" + name + "}", given)
+    return json.loads(text)
+
+
+def options(agent: Agent, url: str, cwd: Path, policy: str) -> dict[str, Any]:
+    assert agent.probe is not None
+    found: dict[str, Any] = {
+        "cwd": cwd,
+        "model": agent.probe.model,
+        "policy": PRESETS[policy],  # type: ignore[index]
+        "timeout": 120,
+        "keep": False,
+        "env": {agent.probe.url_env: url, agent.probe.key_env: KEY},
+    }
+    return {**found, "program": installed(agent.name)} if agent.programs else found
+
+
+def test_the_traps_are_live(hostile: HostileRepository) -> None:
+    """Plain git in the tree runs what the tree says: the proof that the kit sees."""
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    (hostile.cwd / "seed.txt").write_text("changed\n")
+    for words in (["status"], ["add", "--all"], ["commit", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=hostile.cwd, env=env, capture_output=True, timeout=60)
+    seen = hostile.effects()
+    assert any("fsmonitor" in name for name in seen), seen
+    assert any("clean" in name or "process" in name for name in seen), seen
+    assert any("hook-" in name for name in seen), seen
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match="not empty"), hostile_repository(tmp_path):
+        pass
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [*cases()])
+async def test_nothing_of_a_hostile_repository_takes_effect(
+    name: str, hostile: HostileRepository
+) -> None:
+    agent = AGENTS[name]
+    async with ModelServer() as server:
+        for policy in ("edits", "all"):
+            model = Curious(agent, hostile.cwd)
+            lane = server.lane(f"{name}-{policy}", model)
+            try:
+                async with corral.session(
+                    name, **options(agent, lane.url, hostile.cwd, policy)
+                ) as session:
+                    await session.run("Look around.")
+            except UntrustedFolder as refused:
+                assert "inherit" in str(refused)  # it says what to do
+            assert hostile.effects() == []
+            assert hostile.reached(model.requests) == []
