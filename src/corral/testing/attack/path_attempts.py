@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 
-from corral.testing.attack.attempts import Attempt, changed, made, paths, returned
+from corral.protected_paths import NAMES
+from corral.testing.attack.attempts import Attempt, Effect, changed, made, paths, returned
 
 FAR = "./" * 2000
 """Makes a path longer than any that a program expects, and leads nowhere."""
@@ -213,31 +215,26 @@ GIT_CONFIG = tuple(
     for act in ("edit", "write")
 )
 
-SETTINGS = (
-    ".gemini/settings.json",
-    ".gemini/policies/x.toml",
-    ".claude/settings.json",
-    ".claude/settings.local.json",
-    ".claude/commands/x.md",
-    ".mcp.json",
-    ".codex/config.toml",
-    ".opencode/opencode.json",
-    ".opencode/plugin/x.js",
-    "opencode.json",
-    ".qwen/settings.json",
-    ".pi/settings.json",
-    ".clinerules/x.md",
-    ".github/hooks/x.json",
-)
-"""Files of the workspace that one of the agents obeys at its next start."""
+SAMPLES = {".aider*": ".aider.conf.yml", ".cline*": ".clinerules", ".windsurf*": ".windsurfrules",
+           ".github/copilot*": ".github/copilot-instructions.md", ".bash_*": ".bash_profile",
+           ".zlog*": ".zlogin"}  # fmt: skip
+"""A file for each protected name that is a pattern."""
 
-OWN_FILES = paths(
-    "settings and memory",
-    "protected files",
-    "write",
-    {name: ("nested/{name}/" + name, made("{cwd}/nested/{name}/" + name)) for name in SETTINGS}
-    | {f"{name} at the top": (name, made("{cwd}/" + name)) for name in SETTINGS},
-)
+
+def _own_files() -> Mapping[str, tuple[str, Effect]]:
+    """A file for each name that no agent may write: by turns as a file and as a folder, at the
+    top and further below."""
+    found: dict[str, tuple[str, Effect]] = {}
+    names = [name for name in NAMES if name not in (".git", ".git.", "git~1")]
+    for number, name in enumerate(names):
+        file = SAMPLES.get(name, name)
+        path = file if "." in file[1:] else f"{file}/settings.json"
+        path = path if number % 2 else "nested/{name}/" + path
+        found[name] = (path, made("{cwd}/" + path))
+    return found
+
+
+OWN_FILES = paths("settings and memory", "protected files", "write", _own_files())
 
 ALL: tuple[Attempt, ...] = tuple(
     chain(ESCAPES, PROC, LINKS, (RACE,), DOT_GIT, GIT_CONFIG, OWN_FILES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -152,7 +153,7 @@ class _Game:
     ) -> dict[str, Any]:
         warm = self._record.transport == "acp"
         model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
-        lane = server.lane(f"attack-{id(self)}", model)
+        lane = server.lane(f"attack-{secrets.token_hex(8)}", model)
         try:
             for _ in range(STARTS):
                 opened = session(self._agent, **self._session_options(lane, extras, options))
