@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ import corral
 from corral import agents
 from corral.agents.profile import Agent
 from corral.errors import ConfigError, UntrustedFolder
-from corral.policy import PRESETS
+from corral.policy import Policy
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
 AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
@@ -76,12 +77,12 @@ def filled(value: Any, values: dict[str, str]) -> Any:
     return json.loads(text)
 
 
-def options(agent: Agent, url: str, cwd: Path, policy: str) -> dict[str, Any]:
+def options(agent: Agent, url: str, cwd: Path) -> dict[str, Any]:
     assert agent.probe is not None
     found: dict[str, Any] = {
         "cwd": cwd,
         "model": agent.probe.model,
-        "policy": PRESETS[policy],  # type: ignore[index]
+        "policy": Policy.full(),  # what it is not asked for, it must not do even so
         "timeout": 120,
         "keep": False,
         "env": {agent.probe.url_env: url, agent.probe.key_env: KEY},
@@ -96,9 +97,7 @@ def test_the_traps_are_live(hostile: HostileRepository) -> None:
     for words in (["status"], ["add", "--all"], ["commit", "-m", "x"]):
         subprocess.run(["git", *words], cwd=hostile.cwd, env=env, capture_output=True, timeout=60)
     seen = hostile.effects()
-    assert any("fsmonitor" in name for name in seen), seen
-    assert any("clean" in name or "process" in name for name in seen), seen
-    assert any("hook-" in name for name in seen), seen
+    assert {"included", "git-process", "hook-pre-commit"} <= {*seen}
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
@@ -114,15 +113,55 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
 ) -> None:
     agent = AGENTS[name]
     async with ModelServer() as server:
-        for policy in ("edits", "all"):
-            model = Curious(agent, hostile.cwd)
-            lane = server.lane(f"{name}-{policy}", model)
-            try:
-                async with corral.session(
-                    name, **options(agent, lane.url, hostile.cwd, policy)
-                ) as session:
-                    await session.run("Look around.")
-            except UntrustedFolder as refused:
-                assert "inherit" in str(refused)  # it says what to do
-            assert hostile.effects() == []
-            assert hostile.reached(model.requests) == []
+        model = Curious(agent, hostile.cwd)
+        lane = server.lane(name, model)
+        with contextlib.suppress(UntrustedFolder):  # a clear refusal is as good
+            async with corral.session(name, **options(agent, lane.url, hostile.cwd)) as session:
+                await session.run("/do Look around.")
+        assert hostile.effects() == []
+        assert hostile.added(model.requests) == []
+        if agent.programs:  # our own agent reads a project's documents, as it says
+            assert hostile.documents(model.requests) == []
+
+
+@pytest.mark.gemini_cli
+async def test_nothing_takes_effect_in_a_pool(hostile: HostileRepository) -> None:
+    agent = AGENTS["gemini-acp"]
+    async with ModelServer() as server:
+        model = Curious(agent, hostile.cwd)
+        given = options(agent, server.lane("pool", model).url, hostile.cwd)
+        async with corral.pool("gemini-acp", size=2, **given) as pool:
+            results = await asyncio.gather(*(pool.run("Look around.") for _ in range(3)))
+    assert [result.status for result in results] == ["success"] * 3
+    assert hostile.effects() == []
+    assert hostile.added(model.requests) == []
+
+
+PIPELINE = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]
+    a [prompt="Look around."]
+    b [shape=parallelogram, tool_command="echo more >> seed.txt; env"]
+    start -> a -> b -> done }"""
+
+
+@pytest.mark.timeout(300)
+def test_nothing_takes_effect_in_worktrees_of_batches_and_pipelines(
+    hostile: HostileRepository, tmp_path: Path
+) -> None:
+    (tmp_path / "p.dot").write_text(PIPELINE)
+    (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    model = Curious(AGENTS["corral"], hostile.cwd)
+    (hostile.cwd / "corral.toml").unlink()  # it is refused, which is tested elsewhere
+    with ModelServer(model) as server:
+        batch = command(
+            *("batch", str(tmp_path / "tasks.jsonl"), "-p", "task {{n}}", "--worktree"),
+            *("--model", MODEL, "--approve", "edits", "-o", str(tmp_path / "out.jsonl")),
+            cwd=hostile.cwd,
+            env=server.env,
+            timeout=120,
+        )
+        words = ("--repository", str(hostile.cwd), "--model", MODEL, "--approve", "edits")
+        ran = command("pipeline", "run", "p.dot", *words, cwd=tmp_path, env=server.env, timeout=120)
+    assert hostile.effects() == [], (batch.stderr, ran.stderr)
+    assert hostile.added(model.requests) == []
+    assert model.requests, (batch.stderr, ran.stderr)
+    assert (batch.returncode, ran.returncode) == (0, 0), (batch.stderr, ran.stderr)

@@ -7,8 +7,8 @@
         assert hostile.effects() == []
 
 Everything in the tree that is executed leaves a canary. ``effects`` names them, with the visits
-to the address that the tree's settings lead to. ``reached`` names what of the tree's texts, tools
-and variables a scripted model was sent.
+to the address that the tree's settings lead to. ``added`` names the tools, skills, sub-agents and
+variables of the tree that a scripted model was sent, ``documents`` the texts.
 """
 
 from __future__ import annotations

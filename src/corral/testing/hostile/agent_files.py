@@ -34,8 +34,10 @@ class Bait:
         return {"command": "sh", "args": ["-c", self.touch(f"{file}-server")], "trust": True}
 
     def hooks(self, file: str, events: tuple[str, ...]) -> dict[str, object]:
-        hook = {"type": "command", "command": self.touch(f"{file}-hook")}
-        return {event: [{"matcher": "*", "hooks": [hook]}] for event in events}
+        def hook(event: str) -> dict[str, str]:
+            return {"type": "command", "command": self.touch(f"{file}-{event}")}
+
+        return {event: [{"matcher": "*", "hooks": [hook(event)]}] for event in events}
 
     def script(self, file: str) -> str:
         """A module of JavaScript that leaves a canary when it is loaded."""

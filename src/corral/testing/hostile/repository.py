@@ -19,6 +19,10 @@ from corral.testing.hostile.agent_files import Bait, agent_files, build_files
 from corral.testing.request import Request
 
 ODD_NAME = b"not-\xff\xfe-utf8.txt"
+DOCUMENTS = frozenset(
+    {"AGENTS.md", "AGENTS.override.md", "CLAUDE.md", "GEMINI.md", "QWEN.md", "sub/AGENTS.md"}
+)
+"""Words for the model, which give it no right."""
 
 
 class HostileRepository:
@@ -37,16 +41,22 @@ class HostileRepository:
         executed = sorted(os.listdir(self.canaries))
         return [*executed, *(f"visit {path}" for path in self._address.visits)]
 
-    def reached(self, requests: Iterable[Request]) -> list[str]:
-        """What of the tree a model was sent: files whose text it was told, and its tools."""
-        found: set[str] = set()
+    def added(self, requests: Iterable[Request]) -> list[str]:
+        """Tools, skills, sub-agents, commands and variables of the tree that a model was sent."""
+        found = {name for name in self._told(requests) if name not in DOCUMENTS}
         for request in requests:
-            body = json.dumps(request.body, ensure_ascii=False)
-            found |= {f"text of {name}" for name in re.findall(rf"{self.marker} ([\w./-]+)", body)}
-            if f"HOSTILE_VARIABLE={self.marker}" in body:
-                found.add("variable")
+            if f"HOSTILE_VARIABLE={self.marker}" in json.dumps(request.body, ensure_ascii=False):
+                found.add("HOSTILE_VARIABLE")
             found |= {f"tool {name}" for name in request.tools if "evil" in name}
         return sorted(found)
+
+    def documents(self, requests: Iterable[Request]) -> list[str]:
+        """Documents of the tree (``AGENTS.md`` and the like) that a model was sent."""
+        return sorted(self._told(requests) & DOCUMENTS)
+
+    def _told(self, requests: Iterable[Request]) -> set[str]:
+        bodies = [json.dumps(request.body, ensure_ascii=False) for request in requests]
+        return {n for body in bodies for n in re.findall(rf"{self.marker} ([\w./-]*\w)", body)}
 
     def _touch(self, name: str) -> str:
         flat = re.sub(r"[^A-Za-z0-9.-]", "_", name)
