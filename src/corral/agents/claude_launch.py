@@ -134,14 +134,20 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
     """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
     with each session."""
     said = _auth(place)
-    options = options_acp(run.policy, run, _of_addresses(place))
+    # The bridge runs `claude auth status` where it was started and in the session's folder, which
+    # takes no list of settings to read and would run hooks that a repository names.
+    settings = {**_of_addresses(place), "disableAllHooks": True}
+    options = options_acp(run.policy, run, settings)
     env = {**environment(run, place), "NO_BROWSER": "1"}
+    # It would run `git status` for its system prompt, and git the filters of the repository.
+    env["CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS"] = "1"
     if run.model is not None:
         env["ANTHROPIC_MODEL"] = run.model
     return Launch(
         argv=place.program,
         env=env,
         stdin=b"",
+        cwd=place.home,
         session_meta={"claudeCode": {"options": options}},
         notes=(said,),
     )

@@ -138,6 +138,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the private home."""
     hidden_env: frozenset[str] = frozenset()
     """Of the family, what must not reach this launch after all."""
+    cwd: str | None = None
+    """Where a persistent program is started, where not in the working directory of its sessions:
+    for one that obeys files of the folder that it is started in."""
     session_id: str | None = None
     """The vendor's, where it is chosen here and not by the agent."""
     report: str | None = None

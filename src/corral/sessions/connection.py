@@ -78,7 +78,7 @@ class Connection:
         self.argv = tuple(eraser.clean_text(word) for word in launch.argv)
         self._process = await Process.start(
             launch.argv,
-            cwd=prepared.cwd,
+            cwd=launch.cwd or prepared.cwd,
             env=prepared.env(launch),
             keep_stdin_open=True,
             stdout="pipe",
