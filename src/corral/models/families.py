@@ -1,6 +1,9 @@
-"""Which tools a family of models knows best, and what it calls the project's documents."""
+"""Families of models: their vendor, the tools they know best, what they call a project's
+documents."""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -18,6 +21,21 @@ class Family(msgspec.Struct, frozen=True):
 
 EDITORS = (*READING, *EDITING, *ACTING)
 PATCHERS = (*READING, *PATCHING, *ACTING)
+
+
+VENDORS = (
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"gpt-|o\d|codex-"), "openai"),
+    (re.compile(r"gemini-"), "gemini"),
+)
+"""Whose model it is, by the beginning of its name."""
+
+
+def vendor_of(model: str) -> str:
+    """Whose model this is, by its bare name; empty where the name does not tell."""
+    if ":" in model or "/" in model:
+        return ""
+    return next((vendor for name, vendor in VENDORS if name.match(model)), "")
 
 
 def family_of(provider: str, model: str) -> Family:

@@ -8,13 +8,13 @@ limits, the goal) is filled here from the values of the run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from corral.events import Json
+from corral.models.families import vendor_of
 from corral.pipelines import handlers, stylesheet, templates
 from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node, Value
 
@@ -47,12 +47,6 @@ NAMES = {
 wins."""
 UNKNOWN_TYPE = "internal.unknown_type"
 """Where a type that nobody knows is kept for lint, once the node has the type of its shape."""
-VENDORS = (
-    (re.compile(r"claude-"), "anthropic"),
-    (re.compile(r"gpt-|o\d|codex-"), "openai"),
-    (re.compile(r"gemini-"), "gemini"),
-)
-"""Whose model it is, by the beginning of its name."""
 ENDS = {"start": ("start",), "exit": ("exit", "end")}
 """Kind → what such a node is called, where neither a shape nor a type says which it is."""
 
@@ -136,13 +130,6 @@ def with_vendors(graph: Graph) -> Graph:
         return {key: f"{vendor}:{node.text(key)}"} if vendor else {}
 
     return _remade(graph, graph.attrs, changed)
-
-
-def vendor_of(model: str) -> str:
-    """Whose model this is, by its bare name; empty where the name does not tell."""
-    if ":" in model or "/" in model:
-        return ""
-    return next((vendor for name, vendor in VENDORS if name.match(model)), "")
 
 
 def with_ends(graph: Graph) -> Graph:
