@@ -30,6 +30,8 @@ AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not No
 POLICIES = {"nothing approved": Policy(), **{str(name): made for name, made in PRESETS.items()}}
 KEEP = {"gemini": "mcp_notes_keep", "opencode": "notes_keep", "copilot": "notes-keep"}
 """What the tool ``keep`` of the server ``notes`` is called, where not ``mcp__notes__keep``."""
+REFUSED = {("copilot-cli", "edits")}
+"""What an agent cannot enforce: its rules cannot protect what is below ``.git``."""
 TOUCH = "touch shell.txt"
 """The command of every agent's probe."""
 PAGE = "http://127.0.0.1/page"
@@ -122,6 +124,10 @@ async def test_what_the_table_allows_happens_and_nothing_else(
 ) -> None:
     agent: Agent = AGENTS[name]
     told = {row.capability: row for row in report(agent, policy)}
+    if (name, policy) in REFUSED:
+        with pytest.raises(PolicyNotEnforceable):
+            await corral.run(name, "x", cwd=workspace, policy=POLICIES[policy])
+        return
     assert {row.enforcement for row in told.values()} <= {"native", "brokered"}
     allowed = {capability for capability, row in told.items() if row.verdict == "allow"}
     notes = tmp_path / "notes"
