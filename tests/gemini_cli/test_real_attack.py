@@ -330,11 +330,14 @@ async def test_edits_write_no_protected_name_and_through_no_link(
         write("good.txt"),
         write("sub/good.txt"),
         write(workspace / "new" / "good.txt"),
+        write("Makefile"),
         replace(workspace / "p.txt", "payload", "changed"),
     ]
     await played(gemini, agent, calls, policy="edits", include_directories=[shown])
 
     made = {workspace / name for name in ("good.txt", "sub/good.txt", "new/good.txt")}
+    if agent == "gemini-acp":  # a question, and headless a refusal of the CLI's own
+        made.add(workspace / "Makefile")
     expected = {**before, **dict.fromkeys(made, b"written\n")}
     expected[workspace / "p.txt"] = b"changed\n"
     assert contents(*roots) == expected

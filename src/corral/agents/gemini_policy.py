@@ -311,6 +311,8 @@ def _row(policy: Policy, capability: Capability) -> Row:
         notes.append("ask→deny: headless, there is nobody to ask")
     if capability == "shell" and (missing := left_out(policy)):
         notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
+    if capability == "write" and verdict == "allow":
+        notes.append(f"the CLI itself refuses {BUILD_FILES}")
     return _noted(policy, capability, verdict, "native", notes)
 
 
@@ -355,8 +357,6 @@ def _noted(
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     elif capability == "network" and _shell_is_free(policy):
         notes.append("its own fetch and search tools; a permitted shell reaches further")
-    if capability == "write" and verdict == "allow":
-        notes.append(f"the CLI itself refuses {BUILD_FILES}")
     if capability == "shell":
         if policy.shell_rules:
             notes.append(f"{len(policy.shell_rules)} shell rules")
