@@ -263,6 +263,11 @@ def _questions(policy: Policy, run: Run, rules: _Rules) -> None:
         names = tuple(name for name, asked in tools.items() if asked is asks)
         if names:
             rules.add(names, decision, _GRANT)
+    has_own = any(server.name == OWN_SERVER for server in run.mcp_servers)
+    if mcp is None and has_own and policy.own_mcp == "allow" and policy.allow_tools is None:
+        # As a peer the CLI does not apply the rule for one server when it offers tools. The
+        # broker allows our own server and denies the others.
+        mcp = True
     _mcp_rules(policy, mcp, rules, ask=run.interactive)
 
 
