@@ -174,7 +174,8 @@ def test_a_workspace_below_a_protected_name_can_be_edited() -> None:
 
 
 def test_what_rules_alone_cannot_hold_is_refused() -> None:
-    for given in ({"links": Links((), complete=False)}, {"cwd": "/work/a*"}):
+    odd: list[dict[str, Any]] = [{"links": Links((), complete=False)}, {"cwd": "/work/a*"}]
+    for given in odd:
         with pytest.raises(errors.ConfigError) as raised:
             launch(policy="edits", **given)
         assert "opencode-acp" in (raised.value.hint or "")
