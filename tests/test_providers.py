@@ -132,8 +132,7 @@ def test_unknown_keys_are_warned_of_in_their_order_and_have_no_effect(workspace:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"timeout": 0}, "timeout must be > 0"),
-        ({"timeout": -3}, "timeout must be > 0"),
+        ({"timeout": -3}, "timeout must be >= 0"),
         ({"timeout": True}, "timeout must be a number"),
         ({"timeout": "soon"}, "timeout must be a number, got: str"),
         ({"approval_mode": "all"}, "approval_mode must be one of default, auto_edit, yolo, plan"),
@@ -174,9 +173,14 @@ def test_a_response_and_the_files_that_the_agent_wrote(workspace: Path) -> None:
     (workspace / "old.txt").write_text("old")
     provider = scripted(workspace)
     provider.validate()
-    result = provider.generate("init\nwrite a.txt\ntext hello\nresult")
+    told = "use write_file a.txt\nwrite a.txt\nused write_file"
+    others = "write other.txt"  # as somebody else would, who works in the same folder
+    result = provider.generate(f"init\n{told}\n{others}\ntext hello\nresult")
     assert result == ProviderResult("hello", {str(workspace / "a.txt"): None})
     assert store.every() == []
+    free = scripted(workspace, approval_mode="yolo")
+    by_shell = free.generate("init\nwrite b.txt\ntext hello\nresult")
+    assert by_shell.files == {str(workspace / "b.txt"): None}
 
 
 @pytest.mark.usefixtures("gemini_here")
@@ -242,8 +246,65 @@ def test_a_deadline_is_told_with_the_advice_to_raise_it(workspace: Path) -> None
         scripted(workspace, timeout=60).generate("init\nhang", response_timeout=0.5)
     with pytest.raises(ProviderError, match=r"no sign of life 0\.5s.*raise connection_timeout"):
         scripted(workspace).generate("hang", connection_timeout=0.5)
-    with pytest.raises(ValueError, match="response_timeout must be > 0"):
-        scripted(workspace).generate(GOOD, response_timeout=0)
+    with pytest.raises(ProviderError, match=r"timed out after 0\.5s"):
+        scripted(workspace, timeout=0.5).generate("init\nhang", response_timeout=60)
+    with pytest.raises(ValueError, match="response_timeout must be >= 0"):
+        scripted(workspace).generate(GOOD, response_timeout=-1)
+
+
+@pytest.mark.usefixtures("gemini_here")
+def test_zero_is_no_timeout(workspace: Path) -> None:
+    slow = "init\nsleep 1\ntext hello\nresult"
+    assert scripted(workspace, timeout=0).generate(slow).response == "hello"
+    assert scripted(workspace).generate(slow, response_timeout=0).response == "hello"
+    assert scripted(workspace).generate(slow, connection_timeout=0).response == "hello"
+
+
+def test_allowed_tools_are_added_to_what_the_approval_mode_allows() -> None:
+    made = GeminiCliProvider({"allowed_tools": ["run_shell_command"]}).options({})
+    assert {"read_file", "write_file", "run_shell_command"} <= {*made["allowed_tools"]}
+    assert "web_fetch" not in made["allowed_tools"]
+    plain = ClaudeCodeProvider({"permission_mode": "default", "allowed_tools": ["Bash"]}).options(
+        {}
+    )
+    assert {"Read", "Bash"} <= {*plain["allowed_tools"]}
+    assert "Write" not in plain["allowed_tools"]
+
+
+def test_the_factory_tells_of_its_providers() -> None:
+    assert ResponseProviderFactory.is_registered("gemini-cli")
+    assert ResponseProviderFactory.is_registered("gemini")
+    assert not ResponseProviderFactory.is_registered("gemni")
+    assert ResponseProviderFactory.get_metadata("claude-code")["name"] == "claude-code"
+    with pytest.raises(KeyError, match="no provider is called 'gemni'"):
+        ResponseProviderFactory.get_metadata("gemni")
+    every = ResponseProviderFactory.get_all_metadata()
+    assert list(every) == ResponseProviderFactory.list_providers()
+    assert every["manual"]["default_response_timeout"] is None
+
+
+@pytest.mark.usefixtures("gemini_here")
+def test_validate_finds_a_missing_credential(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(workspace).validate()
+    monkeypatch.delenv("GEMINI_API_KEY")
+    with pytest.raises(ProviderError, match="GEMINI_API_KEY"):
+        scripted(workspace).validate()
+    with pytest.raises(ProviderError, match="GEMINI_API_KEY"):
+        create("corral", {"model": "gemini:gemini-2.5-flash"}).validate()
+
+
+@pytest.mark.usefixtures("gemini_here")
+def test_the_start_and_the_end_of_a_session_are_logged(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "corral.providers")
+    scripted(workspace).generate(GOOD)
+    told = [record.getMessage() for record in caplog.records if record.name == "corral.providers"]
+    assert "session" in told[0]
+    assert "started" in told[0]
+    assert told[-1].endswith("ended as success")
 
 
 @pytest.mark.usefixtures("gemini_here")

@@ -49,14 +49,21 @@ def test_an_engine_gets_the_response_and_what_was_written(
 
 
 def test_the_shell_is_refused_and_a_refused_key_is_told(
-    gemini: Gemini, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    gemini: Gemini,
+    workspace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = [
         Turn(calls=[Call("run_shell_command", {"command": "touch ran.txt"})]),
         Turn(text="I may not."),
     ]
     made = provider(gemini, monkeypatch, script)
-    assert made.generate("Run it", {"project_root": workspace}).response == "I may not."
+    with caplog.at_level("WARNING", "corral.providers"):
+        result = made.generate("Run it", {"project_root": workspace})
+    assert result.response == "I may not."
+    assert [refused.partition(":")[0] for refused in result.denied] == ["run_shell_command"]
+    assert "refused by the policy: run_shell_command" in caplog.text
     assert not (workspace / "ran.txt").exists()
     made = provider(gemini, monkeypatch, [fail(401, "API key not valid")])
     with pytest.raises(ProviderError, match="Set GEMINI_API_KEY, or sign in"):

@@ -4,10 +4,11 @@
 
     provider = ResponseProviderFactory.create("gemini-cli", {"timeout": 300})
     provider.validate()
-    result = provider.generate("Mend the typo in README.md", context={"project_root": "."})
+    result = provider.generate("Fix the typo in README.md", context={"project_root": "."})
 
-Every agent of corral is there under its name. It is a view of ``corral.session``: the same
-policy, deadlines and endings hold.
+Files may be edited and nothing else is allowed (``approval_mode="auto_edit"``), unless the config
+says otherwise. Every agent of corral is there under its name. It is a view of
+``corral.session``: the same policy, deadlines and endings hold.
 """
 
 from __future__ import annotations

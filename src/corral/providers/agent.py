@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from corral.agents.profile import Agent
+from corral.content import Refusal
 from corral.errors import CorralError, StartupTimeout, TimedOut
-from corral.events import Error, Event, Log
-from corral.io import config
-from corral.options import APPROVAL_MODES
+from corral.events import Done, Error, Event, Init, Log
+from corral.io import config, keys
+from corral.io.folders import sessions
+from corral.models import registry
+from corral.options import APPROVAL_MODES, Run
+from corral.policy import Action, decide
 from corral.providers.provider import FsAbility, ProviderError, ProviderResult, ResponseProvider
 from corral.raised import from_event
 from corral.result import Result
@@ -20,6 +24,11 @@ from corral.sessions.prepare import prepare, the_prompt
 from corral.sessions.session import Session
 
 SAMPLES = 3
+NO_TIMEOUT = 10 * 365 * 86_400.0
+"""Seconds that stand for no deadline at all."""
+DEFAULT_APPROVAL = "auto_edit"
+"""Files may be edited; no commands, no network."""
+POLICY = ("approval_mode", "allowed_tools", "policy")
 _MALFORMED = ("malformed_line", "oversized_line")
 
 log = logging.getLogger("corral.providers")
@@ -43,6 +52,14 @@ def a_text(name: str, value: Any) -> None:
 def a_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, got: {value!r}")
+
+
+def seconds(name: str, value: Any) -> None:
+    """A deadline; 0 is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, got: {type(value).__name__}")
+    if not value >= 0:
+        raise ValueError(f"{name} must be >= 0 (0: no timeout), got: {value:g}")
 
 
 def positive(name: str, value: Any) -> None:
@@ -75,7 +92,7 @@ class AgentProvider(ResponseProvider):
         "approval_mode": one_of(*APPROVAL_MODES),
         "allowed_tools": a_list,
         "working_dir": a_text,
-        "timeout": positive,
+        "timeout": seconds,
     }
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
@@ -103,9 +120,19 @@ class AgentProvider(ResponseProvider):
 
     def validate(self) -> None:
         try:
-            prepare(self.agent, self.options({}))
+            self._check()
         except CorralError as error:
             raise ProviderError(self._told(error)) from error
+
+    def _check(self) -> None:
+        """Every check of a real run: the options, the program, the policy, and whether there are
+        credentials. Nothing is written and nothing started."""
+        prepared = prepare(self.agent, self.options({}))
+        if prepared.agent.driver is not None:
+            provider, _ = registry.split(prepared.run.model or self.agent)
+            keys.access(provider, {**os.environ, **prepared.run.env})
+            return
+        prepared.agent.launch(prepared.run, prepared.place(sessions() / "SESSION"), "x", None)
 
     def generate(
         self,
@@ -121,37 +148,74 @@ class AgentProvider(ResponseProvider):
             ("response_timeout", "timeout", response_timeout),
         ):
             if value is not None:
-                positive(name, value)
+                seconds(name, value)
                 options[option] = value
-        if "timeout" in options:
-            options["idle_timeout"] = options["timeout"]  # an engine knows of no third deadline
-        heard = Heard()
+        if response_timeout and self.config.get("timeout"):
+            options["timeout"] = min(response_timeout, self.config["timeout"])
+        for option in ("timeout", "startup_timeout"):
+            options[option] = options.get(option) or NO_TIMEOUT
+        options["idle_timeout"] = options["timeout"]  # an engine knows of no third deadline
+        heard = Heard(self.name)
         try:
             result = blocking(self._run(prompt, system_prompt, options, heard))
         except CorralError as error:
             raise ProviderError(self._told(error)) from error
         finally:
-            heard.tell(self.name)
+            heard.tell()
         if not result.ok:
             cause = from_event(result.error or Error("error", result.status), result)
             raise ProviderError(self._told(cause)) from cause
-        written = (file.path for file in result.files if file.kind != "deleted")
-        return ProviderResult(result.text, dict.fromkeys(written))
+        return ProviderResult(result.text, dict.fromkeys(self._written(result)), denied(result))
 
-    def options(self, context: Mapping[str, Any]) -> dict[str, Any]:
+    def _written(self, result: Result) -> list[str]:
+        """The files that the agent wrote: those that its tools report. What only the disk shows
+        counts where the agent may write by other means, and no other run worked there."""
+        by_disk = self._writes_by_shell() and result.files_complete
+        return [
+            file.path
+            for file in result.files
+            if file.kind != "deleted" and (file.by_tool or by_disk)
+        ]
+
+    def _writes_by_shell(self) -> bool:
+        options = self.options({})
+        policy = Run.build(
+            self.agent, {key: options[key] for key in POLICY if key in options}
+        ).policy
+        if policy.allow_tools is None:
+            return policy.verdict("shell") == "allow"
+        tools = config.find_agent(self.agent).tools
+        return any(tools.get(name) in ("execute", "other") for name in policy.allow_tools)
+
+    def options(
+        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, Any]:
         """What the config and the context say, as options of a run."""
         chosen = dict(self.config)
         cwd = chosen.pop("working_dir", None) or context.get("project_root")
         options: dict[str, Any] = {
             "startup_timeout": self.connection_timeout,
             "timeout": self.response_timeout,
-            "approval_mode": "auto_edit",
+            "approval_mode": approval_mode,
             "keep": False,
             **chosen,
             "cwd": cwd,
             "prompt_file": context.get("prompt_file"),
         }
+        if (listed := options.get("allowed_tools")) is not None:
+            options["allowed_tools"] = self._allowed(options["approval_mode"], listed)
         return {name: value for name, value in options.items() if value is not None}
+
+    def _allowed(self, mode: str, listed: Sequence[str]) -> list[str]:
+        """The tools that the approval mode allows, and those that are listed beside it."""
+        preset = APPROVAL_MODES[mode]
+        tools = config.find_agent(self.agent).tools
+        by_mode = (
+            name
+            for name, kind in tools.items()
+            if decide(preset, Action(tool=name, kind=kind)).verdict == "allow"
+        )
+        return [*dict.fromkeys((*by_mode, *listed))]
 
     async def _run(
         self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
@@ -187,13 +251,25 @@ class AgentProvider(ResponseProvider):
 class Heard:
     """What a run said beside its answer, for the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.stderr = ""
         self._malformed = 0
         self._samples: list[str] = []
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Log):
+        if isinstance(event, Init):
+            log.info(
+                "%s: session %s started, model %s",
+                self._name,
+                event.session_id or event.run_id,
+                event.model or "unknown",
+            )
+        elif isinstance(event, Done):
+            log.info("%s: ended as %s", self._name, event.status)
+            for refusal in event.denied:
+                log.warning("%s: refused by the policy: %s", self._name, _refused(refusal))
+        elif isinstance(event, Log):
             self._note(event.text)
         elif isinstance(event, Error) and event.code in _MALFORMED:
             self._note(str(event.facts.get("sample", "")))
@@ -205,12 +281,21 @@ class Heard:
         if len(self._samples) < SAMPLES:
             self._samples.append(sample)
 
-    def tell(self, name: str) -> None:
+    def tell(self) -> None:
+        name = self._name
         if self._malformed:
             shown = "; ".join(repr(sample) for sample in self._samples)
             log.warning("%s: %d malformed lines, such as %s", name, self._malformed, shown)
         if self.stderr.strip():
             log.debug("%s: stderr: %s", name, self.stderr.strip())
+
+
+def denied(result: Result) -> tuple[str, ...]:
+    return tuple(_refused(refusal) for refusal in result.denied)
+
+
+def _refused(refusal: Refusal) -> str:
+    return f"{refusal.name}: {refusal.title}" if refusal.title else refusal.name
 
 
 _MORE: dict[str, Check] = {

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from corral.providers.agent import AgentProvider, Check, a_list, a_text, one_of, positive
+from corral.providers.agent import (
+    DEFAULT_APPROVAL,
+    AgentProvider,
+    Check,
+    a_list,
+    a_text,
+    one_of,
+    positive,
+    seconds,
+)
 
 APPROVALS = {
     "default": "default",
@@ -29,13 +38,15 @@ class ClaudeCodeProvider(AgentProvider):
         "max_turns": positive,
         "max_budget_usd": positive,
         "working_dir": a_text,
-        "timeout": positive,
+        "timeout": seconds,
     }
 
-    def options(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        options = super().options(context)
-        if "permission_mode" in options:
-            options["approval_mode"] = APPROVALS[options.pop("permission_mode")]
+    def options(
+        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, Any]:
+        mode = APPROVALS[self.config.get("permission_mode", "acceptEdits")]
+        options = super().options(context, mode)
+        options.pop("permission_mode", None)
         if "add_dirs" in options:
             options["include_directories"] = options.pop("add_dirs")
         return options

@@ -21,17 +21,41 @@ class ResponseProviderFactory:
         cls._registered[name] = provider
 
     @classmethod
+    def is_registered(cls, name: str) -> bool:
+        """Whether ``create(name)`` makes a provider."""
+        return cls._kind(name) is not None
+
+    @classmethod
+    def get_metadata(cls, name: str) -> dict[str, Any]:
+        """Of one provider. Raises ``KeyError`` with the names there are."""
+        return cls._known(name).get_metadata()
+
+    @classmethod
+    def get_all_metadata(cls) -> dict[str, dict[str, Any]]:
+        """Of every provider, by its name."""
+        return {name: cls.get_metadata(name) for name in cls.list_providers()}
+
+    @classmethod
     def create(cls, name: str, config: Mapping[str, Any] | None = None) -> ResponseProvider:
         """Raises ``KeyError`` with the names there are, and ``ValueError`` for a config that
         cannot be."""
-        kind = cls._registered.get(name)
+        return cls._known(name)(config)
+
+    @classmethod
+    def _known(cls, name: str) -> type[ResponseProvider]:
+        kind = cls._kind(name)
         if kind is None:
-            found = next((a for a in settings.every_agent() if name in (a.name, *a.aliases)), None)
-            if found is None:
-                known = ", ".join(cls.list_providers())
-                raise KeyError(f"no provider is called {name!r}; there are: {known}")
-            kind = provider_of(found)
-        return kind(config)
+            known = ", ".join(cls.list_providers())
+            raise KeyError(f"no provider is called {name!r}; there are: {known}")
+        return kind
+
+    @classmethod
+    def _kind(cls, name: str) -> type[ResponseProvider] | None:
+        kind = cls._registered.get(name)
+        if kind is not None:
+            return kind
+        found = next((a for a in settings.every_agent() if name in (a.name, *a.aliases)), None)
+        return None if found is None else provider_of(found)
 
     @classmethod
     def list_providers(cls) -> list[str]:

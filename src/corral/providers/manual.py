@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from corral.events import Event, Log
-from corral.providers.agent import AgentProvider, Check, Heard, a_text, log, one_of, positive
+from corral.providers.agent import (
+    DEFAULT_APPROVAL,
+    AgentProvider,
+    Check,
+    Heard,
+    a_text,
+    log,
+    one_of,
+    seconds,
+)
 from corral.result import Result
 from corral.sessions import asked, store
 from corral.sessions.prepare import prepare, the_prompt
@@ -23,11 +32,13 @@ class ManualProvider(AgentProvider):
     checks: ClassVar[Mapping[str, Check]] = {
         "via": one_of("file", "editor", "terminal"),
         "working_dir": a_text,
-        "timeout": positive,
+        "timeout": seconds,
     }
 
-    def options(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        options = super().options(context)
+    def options(
+        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, Any]:
+        options = super().options(context, approval_mode)
         del options["approval_mode"]  # nobody can be held to it
         return {**options, "keep": True}
 
@@ -41,7 +52,13 @@ class ManualProvider(AgentProvider):
             if here and asked.open_prompt(kept) == wanted and not store.in_use(kept):
                 options["resume"] = kept.meta.id
                 break
-        return await super()._run(prompt, system, options, Told())
+        return await super()._run(prompt, system, options, Told(self.name))
+
+    def _writes_by_shell(self) -> bool:
+        return True  # a person writes by whatever means
+
+    def _check(self) -> None:
+        prepare(self.agent, self.options({}))
 
 
 class Told(Heard):

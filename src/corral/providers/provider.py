@@ -23,6 +23,8 @@ class ProviderResult:
     files: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
     """A path → None where the provider wrote the file itself, or the text that the caller is
     to write there."""
+    denied: tuple[str, ...] = ()
+    """What the policy refused: a tool's name, with what it was to do where that is known."""
 
 
 class ResponseProvider(ABC):
