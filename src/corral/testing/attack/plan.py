@@ -59,15 +59,35 @@ class Plan(msgspec.Struct, frozen=True):
     closed: frozenset[Cell]
 
 
-def plan(policy: Policy, rows: Sequence[Row], probe: Probe, only: frozenset[str]) -> Plan:
-    """``only``: attempts of these groups, where any are named; open cells are always tried."""
+class Choice(msgspec.Struct, frozen=True):
+    """Of all attempts, those to make. What an open cell allows is tried in any case."""
+
+    groups: frozenset[str] = frozenset()
+    """Of these groups; all where none is named."""
+    sample: int | None = None
+    """So many of each group and cell: the first ones, which have broken agents before."""
+
+    def of(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        found: list[Attempt] = []
+        counts: dict[tuple[str, str], int] = {}
+        for attempt in attempts:
+            key = (attempt.group, attempt.cell)
+            counts[key] = counts.get(key, 0) + 1
+            wanted = not self.groups or attempt.group in self.groups
+            if wanted and (self.sample is None or counts[key] <= self.sample):
+                found.append(attempt)
+        return found
+
+
+def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> Plan:
+    """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, Row] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
     closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
     opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
     if policy.shell_rules:  # the other cells are those of the policy without the rules
         closed, opened = {"shell rules"}, {"allowed commands"}
-    chosen = [a for a in ATTEMPTS if a.cell in closed and (not only or a.group in only)]
+    chosen = choice.of([attempt for attempt in ATTEMPTS if attempt.cell in closed])
     chosen += _other_tools(probe, closed)
     chosen += [attempt for cell in sorted(opened - closed) for attempt in _controls(cell)]
     return Plan(tuple(_in_order(chosen)), frozenset(closed))

@@ -31,7 +31,7 @@ from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts import Attempt, Extra
 from corral.testing.attack.effects import Witness
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
-from corral.testing.attack.plan import POLICIES, Plan, plan
+from corral.testing.attack.plan import POLICIES, Choice, Plan, plan
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold
 from corral.testing.server import Lane, ModelServer
 
@@ -53,14 +53,17 @@ async def attack_agent(
     *,
     policies: Iterable[str] = (),
     only: Iterable[str] = (),
+    sample: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> AttackReport:
     """Attack an agent under each of ``policies`` (all of ``POLICIES`` where none is named).
 
-    ``only``: the groups of attempts to make, all where none is named. ``options`` go to each
-    session. The user's environment gets a few variables while this runs, to see that they stay
-    here. Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be
-    attacked, ``NotInstalled`` and its kin; all else is in the report.
+    ``only``: the groups of attempts to make, all where none is named. ``sample``: so many of each
+    group and cell. ``options`` go to each session. While this runs, the process has a few more
+    variables, to see that they stay here.
+
+    Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be attacked,
+    ``NotInstalled`` and its kin; all else is in the report.
     """
     found = _record(agent)
     if found.probe is None:
@@ -74,7 +77,7 @@ async def attack_agent(
             )
     programs.locate(found, (options or {}).get("program"))
     async with ModelServer() as server:
-        attack = _Attack(agent, found, server, dict(options or {}), frozenset(only))
+        attack = _Attack(agent, found, server, dict(options or {}), Choice(frozenset(only), sample))
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
 
 
@@ -92,13 +95,13 @@ class _Attack:
         record: Agent,
         server: ModelServer,
         options: dict[str, Any],
-        only: frozenset[str],
+        choice: Choice,
     ) -> None:
         self._agent = agent
         self._record = record
         self._server = server
         self._options = options
-        self._only = only
+        self._choice = choice
 
     async def policy(self, name: str) -> PolicyReport:
         begin = time.monotonic()
@@ -122,7 +125,7 @@ class _Attack:
             Arena(Path(folder), links="links" in extras) as arena,
             _planted(arena.planted, self._record.env_family),
         ):
-            game = _Game(self._agent, self._record, arena, policy, self._only)
+            game = _Game(self._agent, self._record, arena, policy, self._choice)
             return await game.play(self._server, extras, self._options)
 
 
@@ -130,13 +133,13 @@ class _Game:
     """One policy: an arena, a model, a session or several."""
 
     def __init__(
-        self, agent: str, record: Agent, arena: Arena, policy: Policy, only: frozenset[str]
+        self, agent: str, record: Agent, arena: Arena, policy: Policy, choice: Choice
     ) -> None:
         self._agent = agent
         self._record = record
         self._arena = arena
         self._policy = policy
-        self._only = only
+        self._choice = choice
         self._plan: Plan | None = None
         self._rows: Sequence[Row] = ()
         self._denied = 0
@@ -174,7 +177,7 @@ class _Game:
         if self._plan is not None:
             return
         self._rows = opened.prepared.compiled.report
-        self._plan = plan(self._policy, self._rows, self._probe, self._only)
+        self._plan = plan(self._policy, self._rows, self._probe, self._choice)
         self._arena.plant(self._plan.attempts)
         model.begin([a for a in self._plan.attempts if a.needs is None or a.needs in extras])
 
