@@ -38,7 +38,7 @@ def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[ob
 async def attack(name: str, policy: str, sample: int | None) -> None:
     options = {"program": installed(name)} if AGENTS[name].programs else {}
     report = await attack_agent(name, policies=[policy], sample=sample, options=options)
-    assert report.ok, report
+    assert report.ok, str(report)
 
 
 @pytest.mark.timeout(600)

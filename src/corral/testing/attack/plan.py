@@ -87,7 +87,9 @@ def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> P
     opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
     if policy.shell_rules:  # the other cells are those of the policy without the rules
         closed, opened = {"shell rules"}, {"allowed commands"}
-    chosen = choice.of([attempt for attempt in ATTEMPTS if attempt.cell in closed])
+    # Who may run commands may read the agent's own environment, its key included.
+    known = {"/proc"} if "shell" in allowed else set[str]()
+    chosen = choice.of([a for a in ATTEMPTS if a.cell in closed and a.group not in known])
     chosen += _other_tools(probe, closed)
     chosen += [attempt for cell in sorted(opened - closed) for attempt in _controls(cell)]
     return Plan(tuple(_in_order(chosen)), frozenset(closed))

@@ -73,8 +73,8 @@ ALLOWED = commands(
     "allowed commands",
     "allowed commands",
     {
+        "a plain command": ("git status", returned("branch main")),
         "a command with arguments": ("printf %s-%s-%s ruled in out", returned("ruled-in-out")),
-        "the same with quotes": ("printf '%s=%s' ruled 'in'", returned("ruled=in")),
     },
 )
 """What the rules allow."""
