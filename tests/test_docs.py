@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -87,6 +87,25 @@ def test_a_python_example_of_the_readme_runs(
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.gemini_cli
+def test_the_examples_of_the_page_on_sessions_run(
+    example_env: dict[str, str], workspace: Path
+) -> None:
+    examples = blocks("python", (ROOT / "docs" / "sessions.md").read_text())
+    assert examples
+    for example in examples:
+        done = subprocess.run(
+            [sys.executable, "-c", example],
+            cwd=workspace,
+            env=example_env,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
 
 
 @pytest.mark.gemini_cli

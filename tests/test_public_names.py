@@ -47,6 +47,7 @@ NAMES = [
     "from_json",
     "map",
     "map_sync",
+    "merge",
     "models",
     "pipelines",
     "pool",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from corral.prompt import Prompt, Section
     from corral.result import Result, fold
     from corral.sessions.doors import available, pool, run, run_sync, session
+    from corral.sessions.merge import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
     from corral.sessions.tool_guards import (
@@ -71,6 +72,7 @@ _HOME = {
     "run": "corral.sessions.doors",
     "run_sync": "corral.sessions.doors",
     "session": "corral.sessions.doors",
+    "merge": "corral.sessions.merge",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
     "Hook": "corral.sessions.tool_guards",
@@ -120,6 +122,7 @@ __all__ = [
     "from_json",
     "map",
     "map_sync",
+    "merge",
     "models",
     "pipelines",
     "pool",
