@@ -25,6 +25,7 @@ from corral.agents.profile import Agent
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.io import folders
 from corral.keywords import Options
+from corral.policy import Policy
 from corral.sessions.chat import Chat
 from corral.sessions.pool import Pool
 
@@ -110,6 +111,19 @@ async def test_each_prompt_has_a_folder_of_its_own(workspace: Path) -> None:
     for result, place in zip(results, places, strict=True):
         assert [file.path for file in result.files] == [str(place / "mine.txt")]
         assert result.files_complete
+
+
+async def test_relative_folders_belong_to_one_working_directory(workspace: Path) -> None:
+    """The process has resolved them in its first one."""
+    for name in ("one", "two", "docs"):
+        (workspace / name).mkdir()
+    options = scripted(workspace / "one", policy=Policy(writable=("../docs",)))
+    async with corral.pool(agent(), **options) as pool:
+        assert (await pool.run("text x")).ok
+        with pytest.raises(errors.ConfigError, match=r"absolute folders: \.\./docs"):
+            await pool.run("text x", cwd=workspace / "two")
+        assert (await pool.run("text x")).ok
+        assert pool.started == 1
 
 
 async def test_files_are_served_within_the_prompts_own_folder_alone(workspace: Path) -> None:

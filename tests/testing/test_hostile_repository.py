@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli.pipeline_place import corral as command
+from gemini_cli.hands import notes_server
 from installed import installed, mark_of
 
 import corral
@@ -145,6 +146,35 @@ async def test_nothing_takes_effect_in_a_pool(hostile: HostileRepository) -> Non
     assert [result.status for result in results] == ["success"] * 3
     assert hostile.effects() == []
     assert hostile.added(model.requests) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("gemini-acp", marks=pytest.mark.gemini_cli),
+        pytest.param("codex-acp", marks=pytest.mark.codex),
+    ],
+)
+async def test_a_pool_looks_for_settings_in_the_folder_of_every_prompt(
+    name: str, hostile: HostileRepository, tmp_path: Path
+) -> None:
+    """The process is started in a harmless folder, and trusts the folders that it is given."""
+    agent, clean = AGENTS[name], tmp_path / "clean"
+    clean.mkdir()
+    (clean / "sub").mkdir()
+    async with ModelServer() as server:
+        model = Curious(agent, hostile.cwd)
+        given = options(agent, server.lane("pool", model).url, clean)
+        given["mcp_servers"] = [notes_server(clean)]
+        async with corral.pool(name, **given) as pool:
+            first = await pool.run("Look around.")
+            with pytest.raises(UntrustedFolder):
+                await pool.run("Look around.", cwd=hostile.cwd)
+            third = await pool.run("Look around.")
+            assert pool.started == 1
+    assert hostile.effects() == []
+    assert hostile.added(model.requests) == []
+    assert (first.status, third.status) == ("success", "success")
 
 
 PIPELINE = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]

@@ -15,6 +15,7 @@ its agent can bear, and ends when nobody has used it for a while.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -139,7 +140,7 @@ class Pool:
         on_event: Callable[[Event], None] | None,
     ) -> Result:
         kept = store.create(prepared.agent.name, prepared.cwd)
-        line = _PoolLine(worker)
+        line = _PoolLine(worker, prepared)
         backend = AcpBackend(prepared, kept, text, line, self._ask)
         turn = Turn(prepared, kept, text, backend, eraser=worker.eraser)
         try:
@@ -216,16 +217,38 @@ class _Worker:
     def spoil(self) -> None:
         self._broken = True
 
-    async def connection(self) -> Connection:
+    async def connection(self, prepared: Prepared) -> Connection:
+        """Raises where the agent could not be started for this prompt."""
         async with self._opening:
-            if self._connection is None:
+            if self._connection is not None:
+                self._check(prepared)
+            else:
+                self._prepared = prepared
                 try:
-                    opened = await Connection.open(self._prepared, self._kept, self.eraser)
+                    opened = await Connection.open(prepared, self._kept, self.eraser)
                 except BaseException:
                     self._broken = True
                     raise
                 self._connection = opened
             return self._connection
+
+    def _check(self, prepared: Prepared) -> None:
+        """The process was started for another prompt, whose folder was looked at then. An agent
+        that obeys or trusts its folders does so for each session."""
+        first, run = self._prepared, prepared.run
+        if (prepared.cwd, prepared.project_files) == (first.cwd, first.project_files):
+            return
+        prepared.agent.launch(run, prepared.place(self._kept.folder), "", None)
+        relative = [
+            folder
+            for folder in (*run.include_directories, *run.policy.writable)
+            if not os.path.isabs(folder)
+        ]
+        if prepared.cwd != first.cwd and relative:
+            raise ConfigError(
+                f"a pool with several working directories needs absolute folders: {relative[0]}",
+                hint="The agent's process has resolved it in its first working directory.",
+            )
 
     def end_after(self, seconds: float, gone: Callable[[_Worker], None]) -> None:
         def fire() -> None:
@@ -246,13 +269,14 @@ class _Worker:
 class _PoolLine:
     """One prompt's share of a worker."""
 
-    def __init__(self, worker: _Worker) -> None:
+    def __init__(self, worker: _Worker, prepared: Prepared) -> None:
         self.chat: Chat | None = None
         self._worker = worker
+        self._prepared = prepared
         self._connection: Connection | None = None
 
     async def connection(self) -> Connection:
-        self._connection = await self._worker.connection()
+        self._connection = await self._worker.connection(self._prepared)
         return self._connection
 
     async def give_up(self, connection: Connection) -> None:
