@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 from gemini_cli.hands import shell, steps
 
 import corral
-from corral import fold
-from corral.events import Init
-from corral.testing import say
+from corral import errors, fold
+from corral.events import Init, Text
+from corral.testing import Turn, say
 
 if TYPE_CHECKING:
     from real_gemini import Gemini
@@ -82,3 +83,57 @@ async def test_a_run_that_is_not_kept_leaves_nothing_and_cannot_be_resumed(
     assert result.resume_token is None
     assert list(folders.sessions().iterdir()) == []
     assert list(folders.ledger().iterdir()) == []
+
+
+async def test_an_interrupted_headless_conversation_goes_on(gemini: Gemini) -> None:
+    script = [Turn(text=("Once upon", " a time"), hang="after"), say("second"), say("third")]
+    options = gemini.options(script, policy="reads")
+    async with corral.session("gemini-cli", **options) as session:
+        turn = session.prompt("first question")
+        events: list[corral.Event] = []
+        async for event in turn:
+            events.append(event)
+            if isinstance(event, Text):
+                turn.cancel()
+        first = fold(events)
+        second = await session.run("second question")
+    options["resume"] = "last"
+    third = await corral.run("gemini-cli", "third question", **options)
+
+    assert (first.status, first.text) == ("interrupted", "Once upon")
+    assert [r.text for r in (second, third)] == ["second", "third"]
+    assert first.resume_token is not None
+    assert {r.resume_token for r in (first, second, third)} == {first.resume_token}
+    assert {r.session_id for r in (first, second, third)} == {first.session_id}
+    for request in gemini.requests[1:]:
+        assert "first question" in request.texts
+    assert "second" in gemini.requests[2].texts
+
+
+async def test_a_cancelled_first_turn_over_acp_goes_on_in_its_session_or_is_lost(
+    gemini: Gemini,
+) -> None:
+    options = gemini.options([Turn(hang=True, repeat=2), say("second")], policy="reads")
+
+    async def cancelled(session: corral.Session) -> corral.Result:
+        before = len(gemini.requests)
+        turn = session.prompt("first question")
+        reading = asyncio.create_task(turn.collect())
+        while len(gemini.requests) == before:
+            await asyncio.to_thread(str)
+        turn.cancel()
+        return await reading
+
+    async with corral.session("gemini-acp", **options) as session:
+        first = await cancelled(session)
+    assert (first.status, first.resume_token) == ("interrupted", None)
+    options["resume"] = "last"
+    with pytest.raises(errors.ResumeLost, match="its first turn was interrupted"):
+        await corral.run("gemini-acp", "second question", **options)
+
+    del options["resume"]
+    async with corral.session("gemini-acp", **options) as session:
+        await cancelled(session)
+        second = await session.run("second question")
+    assert (second.status, second.text) == ("success", "second")
+    assert second.resume_token is not None

@@ -6,7 +6,8 @@
 STAGE is ``initialize``, ``session/new`` or ``session/load``; HOW is ``silence``, ``exit``,
 ``error``, ``version`` or ``nonsense``. Prompts of several sessions run at once. COUNT is how
 many sessions it keeps of old; it lists two a page, and with ``--endless`` page after page.
-With ``--greets`` it speaks in one breath with the reply that opens a session.
+With ``--connects`` it lists the tools of its tool servers first. With ``--greets`` it speaks in
+one breath with the reply that opens a session.
 """
 
 import itertools
@@ -51,10 +52,27 @@ def raw(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
+def of_server(server: dict[str, Any], method: str, params: dict[str, Any]) -> None:
+    import urllib.request
+
+    headers = {header["name"]: header["value"] for header in server["headers"]}
+    headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    request = urllib.request.Request(server["url"], body, headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        reply = json.load(answer)
+    assert reply.get("result", {"isError": True}).get("isError") is not True, reply
+
+
+def call_tool(server: dict[str, Any], name: str, arguments: dict[str, Any]) -> None:
+    of_server(server, "tools/call", {"name": name, "arguments": arguments})
+
+
 class Session:
     def __init__(self, id: str, cwd: str) -> None:
         self.id = id
         self.cwd = cwd
+        self.servers: list[dict[str, Any]] = []
         self.prompts: list[str] = []
         self.cancelled = threading.Event()
         self.deaf = False
@@ -165,6 +183,9 @@ class Session:
                     result: dict[str, Any] = reply.get("result") or {}
                     error = reply.get("error")
                     self.text(f"[{error['message'] if error else result.get('content', 'ok')}]")
+                case "mcp":  # call a tool of the first tool server, over HTTP
+                    name, _, arguments = rest.partition(" ")
+                    call_tool(self.servers[0], name, json.loads(arguments))
                 case "request":
                     reply = self.reply(self.call(rest))
                     self.text(f"[{reply.get('error', {}).get('code')}]")
@@ -244,6 +265,8 @@ class Session:
                     return {"stopReason": "end_turn", "exit": int(rest)}
                 case "late":
                     return {"stopReason": "end_turn", "late": rest}
+                case "late-on":  # FILE TEXT: said once FILE is there, which then is removed
+                    return {"stopReason": "end_turn", "late-on": rest}
                 case "twice":
                     return {"stopReason": "end_turn", "twice": True}
                 case "never":
@@ -269,7 +292,7 @@ class Session:
             send(id=id, **result)
             return
         late, endless = result.pop("late", ""), result.pop("endless", "")
-        code = result.pop("exit", None)
+        code, sign = result.pop("exit", None), result.pop("late-on", "")
         send(id=id, result=result)
         if code is not None:
             os._exit(code)
@@ -279,6 +302,13 @@ class Session:
         if late:
             time.sleep(0.03)  # as agents do that tell the end first
             self.text(str(late))
+        if sign:
+            name, _, text = sign.partition(" ")
+            path = os.path.join(self.cwd, name)
+            while not os.path.exists(path):
+                time.sleep(0.01)
+            self.text(text)
+            os.remove(path)
         if "twice" in result:
             send(id=id, result={"stopReason": "refusal"})
 
@@ -302,6 +332,7 @@ def initialize() -> dict[str, Any]:
         "agentInfo": {"name": "scripted", "version": "1.2.3"},
         "agentCapabilities": {
             "loadSession": "--loads" in sys.argv,
+            "mcpCapabilities": {"http": "--connects" in sys.argv},
             "promptCapabilities": {"image": "--images" in sys.argv},
             "sessionCapabilities": {"list": {} if "--lists" in sys.argv else None},
         },
@@ -364,6 +395,9 @@ def serve(message: dict[str, Any]) -> None:
         send(id=id, result=initialize())
     elif method == "session/new":
         session = opened(Session(f"session-{os.getpid()}-{len(sessions) + 1}", params["cwd"]))
+        session.servers = params["mcpServers"]
+        for server in session.servers if "--connects" in sys.argv else ():
+            of_server(server, "tools/list", {})
         opening = line_of(id=id, result={"sessionId": session.id, **MODES})
         word = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "Hi. "}}
         greeting = {"sessionId": session.id, "update": word}

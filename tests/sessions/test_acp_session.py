@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
+import msgspec
 import pytest
 from laws import lawful
 from scripted import children, descriptors
@@ -870,7 +871,8 @@ async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: P
                 if isinstance(event, Text):
                     turn.cancel()
         assert children() == []
-        assert (await session.run("text fresh")).text == "fresh"
+        with pytest.raises(errors.ResumeLost, match="cannot load a conversation"):
+            (await session.run("text fresh")).raise_for_status()
     lawful(events)
     assert corral.fold(events).status == "interrupted"
 
@@ -1038,3 +1040,104 @@ async def test_a_mode_is_chosen_before_the_prompt(
     for error in refused:
         assert error.level == "warning"
         assert "It has: ask, plan." in error.message
+
+
+class Verdict(msgspec.Struct):
+    title: str
+
+
+def helper() -> str:
+    """Helps."""
+    return "helped"
+
+
+async def test_a_value_that_was_handed_in_is_an_answer_without_any_text(workspace: Path) -> None:
+    orders = 'mcp submit_result {"title": "fine"}'
+    events: list[corral.Event] = []
+    result = await corral.run(
+        agent("--connects"),
+        orders,
+        tools=[helper],
+        output=Verdict,
+        on_event=events.append,
+        **scripted(workspace),
+    )
+    assert (result.status, result.output) == ("success", Verdict("fine"))
+    done = lawful(events)[-1]
+    assert isinstance(done, Done)
+    assert done.error is None
+
+
+async def test_without_a_value_and_without_text_the_answer_is_empty(workspace: Path) -> None:
+    result = await corral.run(
+        agent("--connects"),
+        "mcp helper {}",
+        tools=[helper],
+        output=Verdict,
+        **scripted(workspace),
+    )
+    assert code(result) == "empty_answer"
+
+
+async def test_a_turn_interrupted_after_others_leaves_the_session_resumable(
+    workspace: Path,
+) -> None:
+    async with corral.session(agent("--loads"), **scripted(workspace)) as session:
+        first = await session.run("text one")
+        turn = session.prompt("touch begun\nhang")
+        reading = asyncio.create_task(turn.collect())
+        while not (workspace / "begun").exists():
+            await asyncio.to_thread(str)
+        turn.cancel()
+        second = await reading
+    assert second.status == "interrupted"
+    assert second.resume_token == first.resume_token
+    assert second.resume_token is not None
+    again = await corral.run(agent("--loads"), "history", **scripted(workspace, resume="last"))
+    assert again.text == '["(loaded)"]'
+
+
+async def test_a_conversation_that_cannot_be_loaded_is_lost_with_the_reason(
+    workspace: Path,
+) -> None:
+    arguments = ("--loads", "--fails", "session/load", "error")
+    first = await result_of(workspace, "text one", *arguments)
+    again = await result_of(workspace, "text two", *arguments, resume=first.resume_token)
+    assert code(again) == "resume_lost"
+    assert again.error is not None
+    assert again.error.message == "the agent cannot load the conversation: it cannot be"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--loads",)])
+async def test_an_agent_that_was_killed_goes_on_where_it_can_load(
+    workspace: Path, arguments: tuple[str, ...]
+) -> None:
+    options = scripted(workspace, grace=0.2)
+    async with corral.session(agent(*arguments), **options) as session:
+        turn = session.prompt("ignore-cancel\ntext x\nhang")
+        async for event in turn:
+            if isinstance(event, Text):
+                turn.cancel()
+        again = await session.run("history")
+    if arguments:
+        assert again.text == '["(loaded)"]'
+    else:
+        assert code(again) == "resume_lost"
+
+
+async def test_a_first_turn_that_left_nothing_is_not_begun_anew_without_a_word(
+    workspace: Path,
+) -> None:
+    options = scripted(workspace, grace=0.2)
+    async with corral.session(agent("--loads"), **options) as session:
+        turn = session.prompt("ignore-cancel\ntouch begun\nhang")
+        reading = asyncio.create_task(turn.collect())
+        while not (workspace / "begun").exists():
+            await asyncio.to_thread(str)
+        turn.cancel()
+        first = await reading
+        again = await session.run("text fresh")
+    assert (first.status, first.resume_token) == ("interrupted", None)
+    assert code(again) == "resume_lost"
+    with pytest.raises(errors.ResumeLost, match="its first turn was interrupted"):
+        await corral.run(agent("--loads"), "text x", **scripted(workspace, resume="last"))

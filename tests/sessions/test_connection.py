@@ -16,7 +16,7 @@ from scripted import children
 
 import corral
 from corral import errors
-from corral.events import Decision, Error
+from corral.events import Decision, Error, Vendor
 from corral.keywords import Options
 from corral.nesting import too_deep
 from corral.sessions import acp_backend, chat
@@ -169,3 +169,19 @@ async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
     await asyncio.sleep(0.1)
     assert code(result) == "total_timeout"
     assert children() == []
+
+
+async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
+    workspace: Path,
+) -> None:
+    sign = workspace / "sign"
+    async with corral.session(agent(), **scripted(workspace)) as session:
+        first = await session.run("text one\nlate-on sign LATE")
+        sign.touch()
+        while sign.exists():
+            await asyncio.to_thread(str)
+        events = lawful([event async for event in session.prompt("text two")])
+    assert (first.status, first.text) == ("success", "one")
+    assert corral.fold(events).text == "two"
+    late = [event.data for event in events if isinstance(event, Vendor)]
+    assert "LATE" in late

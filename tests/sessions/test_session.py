@@ -439,3 +439,26 @@ def test_an_interruption_of_run_sync_inside_a_loop_ends_the_agent(workspace: Pat
     home = Path(os.environ["CORRAL_HOME"])
     assert list((home / "ledger").iterdir()) == []
     assert list((home / "sessions").iterdir()) == []
+
+
+async def test_a_turn_that_ended_well_stays_a_success_whatever_follows(workspace: Path) -> None:
+    result = await result_of(workspace, "init\ntext done\nresult success\ntext !\nresult error")
+    assert (result.status, result.text) == ("success", "done!")
+    assert result.error is None
+
+
+async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace, timeout=1.5)) as session:
+        first = await session.run("init abc\nhang")
+        second = await session.run(f"argv argv.json\n{GOOD}")
+    assert (first.status, first.resume_token) == ("timeout", second.resume_token)
+    argv = json.loads((workspace / "argv.json").read_text())["argv"]
+    assert argv[argv.index("--resume") + 1] == "abc"
+
+
+async def test_a_turn_without_a_session_is_not_begun_anew_without_a_word(workspace: Path) -> None:
+    async with corral.session("gemini-cli", **scripted(workspace, timeout=1.5)) as session:
+        first = await session.run("hang")
+        with pytest.raises(errors.ResumeLost, match="its first turn timed out"):
+            await session.run(GOOD)
+    assert (first.status, first.resume_token) == ("timeout", None)

@@ -76,6 +76,7 @@ _HEADLESS = Agent(
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
     resumes=True,
+    keeps_unfinished="always",
     prompt_limit=claude_launch.PROMPT_LIMIT,
     model_aliases=claude_launch.MODEL_ALIASES,
     env_family=claude_launch.ENV_FAMILY,

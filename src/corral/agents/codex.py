@@ -60,6 +60,7 @@ HEADLESS = Agent(
     usage_of_session=True,
     tells_every_refusal=False,
     resumes=True,
+    keeps_unfinished="always",
     prompt_limit=codex_launch.PROMPT_LIMIT,
     env_family=codex_launch.ENV_FAMILY,
     secret_env=codex_launch.SECRET_ENV,

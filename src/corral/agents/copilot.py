@@ -88,12 +88,14 @@ _ALONE = Agent(
     supports=copilot_launch.SUPPORTS_ALONE,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     resumes=True,
+    keeps_unfinished="always",
     env_family=copilot_launch.ENV_FAMILY,
     secret_env=copilot_launch.SECRET_ENV,
 )
 _PEER = msgspec.structs.replace(
     _ALONE,
     name="copilot-acp",
+    keeps_unfinished="with_text",
     aliases=("copilot",),
     description="GitHub's Copilot CLI as a peer that stays: it asks, and keeps warm",
     transport="acp",

@@ -281,6 +281,7 @@ _HEADLESS = Agent(
     capabilities=("tools", "files", "resume", "mcp", "usage"),
     asks=False,
     resumes=True,
+    keeps_unfinished="always",
     stdout="file",
     needs_links=True,
     prompt_limit=gemini_launch.PROMPT_LIMIT,
@@ -307,6 +308,7 @@ _PEER = msgspec.structs.replace(
     compile=gemini_policy.compile_asking,
     probe=msgspec.structs.replace(_PROBE, tells_refusals=False),
     tells_every_refusal=False,
+    keeps_unfinished="with_tools",  # else the prompt is taken out of the conversation
     needs_links=False,
     launch=gemini_launch.launch_acp,
     explain=gemini_failures.explain_acp,

@@ -87,6 +87,7 @@ _PEER = Agent(
 _ALONE = msgspec.structs.replace(
     _PEER,
     name="opencode-cli",
+    keeps_unfinished="always",
     aliases=(),
     description="OpenCode for one prompt: a process each, JSON lines out",
     transport="stream",

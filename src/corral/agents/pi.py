@@ -239,6 +239,7 @@ AGENT = Agent(
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),
     capabilities=("tools", "files", "resume", "usage", "thinking"),
     resumes=True,
+    keeps_unfinished="with_tools",  # it writes its file with the first whole message
     env_family=(*KEYS, "OPENAI_BASE_URL"),
     secret_env=KEYS,
     project_files=(".pi",),

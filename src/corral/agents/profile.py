@@ -296,6 +296,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     """Has a channel for permission questions."""
     resumes: bool = False
+    keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
+    """When a turn that was interrupted or timed out stays in the agent's conversation, which can
+    then be resumed also if that turn was its first: whatever came of it, or only if it had an
+    answer's text or used a tool, or only if it used a tool."""
     usage_of_session: bool = False
     """Its counts of tokens are of all turns so far, in this process and before it."""
     tells_every_refusal: bool = True

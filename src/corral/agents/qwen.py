@@ -96,6 +96,7 @@ _ALONE = Agent(
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
     resumes=True,
+    keeps_unfinished="always",
     usage_of_session=True,
     prompt_limit=qwen_launch.PROMPT_LIMIT,
     env_family=qwen_launch.ENV_FAMILY,

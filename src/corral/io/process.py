@@ -131,6 +131,10 @@ class Process:
         """``read()`` that ``nudge()`` can interrupt: then None."""
         return await self._child.read()
 
+    def read_now(self) -> bytes:
+        """What it has written so far and nobody has read; empty where there is nothing."""
+        return self._child.out.take() or b""
+
     def nudge(self) -> None:
         """Make a ``listen()`` under way, or the next that would wait, return None."""
         self._child.nudge()

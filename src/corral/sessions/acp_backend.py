@@ -21,7 +21,7 @@ from corral.sessions.connection import Connection
 from corral.sessions.furnish import make_loadable
 from corral.sessions.guard import Guard
 from corral.sessions.prepare import Prepared
-from corral.sessions.store import Kept
+from corral.sessions.store import Kept, no_conversation
 from corral.wire.acp_requests import (
     AudioBlock,
     Block,
@@ -129,6 +129,8 @@ class AcpBackend:
     async def _open(self, connection: Connection) -> Chat:
         prepared, meta = self._prepared, self._kept.meta
         run, agent = prepared.run, prepared.agent
+        if meta.lost:
+            raise no_conversation(meta)
         if meta.session_id is not None:
             if run.resume is None and not connection.can_load:
                 raise errors.ResumeLost(
@@ -186,6 +188,9 @@ class AcpBackend:
         if connection is None or chat is None:
             raise RuntimeError("prepare first")
         chat.is_given_up = False
+        if chat.is_begun:
+            connection.drop_late_text(chat)
+        chat.is_begun = True
         self._call = connection.prompt(chat, self._blocks())
 
     async def receive(self) -> list[Item] | None:

@@ -49,6 +49,8 @@ class Chat:
         """Paths that a person let the agent read."""
         self._granted_calls: set[tuple[str, str | None]] = set()
         """Tools, with the command where there is one, that a person allowed for the session."""
+        self.is_begun = False
+        """It was prompted before. Until then, text is a greeting and part of the answer."""
         self.is_given_up = False
         """Its turn does not end, and is waited for no longer."""
 

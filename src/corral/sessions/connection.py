@@ -16,11 +16,16 @@ from corral.content import AgentSession, McpServer
 from corral.errors import (
     ConfigError,
     CorralError,
+    InputRejected,
+    InvalidRequest,
     PolicyNotLoaded,
     ProcessFailed,
+    ResumeLost,
+    ServerFailed,
     StartupTimeout,
     StreamBroken,
 )
+from corral.events import Text, Thinking, Vendor
 from corral.io import folders
 from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
@@ -36,12 +41,19 @@ from corral.version import __version__
 from corral.wire.acp import Acp
 from corral.wire.acp_commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
 from corral.wire.acp_quirks import PLAIN, Quirks
-from corral.wire.acp_replies import Initialized, Opened, initialized, listed, opened
+from corral.wire.acp_replies import Initialized, Opened, failed, initialized, listed, opened
 from corral.wire.acp_requests import Block, Offer
+from corral.wire.jsonrpc import Failure
 from corral.wire.stream import Finish, Item
 
 PAGES = 100
 """Of a list of sessions: an agent whose list never ends would otherwise never be left."""
+
+
+_NOT_LOADED = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
+"""Errors that an agent has in answer to a conversation that it cannot load."""
+LATE_CHUNKS = 64
+"""How often the output is read before a further prompt: an agent may write without a pause."""
 
 
 class Connection:
@@ -155,8 +167,13 @@ class Connection:
             sent = self._acp.resume_session(session_id, cwd, wanted)
         try:
             settled = await self.call(sent, self.patience)
-        except BaseException:
+        except BaseException as error:
             self._chats.pop(session_id, None)
+            if self.dead is None and isinstance(error, _NOT_LOADED):
+                raise ResumeLost(
+                    f"the agent cannot load the conversation: {error.message}",
+                    hint="Start a new session.",
+                ) from error
             raise
         quiet = self._prepared.run.quiet_period
         await self._history_ends(chat, self.quirks.quiet_period if quiet is None else quiet)
@@ -207,6 +224,17 @@ class Connection:
         self._write(data)
         return id
 
+    def drop_late_text(self, chat: Chat) -> None:
+        """Read what the agent has written so far. Text of an earlier turn that comes only now
+        is reported as ``late_text``: it is no part of the next answer."""
+        process = self._process
+        for _ in range(LATE_CHUNKS):
+            chunk = process.read_now() if process is not None and self.dead is None else b""
+            if not chunk:
+                break
+            self._carry_out(self._acp.receive(chunk))
+        chat.inbox = [_late(item) for item in chat.inbox]
+
     def cancel(self, chat: Chat) -> None:
         self._carry_out(self._acp.cancel(chat.session_id))
 
@@ -246,8 +274,7 @@ class Connection:
         if settled is None or settled.error is not None:
             if self.dead is not None:
                 raise self.dead
-            failure = settled.error if settled else None
-            raise self._refused(failure.code if failure else 0, failure.message if failure else "")
+            raise self._refused(settled.error if settled else None)
         return settled
 
     def wake(self) -> None:
@@ -389,13 +416,15 @@ class Connection:
             raise ConfigError(f"{self._prepared.agent.name} reaches no tool server over HTTP")
         return servers
 
-    def _refused(self, code: int, message: str) -> CorralError:
+    def _refused(self, failure: Failure | None) -> CorralError:
         agent, run = self._prepared.agent, self._prepared.run
-        finish = Finish(ok=False, kind=str(code), message=message)
+        finish = Finish(ok=False, kind="0", message="")
+        if failure is not None:
+            finish = failed(failure.code, failure.message, failure.data)
         ending = Ending(
             code=0, signal=None, stderr=self.stderr, finish=finish, answered=False, run=run
         )
-        return agent.explain(ending) or ProcessFailed(message)
+        return agent.explain(ending) or ProcessFailed(finish.message or "the call failed")
 
     def _write(self, data: bytes) -> None:
         if self._process is not None:
@@ -411,3 +440,13 @@ class Connection:
         if item is not None:
             self._deliver(Emit(None, [item]))
             self.wake()
+
+
+def _late(item: Item) -> Item:
+    match item:
+        case str():
+            return Vendor("late_text", item)
+        case Text() | Thinking():
+            return Vendor("late_text", item.delta)
+        case _:
+            return item

@@ -191,6 +191,11 @@ class Guard:
                 self._emit(item, ts, out)
 
     def _finished(self, finish: Finish, ts: float, out: list[Event]) -> None:
+        """A turn that ended well keeps its status: a later result is reported, nothing more."""
+        if self.finish is not None and self.finish.ok:
+            if self._seq:
+                self._emit(Vendor("late_result", msgspec.to_builtins(finish)), ts, out)
+            return
         usage, cost = finish.usage.plausible(), finish.cost.plausible()
         self.finish = replace(finish, usage=usage, cost=cost)
         if (usage, cost) != (finish.usage, finish.cost):

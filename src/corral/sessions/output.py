@@ -199,6 +199,7 @@ class Submission(Generic[T]):
             description="Hands in the result of the task. Call it once, when you are done.",
             parameters=Schema(SUBMIT, advertised, read),
             function=submit,
+            is_answer=True,
         )
 
     @property

@@ -139,6 +139,10 @@ class Session:
         if server is not None:
             await server.__aexit__(None, None, None)
 
+    def _answers(self) -> int:
+        tools = self._server.tools if self._server is not None else self._tools
+        return cast("int", getattr(tools, "answers", 0))
+
     def _tools_missed(self) -> CorralError | None:
         """A tool that never reached the agent is an error, never a silence."""
         if self._server is None or self._server.connected.is_set():
@@ -201,6 +205,7 @@ class Session:
             eraser=eraser,
             before=self._turn,
             check=self._tools_missed,
+            answers=self._answers,
         )
         return self._turn
 
@@ -285,7 +290,7 @@ def _resumed(prepared: Prepared) -> Kept:
     if meta.agent != prepared.agent.name:
         raise ConfigError(f"session {meta.id} is of {meta.agent}, not of {prepared.agent.name}")
     if meta.session_id is None:
-        raise ResumeLost(f"session {meta.id} never came to the end of a turn")
+        raise store.no_conversation(meta)
     if meta.cwd != prepared.cwd:
         raise ResumeLost(
             f"session {meta.id} began in another folder",

@@ -38,8 +38,11 @@ class Meta(msgspec.Struct, omit_defaults=True):
     created: float
     updated: float = 0.0
     session_id: str | None = None
-    """The vendor's. Set only after a turn came to its end: before that there is
-    nothing to go on from."""
+    """The vendor's. Set only after a turn came to its end, or where the agent keeps a turn
+    that did not: before that there is nothing to go on from."""
+    lost: str | None = None
+    """How the first turn ended (``interrupted``, ``timeout``) that the agent did not keep: there
+    is nothing to go on from, and a further prompt must not begin anew without saying so."""
     status: str | None = None
     model: str | None = None
     title: str = ""
@@ -126,6 +129,18 @@ class Kept:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def no_conversation(meta: Meta) -> ResumeLost:
+    """Why a session without a conversation of its agent's cannot be continued."""
+    why = "its first turn never came to an end"
+    if meta.lost is not None:
+        how = "was interrupted" if meta.lost == "interrupted" else "timed out"
+        why = f"its first turn {how}, and {meta.agent} did not keep it"
+    return ResumeLost(
+        f"session {meta.id} cannot be continued: {why}",
+        hint="Start a new session and give the prompt again.",
+    )
 
 
 def create(agent: str, cwd: str) -> Kept:

@@ -26,7 +26,7 @@ from corral.sessions.furnish import furnish
 from corral.sessions.guard import Guard
 from corral.sessions.line_ear import LineEar
 from corral.sessions.prepare import Prepared
-from corral.sessions.store import Kept
+from corral.sessions.store import Kept, no_conversation
 from corral.wire.stream import Finish, Item, Stream
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class StreamBackend:
 
     async def prepare(self) -> None:
         prepared, kept = self._prepared, self._kept
+        if kept.meta.lost:
+            raise no_conversation(kept.meta)
         place = prepared.place(kept.folder)
         resume = kept.meta.session_id
         forks = prepared.run.fork and resume == kept.meta.forked_from

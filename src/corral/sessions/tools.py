@@ -61,6 +61,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     function: Callable[..., Any]
     positional: tuple[str, ...] = ()
     timeout: float | None = TIMEOUT
+    is_answer: bool = False
+    """A call that succeeds hands in the turn's answer: the agent need not say anything more."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -118,6 +120,8 @@ class Tools:
         self.hooks = tuple(hooks)
         self.agent_hooks = tuple(agent_hooks)
         self.on_event = on_event
+        self.answers = 0
+        """Calls that succeeded of tools with ``is_answer``."""
         for each in tools:
             tool = each if isinstance(each, Tool) else Tool.of(each)
             if tool.name in self.by_name:
@@ -167,7 +171,9 @@ class Tools:
                 values, complaints = tool.parameters.fit(call.arguments)
                 if values is None:
                     return _wrong_arguments(name, complaints)
-        return await self._seen(call, await _run(tool, values))
+        answer = await self._seen(call, await _run(tool, values))
+        self.answers += tool.is_answer and answer.ok
+        return answer
 
     async def _seen(self, call: Call, answer: Answer) -> Answer:
         for hook in self.hooks:

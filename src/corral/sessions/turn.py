@@ -16,7 +16,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from corral.content import FileChanged, Usage, printable_path
-from corral.errors import CorralError, Interrupted, RemoteError, StreamBroken
+from corral.errors import (
+    CorralError,
+    EmptyAnswer,
+    Interrupted,
+    PermissionRefused,
+    RemoteError,
+    ResumeLost,
+    StreamBroken,
+)
 from corral.events import Error, Event, Init
 from corral.io import workspace
 from corral.io.environment import Eraser
@@ -47,9 +55,13 @@ class Turn:
         eraser: Eraser,
         before: Turn | None = None,
         check: Callable[[], CorralError | None] | None = None,
+        answers: Callable[[], int] = lambda: 0,
     ) -> None:
         """``before`` is ended when this one starts, should it still be under way. ``check``
-        has the last word on a turn that ended well."""
+        has the last word on a turn that ended well. ``answers`` counts the answers that were
+        handed in by a tool so far."""
+        self._answers = answers
+        self._answers_before = 0
         self._check = check
         self._prepared = prepared
         self._kept = kept
@@ -131,6 +143,7 @@ class Turn:
 
     async def _start(self) -> None:
         self._state = "starting"
+        self._answers_before = self._answers()
         if self._previous is not None:
             await self._previous.close()
             self._previous = None
@@ -193,6 +206,8 @@ class Turn:
         self._state = "over"
         _running.discard(self)
         error = self._failure or self._backend.explain(guard, lingered=self._lingered)
+        if self._answers() > self._answers_before and _is_only_silent(error, guard):
+            error = None
         if error is None and self._check is not None:
             error = self._check()
         if error is not None:
@@ -202,10 +217,10 @@ class Turn:
                 error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(guard)
         finish = self._own_share(guard)
-        said_something = finish is not None and (finish.ok or guard.answered or guard.worked)
-        still_open = self._prepared.agent.open_turns
-        resumable = guard.session_id is not None and (said_something or still_open)
-        resumable = self._remember(guard, error, resumable=resumable) and resumable
+        kept = self._remember(guard, error, resumable=self._is_kept(guard, finish, error))
+        goes_on = kept and self._kept.meta.session_id is not None
+        if isinstance(error, ResumeLost):
+            goes_on = False
         batch += guard.take(self._afterthoughts(guard), time.time())
         batch += guard.close(
             time.time(),
@@ -213,9 +228,21 @@ class Turn:
             files=files,
             files_complete=complete,
             denied_complete=self._tells_all(),
-            resume_token=self._kept.meta.id if resumable and self._prepared.run.keep else None,
+            resume_token=self._kept.meta.id if goes_on and self._prepared.run.keep else None,
         )
         return batch
+
+    def _is_kept(self, guard: Guard, finish: Finish | None, error: CorralError | None) -> bool:
+        """Whether the agent's conversation holds this turn and can be continued."""
+        if guard.session_id is None:
+            return False
+        agent = self._prepared.agent
+        if agent.open_turns:
+            return True
+        if _is_cut_short(error):
+            began = guard.worked or (guard.answered and agent.keeps_unfinished == "with_text")
+            return began or agent.keeps_unfinished == "always"
+        return finish is not None and (finish.ok or guard.answered or guard.worked)
 
     def _own_share(self, guard: Guard) -> Finish | None:
         """The agent's last word, with what this turn spent where it told of all turns."""
@@ -260,6 +287,8 @@ class Turn:
         meta.model = (guard.finish.model if guard.finish else None) or meta.model
         meta.title = meta.title or title_of(self._prompt, self._eraser)
         meta.session_id = guard.session_id if resumable else self._earlier
+        if self._backend.started and meta.session_id is None and _is_cut_short(error):
+            meta.lost = meta.status
         try:
             if self._prepared.run.keep:
                 self._kept.save()
@@ -320,6 +349,17 @@ def _reported(guard: Guard) -> tuple[FileChanged, ...]:
         FileChanged(printable_path(path), kind, by_tool=True)
         for path, kind in guard.written.items()
     )
+
+
+def _is_only_silent(error: CorralError | None, guard: Guard) -> bool:
+    """The agent ended its turn by itself, and all that is wrong is that it said nothing."""
+    if isinstance(error, PermissionRefused):
+        return guard.finish is not None and guard.finish.ok
+    return isinstance(error, EmptyAnswer)
+
+
+def _is_cut_short(error: CorralError | None) -> bool:
+    return error is not None and error.status in ("interrupted", "timeout")
 
 
 def _unknown(_path: str) -> bool | None:

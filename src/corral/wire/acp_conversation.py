@@ -112,6 +112,7 @@ class Conversation:
         """A prompt goes out: what comes from here on is the answer."""
         self._replaying = False
         self._cancelling = False
+        self._complaint = None
         self._usage = Usage()
         if self._cost is not None:
             self._spent = self._cost
