@@ -215,3 +215,23 @@ def test_dangerous_settings_are_named(repository: Path, traps: Traps) -> None:
     assert str(repository / ".git" / "config") in {
         each.name for each in settings.dangerous(repository)
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ('[filter "x"]\n clean = touch owned', ["filter.x.clean"]),
+        ("[core]\n fsmonitor = touch owned", ["core.fsmonitor"]),
+        ("[include]\n path = other", ["include.path"]),
+        ("[core]\n sshCommand = touch owned", []),
+        ("[alias]\n s = !touch owned", []),
+        ("[core]\n fsmonitor = false", []),
+    ],
+)
+def test_settings_that_start_a_program_when_git_only_looks(
+    tmp_path: Path, setting: str, found: list[str]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write(f"{setting}\n")
+    assert [each.name for each in settings.starts_programs(tmp_path)] == found

@@ -29,15 +29,6 @@ MODEL = "gemini:gemini-2.5-flash"
 KEY = "hostile-needs-no-key-0123456789"
 
 
-KNOWN = {
-    "qwen-acp": {"git-process"},
-    "qwen-cli": {"git-process"},
-    "copilot-cli": {".agents/skills/evil/SKILL.md", ".github/agents/evil.agent.md"},
-}
-"""What these agents do and no switch of theirs stops: Qwen Code runs git in the folder, which runs
-the filters of a hostile ``.git/config``; Copilot offers a repository's skills to the model."""
-
-
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
@@ -128,9 +119,8 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
         with contextlib.suppress(UntrustedFolder):  # a clear refusal is as good
             async with corral.session(name, **options(agent, lane.url, hostile.cwd)) as session:
                 await session.run("/do Look around.")
-        known = KNOWN.get(name, set())
-        assert {*hostile.effects()} <= known
-        assert {*hostile.added(model.requests)} <= known
+        assert hostile.effects() == []
+        assert hostile.added(model.requests) == []
         if agent.programs:  # our own agent reads a project's documents, as it says
             assert hostile.documents(model.requests) == []
 

@@ -91,6 +91,7 @@ _ALONE = Agent(
     keeps_unfinished="always",
     env_family=copilot_launch.ENV_FAMILY,
     secret_env=copilot_launch.SECRET_ENV,
+    parent_files=copilot_launch.SKILLS,
 )
 _PEER = msgspec.structs.replace(
     _ALONE,
@@ -113,7 +114,7 @@ _PEER = msgspec.structs.replace(
     asks=True,
     tells_every_refusal=False,
     probe=_ALONE.probe and msgspec.structs.replace(_ALONE.probe, tells_refusals=False),
-    parent_files=copilot_launch.HOOKS,
+    parent_files=(*copilot_launch.HOOKS, *copilot_launch.SKILLS),
 )
 
 AGENTS = (_PEER, _ALONE)

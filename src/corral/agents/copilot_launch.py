@@ -36,6 +36,8 @@ ENV_FAMILY = (
     "GH_HOST",
 )
 HOOKS = (".github/hooks",)
+SKILLS = (".agents/skills", ".github/skills", ".github/agents")
+"""What of a repository Copilot offers to the model, whatever its switches say."""
 SHORTEST_KEY = 8
 """Copilot strikes its key out of its own output: a short one takes pieces of the JSON along."""
 
@@ -52,6 +54,7 @@ _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
 
 def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
+    refuse_own_files(run, place, "Copilot would offer this repository's own skills and agents")
     compiled = compile_alone(run.policy, run)
     session = resume or str(uuid.uuid5(_NAMES, place.home))
     report = os.path.join(place.tmp, _REPORT)
@@ -72,8 +75,9 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
 
 def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     """As a peer that stays."""
-    also = "copilot-cli does not run them"
-    refuse_own_files(run, place, "Copilot would run this repository's own hooks", also)
+    refuse_own_files(
+        run, place, "Copilot would obey this repository's own hooks, skills and agents"
+    )
     compiled = compile_asking(run.policy, run)
     return Launch(
         argv=(*place.program, "--acp", *_common(run, place), *compiled.flags),

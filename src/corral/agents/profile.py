@@ -264,6 +264,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     helpers: Mapping[str, tuple[str, ...]] = {}
     """Programs that it starts, and would download if PATH had none: name → where the packages of
     installed agents have one, as patterns below the folder of managed agents."""
+    runs_git: bool = False
+    """It runs git in the working directory by itself, and no variable keeps it from there: a
+    repository whose settings make git start programs is refused unless it is trusted."""
     needs_links: bool = False
     """Its own rules judge a path as text, without following links: ``Place.links`` is filled in,
     so that its launch can deny those links by name."""

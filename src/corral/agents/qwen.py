@@ -97,6 +97,7 @@ _ALONE = Agent(
     asks=True,
     resumes=True,
     keeps_unfinished="always",
+    runs_git=True,
     usage_of_session=True,
     prompt_limit=qwen_launch.PROMPT_LIMIT,
     env_family=qwen_launch.ENV_FAMILY,

@@ -13,7 +13,7 @@ import msgspec
 
 from corral import agents
 from corral.agents.profile import Agent, Compiled, Launch, Place, Row
-from corral.errors import ConfigError, PolicyNotEnforceable, PromptError
+from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.events import Json
 from corral.io import config, environment, folders, programs
 from corral.io.path_guard import PathGuard
@@ -121,6 +121,8 @@ def prepare(name: str, options: dict[str, object], *, has_asker: bool = False) -
         _folder(os.path.join(cwd, folder), "include_directories")
     for path in (*run.images, *run.audio, *run.attachments):
         _attached(os.path.join(cwd, path))
+    if agent.runs_git and run.inherit == "nothing":
+        _refuse_git_programs(agent, Path(cwd))
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
     # Who pays was settled when it was recorded, and may not even be known here.
@@ -275,6 +277,21 @@ def _user_settings(agent: Agent) -> dict[str, Json]:
             f"inherit='user': {path} cannot be read: {error}",
             hint="Mend the file (comments are not understood here), or leave inherit out.",
         ) from error
+
+
+def _refuse_git_programs(agent: Agent, cwd: Path) -> None:
+    """For an agent that runs git by itself. Raises ``UntrustedFolder``."""
+    from corral.io.git import settings
+
+    found = settings.starts_programs(cwd)
+    if found:
+        shown = ", ".join(f"{each.name} = {each.value}" for each in found[:5])
+        raise UntrustedFolder(
+            f"{agent.title} runs git here, and this repository's settings would make git start"
+            f" programs or read other files: {shown}",
+            hint="If you trust them, say inherit='project' (--inherit project).",
+            phase="config",
+        )
 
 
 def _project_files(agent: Agent, cwd: Path) -> tuple[str, ...]:

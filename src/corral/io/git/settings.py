@@ -34,6 +34,8 @@ _RUNS = re.compile(
     """,
     re.VERBOSE,
 )
+_LOOKING = re.compile(r"core\.(fsmonitor|worktree|attributesfile)|filter\.|diff\.|include(if)?\.|/")
+"""What counts when git only compares files; a path: a file of settings that cannot be read."""
 _HARMLESS = {
     ("core.fsmonitor", "false"),
     ("core.hookspath", "/dev/null"),
@@ -106,6 +108,12 @@ def dangerous(folder: Path) -> list[Finding]:
         names = sorted(each.name for each in hooks.iterdir() if each.suffix != ".sample")
         findings += [Finding("hook", name) for name in names]
     return findings
+
+
+def starts_programs(folder: Path) -> list[Finding]:
+    """Of these, what git obeys when it only looks: ``git status`` or ``git diff`` there starts
+    the program. Raises ``StorageFailed``."""
+    return [found for found in dangerous(folder) if _LOOKING.match(found.name.lower())]
 
 
 def _is_dangerous(name: str, value: str) -> bool:
