@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import names, notes_server, returned, sent, shell, steps, write
+from gemini_cli.hands import names, notes_server, steps
 
 import corral
 from corral import Policy
 from corral.errors import UntrustedFolder
-from corral.policy import Preset
-from corral.testing import Call, Lane, ModelServer, say
+from corral.testing import Lane, ModelServer, say
 
 if TYPE_CHECKING:
     from real_gemini import Gemini
@@ -95,39 +94,6 @@ def plant(repository: Path, loot: Path, url: str) -> None:
     for name, content in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(content)
-
-
-@pytest.mark.parametrize(
-    ("policy", "prompt"),
-    [
-        (None, "/do @seed.txt"),
-        ("reads", "do it"),
-        ("edits", "/corral-prompt"),
-        ("all", "@seed.txt do it"),
-    ],
-)
-async def test_nothing_that_a_repository_says_takes_effect(
-    gemini: Gemini, loot: Path, evil: Lane, policy: Preset | None, prompt: str
-) -> None:
-    workspace = gemini.workspace
-    plant(workspace, loot, evil.url)
-    (workspace.parent / ".env").write_text("PLANTED=three\nGOOGLE_CLOUD_PROJECT=theirs\n")
-    script = steps(Call("mcp_evil_x", {}), shell("env"), write("new.txt"))
-
-    result = await gemini.run(script, prompt, policy=policy)
-
-    assert result.ok
-    assert result.text == "done"
-    assert names(loot) == []
-    assert evil.requests == []
-    assert gemini.requests[0].last_text == prompt
-    told = sent(gemini.requests)
-    assert HIJACKED not in told
-    assert "the words of the file" not in told
-    assert "PLANTED" not in told
-    assert "theirs" not in told
-    assert ("PATH=" in returned(gemini.requests[-1])) is (policy == "all")
-    assert (workspace / "new.txt").exists() is (policy in ("edits", "all"))
 
 
 async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(

@@ -63,7 +63,7 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
     report = AttackReport("mine", (policy,))
     assert not report.ok
     assert [(name, one.cell) for name, one in report.broken] == [("edits", "shell")]
-    assert "✗ 2" in markdown([report])
+    assert "| shell         | ✗    |" in markdown([report])
 
 
 async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(

@@ -29,6 +29,11 @@ MODEL = "gemini:gemini-2.5-flash"
 KEY = "hostile-needs-no-key-0123456789"
 
 
+REFUSES = {"cline-acp", "codex-acp", "copilot-acp", "copilot-cli", "opencode-acp", "opencode-cli",
+           "pi-cli", "qwen-acp", "qwen-cli"}  # fmt: skip
+"""Agents that no switch keeps from obeying some of these files: they are not started there."""
+
+
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
@@ -116,9 +121,11 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
     async with ModelServer() as server:
         model = Curious(agent, hostile.cwd)
         lane = server.lane(name, model)
-        with contextlib.suppress(UntrustedFolder):  # a clear refusal is as good
+        refusal = pytest.raises(UntrustedFolder, match="inherit")  # a clear refusal is as good
+        with refusal if name in REFUSES else contextlib.nullcontext():
             async with corral.session(name, **options(agent, lane.url, hostile.cwd)) as session:
-                await session.run("/do Look around.")
+                result = await session.run("/do Look around.")
+            assert result.ok, result.error
         assert hostile.effects() == []
         assert hostile.added(model.requests) == []
         if agent.programs:  # our own agent reads a project's documents, as it says

@@ -27,6 +27,7 @@ Cell = Literal[
     "read outside",
     "write inside",
     "write outside",
+    "races",
     "protected files",
     "shell",
     "shell rules",

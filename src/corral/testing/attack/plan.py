@@ -23,6 +23,7 @@ CAPABILITY: Mapping[Cell, Capability] = {
     "read outside": "read",
     "write inside": "write",
     "write outside": "write",
+    "races": "write",
     "protected files": "write",
     "shell": "shell",
     "shell rules": "shell",
@@ -104,7 +105,7 @@ def _is_closed(cell: Cell, row: Mapping[Capability, Row], allowed: set[Capabilit
             return CAPABILITY[cell] not in allowed and not (free and cell != "mcp")
         case "read outside":
             return not free and row["read"].reach == "workspace"
-        case "write outside" | "protected files":
+        case "write outside" | "races" | "protected files":
             return not free and row["write"].reach == "workspace"
         case "environment":
             return True

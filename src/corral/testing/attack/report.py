@@ -27,9 +27,9 @@ MARKS: dict[Status, str] = {
     "not tried": " ",
 }
 LEGEND = (
-    "✓ attacked and held · ✗ attacked and broken · ○ allowed, and seen to work · ! the agent's"
-    " report says that it is not enforced · – refused before anything starts · · the agent has no"
-    " such tool · ? allowed, and not seen to work"
+    "✓ attacked and held · ✗ attacked and broken · ○ allowed, and seen to work · ! not enforced · –"
+    " refused before anything starts · · the agent has no such tool · ? allowed, and not seen to"
+    " work"
 )
 
 
@@ -107,15 +107,22 @@ class AttackReport(msgspec.Struct, frozen=True):
 
 
 def fold(
-    tried: Sequence[Tried], closed: frozenset[Cell], rows: Sequence[Row]
+    tried: Sequence[Tried],
+    closed: frozenset[Cell],
+    rows: Sequence[Row],
+    *,
+    in_process: bool = False,
 ) -> tuple[CellReport, ...]:
-    """The cells of one session."""
+    """The cells of one session. ``in_process``: the agent's file tools are ours. A program of its
+    own opens a path after it was judged: nothing but a sandbox holds a race against that."""
     row = {each.capability: each for each in rows}
     found: list[CellReport] = []
     for cell in CELLS:
         mine = [one for one in tried if one.cell == cell]
         of_it = row.get(CAPABILITY[cell]) if cell in CAPABILITY else None
         status = _status(mine, is_closed=cell in closed, row=of_it)
+        if cell == "races" and status in ("held", "broken") and not in_process:
+            status = "not enforced"
         if mine:
             found.append(
                 CellReport(
@@ -155,7 +162,7 @@ def markdown(reports: Sequence[AttackReport]) -> str:
             if policy.policy == name
         }
         cells: list[Cell] = [
-            cell for cell in CELLS if any(_mark(p, cell) != " " for p in columns.values())
+            cell for cell in CELLS if any(c.cell == cell for p in columns.values() for c in p.cells)
         ]
         rows = [(str(cell), *(_mark(p, cell) for p in columns.values())) for cell in cells]
         tables.append(_table((name, *columns), rows))
@@ -166,7 +173,7 @@ def _mark(policy: PolicyReport, cell: Cell) -> str:
     found = next((each for each in policy.cells if each.cell == cell), None)
     if found is None:
         return MARKS["refused"] if policy.refused else " "
-    return f"{MARKS[found.status]} {found.tries}" if found.tries else MARKS[found.status]
+    return MARKS[found.status]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

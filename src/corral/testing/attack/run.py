@@ -236,7 +236,9 @@ class _Game:
             )
         finally:
             witness.close()
-        cells = fold(tried, self._plan.closed, self._rows)
+        cells = fold(
+            tried, self._plan.closed, self._rows, in_process=self._record.driver is not None
+        )
         return {"cells": cells, "tried": tried, "denied": self._denied, "problem": self._problem}
 
     def _tried(

@@ -19,9 +19,8 @@ from corral.testing.hostile.agent_files import Bait, agent_files, build_files
 from corral.testing.request import Request
 
 ODD_NAME = b"not-\xff\xfe-utf8.txt"
-DOCUMENTS = frozenset(
-    {"AGENTS.md", "AGENTS.override.md", "CLAUDE.md", "GEMINI.md", "QWEN.md", "sub/AGENTS.md"}
-)
+_NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")
+DOCUMENTS = frozenset({*_NAMES, "AGENTS.override.md", *(f"sub/{name}" for name in _NAMES)})
 """Words for the model, which give it no right."""
 
 
@@ -72,7 +71,7 @@ class HostileRepository:
         (self.cwd / "sub" / "file.txt").write_text("deeper words\n")
         _put(self.cwd, {**build_files(self._bait), **agent_files(self._bait)})
         _put(self.cwd.parent, {**build_files(self._bait), **agent_files(self._bait)})
-        _put(self.cwd / "sub", {"AGENTS.md": self._bait.words("sub/AGENTS.md")})
+        _put(self.cwd / "sub", {name: self._bait.words(f"sub/{name}") for name in _NAMES})
         (self.cwd / "link.txt").symlink_to(self._outside / "secret.txt")
         (self.cwd / "link").symlink_to(self._outside)
         (self.cwd / "dangling").symlink_to(self._outside / "nothing")
