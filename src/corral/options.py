@@ -17,7 +17,7 @@ import msgspec
 
 from corral.content import Effort, McpServer
 from corral.errors import ConfigError, PromptError
-from corral.policy import PRESETS, Policy
+from corral.policy import PRESETS, Policy, with_tools
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
@@ -226,7 +226,7 @@ def _policy(values: dict[str, Any]) -> Policy:
     if tools is not None:
         if not isinstance(tools, list):
             raise ConfigError(f"allowed_tools must be a list, got: {type(tools).__name__}")
-        return msgspec.structs.replace(policy, allow_tools=tuple(cast("list[str]", tools)))
+        return with_tools(policy, cast("list[str]", tools))
     return policy
 
 

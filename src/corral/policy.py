@@ -213,6 +213,15 @@ def _as_names(policy: Policy, name: str) -> None:
             )
 
 
+def with_tools(policy: Policy, tools: Iterable[str]) -> Policy:
+    """The policy with a list of tools, which decides alone what may be used. A preset's denial
+    of the network is dropped: a shell in the list reaches the network, and is asked for by
+    name. A denial in a policy that is no preset stands."""
+    is_preset = policy in (Policy.read_only(), Policy.edits(), Policy.plan())
+    network = None if is_preset else policy.network
+    return msgspec.structs.replace(policy, allow_tools=tuple(tools), network=network)
+
+
 def policy_from(values: dict[str, object], source: str) -> Policy:
     """A policy out of a file's table. Unknown keys are an error: a rule that is
     misspelt and ignored would be a hole."""
@@ -233,6 +242,8 @@ def policy_from(values: dict[str, object], source: str) -> Policy:
                 hint=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}.",
             )
     try:
+        if values.get("allow_tools") is not None and "network" not in values:
+            base = with_tools(base, ())
         return msgspec.structs.replace(base, **values)
     except PolicyError as error:
         raise PolicyError(f"{source}: {error.message}", hint=error.hint) from error

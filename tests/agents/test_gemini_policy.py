@@ -182,10 +182,9 @@ def test_denying_what_the_agent_has_not_is_refused_rather_than_dropped() -> None
         compiled(Policy(deny_tools=("*",)))
 
 
-def test_another_agents_tool_name_grants_nothing() -> None:
-    assert not any(
-        engine(rules_of(Policy(allow_tools=("Bash",))), name, {}) == "allow" for name in KINDS
-    )
+def test_another_agents_tool_name_is_refused() -> None:
+    with pytest.raises(PolicyError, match="'Bash'; did you mean 'run_shell_command'"):
+        rules_of(Policy(allow_tools=("Bash",)))
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,8 @@ def test_writable_folders_are_open_and_no_other() -> None:
 
 
 def test_only_what_is_listed_may_be_used_and_a_denial_beats_it() -> None:
-    made = rules(Policy(allow_tools=("bash", "notes_keep", "read"), deny_tools=("read",)))
+    policy = Policy(allow_tools=("bash", "notes_keep", "read"), deny_tools=("read",))
+    made = rules(policy, mcp_servers=[{"name": "notes", "command": ["notes"]}])
     assert {name: verb for name, verb in made.items() if verb == "allow"} == {
         "bash": "allow",
         "notes_keep": "allow",

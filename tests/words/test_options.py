@@ -144,7 +144,7 @@ def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str)
         ({"allowed_tools": ("a",)}, Policy(allow_tools=("a",))),
         (
             {"approval_mode": "auto_edit", "allowed_tools": ["a"]},
-            msgspec.structs.replace(Policy.edits(), allow_tools=("a",)),
+            msgspec.structs.replace(Policy.edits(), allow_tools=("a",), network=None),
         ),
         ({}, Policy()),
     ],

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 
 from corral.agents.profile import Act, Compiled, Form, Row
-from corral.errors import PolicyError
+from corral.agents.tool_names import check_names, prefixed
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
@@ -108,10 +108,8 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
-    """Raises ``PolicyError`` for a tool name that is nearly one of Claude Code's."""
-    for where in ("allow_tools", "deny_tools"):
-        for name in getattr(policy, where) or ():
-            _check_name(name, where, strict=run.strict and where == "deny_tools")
+    """Raises ``PolicyError`` for a tool name that Claude Code does not have."""
+    check_names(policy, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
     if policy.mode == "native":
         note = "the agent's own default: it reads, runs what only reads, and asks for the rest"
         return Compiled(
@@ -232,7 +230,7 @@ def _row(policy: Policy, run: Run, capability: Capability) -> Row:
     if capability in ("read", "write") and verdict != "allow" and free_shell:
         notes.append(f"a permitted shell can {capability} files all the same")
     if capability == "network" and free_shell:
-        if policy.network == "deny":
+        if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     if capability == "shell":
@@ -245,19 +243,3 @@ def _row(policy: Policy, run: Run, capability: Capability) -> Row:
         if free_shell and any(rule.startswith("deny") for rule in policy.shell_rules):
             notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
     return Row(capability, verdict, enforcement, "; ".join(notes))
-
-
-def _check_name(name: str, where: str, *, strict: bool) -> None:
-    """A name that is nearly one is an error; another agent's is left out where that takes a
-    right away, and refused where it would leave one."""
-    if name in TOOLS or name.startswith("mcp__"):
-        return
-    from difflib import get_close_matches
-
-    if near := get_close_matches(name, TOOLS, 1, 0.75):
-        raise PolicyError(f"{where}: Claude Code has no tool {name!r}; did you mean {near[0]!r}?")
-    if strict:
-        raise PolicyError(
-            f"{where}: Claude Code has no tool {name!r} here, so denying it would do nothing",
-            hint=f"It has: {', '.join(sorted(TOOLS))}. strict=False leaves the name out.",
-        )

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from corral.agents.command import keyed_agent
 from corral.agents.offered import NO_WALL
 from corral.agents.profile import Act, Compiled, Form, Launch, Package, Place, Probe, Row
+from corral.agents.tool_names import check_names
+from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Policy, Verdict
 from corral.wire.acp_quirks import Quirks
@@ -27,6 +29,15 @@ TOOLS_OF: dict[Capability, tuple[str, ...]] = {
     "write": ("editor", "apply_patch"),
     "shell": ("run_commands",),
     "network": ("fetch_web_content",),
+}
+KINDS: dict[str, ToolKind] = {
+    **dict.fromkeys(NEVER, "other"),
+    "read_files": "read",
+    "search_codebase": "search",
+    "editor": "edit",
+    "apply_patch": "edit",
+    "run_commands": "execute",
+    "fetch_web_content": "fetch",
 }
 QUIRKS = Quirks(name_before=": ", path_key="path", set_model="session/set_model",
                 model_list_complete=False, late_updates=0.1, told_again=True)  # fmt: skip
@@ -78,6 +89,7 @@ def disabled(policy: Policy, run: Run) -> list[str]:
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
     """It asks us for every call of what is left."""
+    check_names(policy, KINDS, "Cline", lambda _name: False, strict=run.strict)
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
     files = {SETTINGS: json.dumps({**settings, "disabledTools": disabled(policy, run)})}
     return Compiled(tuple(_row(policy, c, run) for c in CAPABILITIES), files=files)
@@ -88,8 +100,9 @@ def _row(policy: Policy, capability: Capability, run: Run) -> Row:
     if capability == "mcp":
         return Row(capability, "deny", "native", "it takes no tool servers")
     if verdict == "deny":
-        free = capability == "network" and policy.shell == "allow" and policy.network == "deny"
-        if free:
+        shell = policy.shell == "allow" or policy.allow_tools is not None
+        free = shell and verdict_of(policy, "shell", run) == "allow"
+        if capability == "network" and free and policy.network == "deny":
             return Row(capability, verdict, "impossible", NO_WALL)
         return Row(capability, verdict, "native", "not offered to the model")
     where = {

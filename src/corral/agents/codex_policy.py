@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 
 from corral.agents.profile import Act, Compiled, Form, Row
-from corral.errors import PolicyError
+from corral.agents.tool_names import check_names
 from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
@@ -119,10 +119,7 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
         note = "the agent's own default: a read-only sandbox, and nobody to ask"
         rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
         return Compiled(rows)
-    for name in policy.allow_tools or ():
-        _check_name(name, "allow_tools")
-    for name in policy.deny_tools:
-        _check_name(name, "deny_tools", strict=run.strict)
+    check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
     return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy))
 
 
@@ -256,19 +253,3 @@ def _is_free(policy: Policy, capability: Capability) -> bool:
 
 def _is_mcp(name: str) -> bool:
     return name.startswith("mcp__")
-
-
-def _check_name(name: str, where: str, *, strict: bool = False) -> None:
-    if "*" in name:
-        raise PolicyError(f"{where}: names, not patterns: {name!r}")
-    if name in TOOLS or _is_mcp(name):
-        return
-    from difflib import get_close_matches
-
-    if near := get_close_matches(name, TOOLS, 1, 0.75):
-        raise PolicyError(f"{where}: Codex has no tool {name!r}; did you mean {near[0]!r}?")
-    if strict:
-        raise PolicyError(
-            f"{where}: Codex has no tool {name!r}, so denying it would do nothing",
-            hint=f"It has: {', '.join(sorted(TOOLS))}. strict=False leaves the name out.",
-        )

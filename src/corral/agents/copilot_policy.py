@@ -22,7 +22,7 @@ What shaped this, each seen in runs of the real program (1.0.102):
 from __future__ import annotations
 
 from corral.agents.profile import Act, Compiled, Form, Row
-from corral.errors import PolicyError
+from corral.agents.tool_names import check_names, of_servers
 from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
@@ -128,7 +128,7 @@ def verdict_of(
 
 
 def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
-    _check_names(policy)
+    check_names(policy, TOOLS, "Copilot", of_servers(run, "-"), strict=run.strict)
     if policy.mode == "native":
         return ()
     if policy.is_unlimited:
@@ -198,21 +198,6 @@ def _shell_flag(rule: str) -> str:
     return f"--{verb}-tool=shell({stem}{':*' if stem != pattern else ''})"
 
 
-def _check_names(policy: Policy) -> None:
-    for where in ("allow_tools", "deny_tools"):
-        for name in getattr(policy, where) or ():
-            _check_name(name, where)
-
-
-def _check_name(name: str, where: str) -> None:
-    if name in TOOLS or "-" in name:  # a server's tool has its name before it
-        return
-    from difflib import get_close_matches
-
-    if near := get_close_matches(name, TOOLS, 1, 0.75):
-        raise PolicyError(f"{where}: Copilot has no tool {name!r}; did you mean {near[0]!r}?")
-
-
 def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row:
     if policy.mode == "native":
         return Row(capability, "ask", "native", "the agent's own default: it reads, and asks")
@@ -245,7 +230,7 @@ def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row
     if capability == "network" and verdict != "deny":
         notes.append(OFFLINE)
     if capability == "network" and free_shell:
-        if policy.network == "deny":
+        if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
         notes.append("a permitted shell reaches the network, unless an address stands in its line")
     if capability == "shell" and policy.shell_rules:

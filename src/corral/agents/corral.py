@@ -131,7 +131,8 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> Row:
     free_shell = policy.verdict("shell") in (("allow", "ask") if auto else ("allow",))
     if policy.allow_tools is not None:
         free_shell = "shell" in policy.allow_tools
-    if free_shell and capability == "network" and policy.network == "deny":
+    denied = policy.network == "deny" and verdict != "allow"
+    if free_shell and capability == "network" and denied:
         enforcement = "impossible"
         notes.append("a permitted shell reaches the network: there is no wall for it")
     elif free_shell and capability in ("write", "read") and verdict != "allow":

@@ -35,6 +35,7 @@ import re
 from corral.agents import gemini_paths
 from corral.agents.gemini_paths import LONGEST_PATTERN
 from corral.agents.profile import Compiled, Place, Row
+from corral.agents.tool_names import check_names, prefixed
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
@@ -155,7 +156,8 @@ class _Rules:
 
 def _denied(policy: Policy, rules: _Rules, *, strict: bool) -> None:
     """What is denied under every policy, headless or not."""
-    denied = tuple(name for name in policy.deny_tools if _known(name, "deny_tools", strict=strict))
+    check_names(policy, KINDS, "the Gemini CLI", prefixed("mcp_"), strict=strict)
+    denied = tuple(name for name in policy.deny_tools if _is_known(name))
     if denied:
         rules.add(denied, "deny", _DENY)
     for pattern in (gemini_paths.OWN_SETTINGS, *gemini_paths.REWRITTEN):
@@ -211,7 +213,7 @@ def _granted(policy: Policy, *, ask: bool) -> tuple[dict[str, bool], bool | None
     """Tool → whether each call of it is a question; and the same of all MCP tools, None where
     they are not offered. ``ask``: what the policy asks about can be asked."""
     if policy.allow_tools is not None:
-        listed = [name for name in policy.allow_tools if _known(name, "allow_tools")]
+        listed = [name for name in policy.allow_tools if _is_known(name)]
         return dict.fromkeys(listed, False), None
     tools: dict[str, bool] = dict.fromkeys(HARMLESS, False)
     for capability, names in _TOOLS_OF.items():
@@ -357,7 +359,8 @@ def _noted(
     enforcement: Enforcement,
     notes: list[str],
 ) -> Row:
-    if capability == "network" and policy.network == "deny" and _shell_is_free(policy):
+    denied = policy.network == "deny" and verdict != "allow"
+    if capability == "network" and denied and _shell_is_free(policy):
         enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     elif capability == "network" and _shell_is_free(policy):
@@ -378,26 +381,8 @@ def _shell_is_free(policy: Policy) -> bool:
     return policy.verdict("shell") == "allow"
 
 
-def _known(name: str, where: str, *, strict: bool = False) -> bool:
-    """Whether the CLI has such a tool. A name that is nearly one is an error; another agent's
-    name is left out where that takes a right away, and refused where it would leave one."""
-    if "*" in name:
-        raise PolicyError(f"{where}: names, not patterns: {name!r}")
-    if name in KINDS or name.startswith("mcp_"):
-        return True
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, KINDS, 1, 0.75)
-    if near:
-        raise PolicyError(
-            f"{where}: the Gemini CLI has no tool {name!r}; did you mean {near[0]!r}?"
-        )
-    if strict:
-        raise PolicyError(
-            f"{where}: the Gemini CLI has no tool {name!r}, so denying it would do nothing",
-            hint=f"It has: {', '.join(sorted(KINDS))}. strict=False leaves the name out.",
-        )
-    return False
+def _is_known(name: str) -> bool:
+    return name in KINDS or name.startswith("mcp_")
 
 
 def _toml(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from corral.agents.profile import Compiled, Row
-from corral.agents.tool_names import check_names
+from corral.agents.tool_names import check_names, prefixed
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
@@ -47,7 +47,7 @@ def compiler(
     """For an agent that is told its tools, and no more, by ``flag``; or ``nothing``."""
 
     def compile_policy(policy: Policy, run: Run) -> Compiled:
-        check_names(policy, tools, title, "mcp__", strict=run.strict)
+        check_names(policy, tools, title, prefixed("mcp__"), strict=run.strict)
         if policy.mode == "plan":
             raise PolicyError(
                 f"{title} has no planning mode", hint="The same rights: Policy.read_only()."

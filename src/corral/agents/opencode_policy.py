@@ -29,7 +29,7 @@ from collections.abc import Iterable
 import msgspec
 
 from corral.agents.profile import Act, Compiled, Form, Row
-from corral.errors import PolicyError
+from corral.agents.tool_names import check_names, of_servers
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
@@ -98,7 +98,7 @@ class Folders(msgspec.Struct, frozen=True):
 def permissions(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
     """For a peer, whose questions come to us. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
-    _check_names(policy)
+    _check_names(policy, run)
     if policy.mode == "native":
         return {}
     if policy.is_unlimited:
@@ -131,7 +131,7 @@ def permissions(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
 
 def rules_alone(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
     """For one that runs alone: allowed, or denied. Raises as ``permissions`` does."""
-    _check_names(policy)
+    _check_names(policy, run)
     if policy.mode == "native":
         return {}
     if policy.is_unlimited:
@@ -243,19 +243,8 @@ def _mcp_rule(policy: Policy, run: Run, *, own: bool) -> str:
     return "deny" if verdict == "ask" != policy.verdict("shell") else verdict
 
 
-def _check_names(policy: Policy) -> None:
-    for where in ("allow_tools", "deny_tools"):
-        for name in getattr(policy, where) or ():
-            _check_name(name, where)
-
-
-def _check_name(name: str, where: str) -> None:
-    if name in TOOLS or "_" in name:
-        return
-    from difflib import get_close_matches
-
-    if near := get_close_matches(name, TOOLS, 1, 0.75):
-        raise PolicyError(f"{where}: OpenCode has no tool {name!r}; did you mean {near[0]!r}?")
+def _check_names(policy: Policy, run: Run) -> None:
+    check_names(policy, TOOLS, "OpenCode", of_servers(run, "_"), strict=run.strict)
 
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
@@ -301,7 +290,7 @@ def _row(policy: Policy, run: Run, capability: Capability) -> Row:
         why = "its questions cannot be told from those about the shell"
         notes = [f"{why}: not offered to the model"]
     if capability == "network" and free_shell:
-        if policy.network == "deny":
+        if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     if capability == "read":
@@ -354,7 +343,7 @@ def _row_alone(policy: Policy, run: Run, capability: Capability) -> Row:
         enforcement = "impossible"
         notes.append("its rules do not see where a patch moves a file to: use opencode-acp")
     if capability == "network" and free_shell:
-        if policy.network == "deny":
+        if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     if capability == "read":

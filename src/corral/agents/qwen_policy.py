@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 
 from corral.agents.profile import Act, Compiled, Form, Row
-from corral.agents.tool_names import check_names
+from corral.agents.tool_names import check_names, prefixed
 from corral.events import Json, ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
@@ -104,7 +104,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
     """Raises ``PolicyError`` for a tool name that is nearly one of Qwen Code's."""
-    check_names(policy, TOOLS, "Qwen Code", "mcp__", strict=run.strict)
+    check_names(policy, TOOLS, "Qwen Code", prefixed("mcp__"), strict=run.strict)
     rows = tuple(_row(policy, capability, run) for capability in CAPABILITIES)
     mode = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
     deny = [*_NEVER]
@@ -153,6 +153,8 @@ def _row(policy: Policy, capability: Capability, run: Run) -> Row:
     if policy.mode == "native":
         return Row(capability, "ask", "native", "its mode default: it reads, and asks for the rest")
     verdict, free_shell = verdict_of(policy, capability, run), policy.shell == "allow"
+    if policy.allow_tools is not None:
+        free_shell = _verdict(policy, "shell", own=False) == "allow"
     enforcement: Enforcement = "native" if verdict == "deny" else "brokered"
     notes: list[str] = []
     if policy.allow_tools is not None:
@@ -167,8 +169,9 @@ def _row(policy: Policy, capability: Capability, run: Run) -> Row:
         notes.append("put to whoever answers")
     if capability == "shell" and policy.shell_rules:
         notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
-    if free_shell and capability == "network" and verdict == "deny":
-        enforcement = "impossible"
+    if free_shell and capability == "network" and verdict != "allow":
+        if policy.network == "deny":
+            enforcement = "impossible"
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     elif free_shell and verdict != "allow" and capability in ("read", "write"):
         notes.append(f"a permitted shell can {capability} files all the same")

@@ -2,30 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
 
 from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
 from corral.policy import Policy
+
+_WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
+    ("fetch", ("fetch", "web", "url", "http")),
+    ("execute", ("bash", "shell", "exec", "command", "terminal", "run")),
+    ("edit", ("write", "edit", "patch", "replace", "create")),
+    ("search", ("grep", "glob", "search", "find", "list", "ls")),
+    ("read", ("read", "view", "open", "cat")),
+)
+"""What the names of other agents' tools hold → what such a tool does; the first that fits."""
 
 
 def check_names(
-    policy: Policy, tools: Collection[str], title: str, mcp_prefix: str, *, strict: bool
+    policy: Policy,
+    tools: Mapping[str, ToolKind],
+    title: str,
+    from_server: Callable[[str], bool],
+    *,
+    strict: bool,
 ) -> None:
-    """Raises ``PolicyError`` for a name that is nearly one. Another agent's is left out where
-    that takes a right away; where it would leave one, ``strict`` refuses it."""
+    """Raises ``PolicyError`` for a name that the agent does not have, with the nearest that it
+    has. ``strict=False`` leaves names out that are not nearly one of the agent's.
+    ``from_server`` says whether a name can be that of a tool server's tool."""
     for where in ("allow_tools", "deny_tools"):
         names: tuple[str, ...] = getattr(policy, where) or ()
         for name in names:
-            if name in tools or name.startswith(mcp_prefix):
-                continue
-            from difflib import get_close_matches
+            if "*" in name:
+                raise PolicyError(f"{where}: names, not patterns: {name!r}")
+            if name not in tools and not from_server(name):
+                _refuse(name, where, tools, title, strict=strict)
 
-            if near := get_close_matches(name, tools, 1, 0.75):
-                raise PolicyError(
-                    f"{where}: {title} has no tool {name!r}; did you mean {near[0]!r}?"
-                )
-            if strict and where == "deny_tools":
-                raise PolicyError(
-                    f"{where}: {title} has no tool {name!r} here, so denying it would do nothing",
-                    hint=f"It has: {', '.join(sorted(tools))}. strict=False leaves the name out.",
-                )
+
+def prefixed(prefix: str) -> Callable[[str], bool]:
+    return lambda name: name.startswith(prefix)
+
+
+def of_servers(run: Run, separator: str) -> Callable[[str], bool]:
+    """For an agent that puts the plain name of a server before the names of its tools."""
+    starts = tuple(f"{name}{separator}" for name in ("corral", *(s.name for s in run.mcp_servers)))
+    if run.inherit != "nothing":  # servers of the user's own, whose names are not known here
+        return lambda name: separator in name
+    return lambda name: name.startswith(starts)
+
+
+def near(name: str, tools: Mapping[str, ToolKind]) -> list[str]:
+    """The agent's tools that may be meant: those with a similar name, else those that do the
+    same."""
+    from difflib import get_close_matches
+
+    lower = {tool.lower(): tool for tool in tools}
+    if found := get_close_matches(name.lower(), lower, 3, 0.75):
+        return [lower[each] for each in found]
+    for kind, words in _WORDS:
+        if any(word in name.lower() for word in words):
+            same = sorted(tool for tool, does in tools.items() if does == kind)
+            alike = [tool for tool in same if any(word in tool.lower() for word in words)]
+            return (alike or same)[:3]
+    return []
+
+
+def _refuse(
+    name: str, where: str, tools: Mapping[str, ToolKind], title: str, *, strict: bool
+) -> None:
+    from difflib import get_close_matches
+
+    is_slip = bool(get_close_matches(name, tools, 1, 0.75))
+    if not is_slip and not strict:
+        return
+    meant = " or ".join(map(repr, near(name, tools)))
+    effect = "" if where == "allow_tools" else ", so denying it would do nothing"
+    advice = f"; did you mean {meant}?" if meant else ""
+    hint = f"It has: {', '.join(sorted(tools))}."
+    if not is_slip:
+        hint += " strict=False leaves the name out."
+    raise PolicyError(f"{where}: {title} has no tool {name!r}{effect}{advice}", hint=hint)

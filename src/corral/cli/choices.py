@@ -10,7 +10,7 @@ from corral.cli.questions import somebody_is_there
 from corral.cli.terminal import echo
 from corral.errors import ConfigError
 from corral.io import config
-from corral.policy import PRESETS, Policy, Preset
+from corral.policy import PRESETS, Policy, Preset, with_tools
 
 
 def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
@@ -61,6 +61,6 @@ def chosen_policy(given: dict[str, Any]) -> Policy | None:
 
         policy = policy or Policy()
         if given["allow_tool"]:
-            policy = replace(policy, allow_tools=tuple(given["allow_tool"]))
+            policy = with_tools(policy, given["allow_tool"])
         policy = replace(policy, deny_tools=(*policy.deny_tools, *given["deny_tool"]))
     return policy

@@ -18,7 +18,7 @@ from corral.options import Run
 from corral.pipelines.desk import Desk
 from corral.pipelines.graph import Node
 from corral.pipelines.handlers import Work
-from corral.policy import PRESETS, Policy
+from corral.policy import PRESETS, Policy, with_tools
 
 Number = TypeVar("Number", int, float)
 
@@ -76,7 +76,7 @@ def policy_of(work: Work, desk: Desk) -> Policy | None:
         policy = PRESETS[name]
     if "allowed_tools" in node.attrs:
         tools = tuple(names(node.text("allowed_tools")))
-        policy = msgspec.structs.replace(policy or Policy(), allow_tools=tools)
+        policy = with_tools(policy or Policy(), tools)
     return policy
 
 

@@ -1,0 +1,95 @@
+"""Lists of tools in a policy: a coherent policy for every agent, and errors for wrong names."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import Policy, agents
+from corral.agents import cline
+from corral.agents.tool_names import near
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import policy_from
+
+NAMES = [agent.name for agent in agents.every() if agent.name not in ("manual", "codex-acp")]
+"""``codex-acp`` has no lists of tools, and refuses them."""
+MODEL = "gemini:gemini-2.5-flash"
+
+
+def compiled(name: str, **options: object) -> list[tuple[str, str]]:
+    """The cells of the report that ``strict`` refuses."""
+    agent = agents.find(name)
+    if agent.driver is not None:
+        options["model"] = MODEL
+    run = Run.build(name, options)
+    report = agent.compile(run.policy, run).report
+    return [
+        (row.capability, row.verdict)
+        for row in report
+        if row.enforcement in ("impossible", "advisory")
+    ]
+
+
+def of_kind(name: str, kind: ToolKind) -> list[str]:
+    tools = cline.KINDS if name == "cline-acp" else agents.find(name).tools
+    return [tool for tool, does in tools.items() if does == kind]
+
+
+@pytest.mark.parametrize("mode", [None, "default", "auto_edit", "yolo"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_list_with_the_shell_or_web_tools_is_a_policy_that_holds(
+    name: str, mode: str | None
+) -> None:
+    shell, web = of_kind(name, "execute")[:1], of_kind(name, "fetch")
+    for tools in (shell, web, [*shell, *web]):
+        assert compiled(name, allowed_tools=tools, approval_mode=mode) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_denied_network_beside_a_listed_shell_is_refused_only_when_said_so(name: str) -> None:
+    shell = of_kind(name, "execute")[:1]
+    said = Policy(network="deny", allow_tools=tuple(shell))
+    found = compiled(name, policy=said)
+    walled = name == "codex-cli"  # has a sandbox for it
+    assert [capability for capability, _ in found] == ([] if walled else ["network"])
+
+
+def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:
+    policy = policy_from({"preset": "edits", "allow_tools": ["Bash"]}, "policy.toml")
+    assert (policy.network, policy.allow_tools) == (None, ("Bash",))
+    told: dict[str, object] = {"preset": "edits", "allow_tools": ["Bash"], "network": "deny"}
+    assert policy_from(told, "policy.toml").network == "deny"
+
+
+@pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "corral"])
+def test_another_agents_tool_is_an_error_with_the_agents_own_names(name: str, where: str) -> None:
+    shell = of_kind(name, "execute")
+    other = next(n for n in ("run_shell_command", "Bash", "exec_command") if n not in shell)
+    policy = Policy(**{where: (other,)})  # type: ignore[arg-type]
+    with pytest.raises(PolicyError) as raised:
+        compiled(name, policy=policy)
+    assert other in str(raised.value)
+    assert any(repr(tool) in str(raised.value) for tool in shell), raised.value
+
+
+def test_strict_false_leaves_names_of_other_agents_out_but_no_slips() -> None:
+    assert compiled("claude-cli", policy=Policy(allow_tools=("web_fetch_x",)), strict=False) == []
+    with pytest.raises(PolicyError, match="'WebFetch'"):
+        compiled("claude-cli", policy=Policy(allow_tools=("WebFetsh",)), strict=False)
+
+
+def test_tools_of_servers_are_known_by_their_servers() -> None:
+    server = {"name": "notes", "command": ["notes"]}
+    for name, tool in (("opencode-acp", "notes_keep"), ("copilot-acp", "notes-keep")):
+        policy = Policy(allow_tools=(tool, tool.replace("notes", "corral")))
+        assert compiled(name, policy=policy, mcp_servers=[server]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("bahs", ["Bash"]), ("READ", ["Read"]), ("run_shell_command", ["Bash"]), ("xyz", [])],
+)
+def test_the_nearest_names(name: str, found: list[str]) -> None:
+    assert near(name, {"Bash": "execute", "Read": "read", "Write": "edit"}) == found
