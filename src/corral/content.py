@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -85,6 +86,21 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         if not wrong:
             return self
         return msgspec.structs.replace(self, **dict.fromkeys(wrong), coverage="partial")
+
+
+def add_by_model(one: Mapping[str, Usage], other: Mapping[str, Usage]) -> dict[str, Usage]:
+    """Usage by model of two separate runs."""
+    return {name: one.get(name, Usage()) + other.get(name, Usage()) for name in {**one, **other}}
+
+
+def since_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> dict[str, Usage]:
+    """Usage by model that came since, of counters that go on from one turn to the next. A model
+    that was not used meanwhile is left out."""
+    return {
+        name: usage - then.get(name, Usage())
+        for name, usage in now.items()
+        if usage != then.get(name)
+    }
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -67,6 +67,8 @@ class Envelope(
     node: str | None = None
     parent: str | None = None
     """The call id of the sub-agent that this event belongs to."""
+    label: str | None = None
+    """The caller's own name for the session: the option ``label``."""
 
 
 class Init(Envelope, frozen=True, tag="init"):
@@ -197,6 +199,8 @@ class Done(Envelope, frozen=True, tag="done"):
     model: str | None = None
     """The model really used, where the agent tells."""
     usage: Usage = Usage()
+    usage_by_model: dict[str, Usage] = {}
+    """Model → its share of ``usage``, where the agent reports it; else empty."""
     cost: Cost = Cost()
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True

@@ -64,4 +64,5 @@ class Options(TypedDict, total=False):
     replay: str | os.PathLike[str] | None
     record: bool
     keep: bool
+    label: str | None
     config: Mapping[str, Any]

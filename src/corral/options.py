@@ -33,6 +33,10 @@ APPROVAL_MODES: dict[str, Policy] = {
 """The vendor's spellings of our presets."""
 
 
+LONGEST_LABEL = 200
+"""Characters."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent's options. Values of ``env`` are secret and never printed."""
 
@@ -102,6 +106,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True
     """Keep the session, to resume it; else nothing of it stays on disk."""
+    label: str | None = None
+    """A text of the caller's own that stands on every event, in the result and in the stored
+    session."""
     interactive: bool = False
     """Somebody answers permission questions: an ``ask=`` callback, a terminal, or
     ``permission_mode="auto"``. Set by the session, never an option: without it, what the
@@ -302,12 +309,13 @@ def _check(run: Run) -> None:
         if server.name in names:
             raise ConfigError(f"two MCP servers are called {server.name!r}")
         names.add(server.name)
-    for name in ("system_prompt", "replace_system_prompt", "resume", "model"):
+    for name in ("system_prompt", "replace_system_prompt", "resume", "model", "label"):
         text: str | None = getattr(run, name)
         if text is not None and ("\0" in text or _unsendable(text)):
             raise ConfigError(f"{name} holds a character that cannot be sent")
     for name, value in {
         "model": run.model,
+        "label": run.label,
         "resume": run.resume,
         "program": run.program,
         "record_to": run.record_to,
@@ -315,6 +323,11 @@ def _check(run: Run) -> None:
     }.items():
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
+    if run.label is not None and len(run.label) > LONGEST_LABEL:
+        raise ConfigError(
+            f"label has {len(run.label):,} characters, the most are {LONGEST_LABEL}",
+            hint="It stands on every event: give a short one.",
+        )
     for name, value in run.env.items():
         if "\0" in value:
             raise ConfigError(f"the value of {name} in env holds a NUL character")

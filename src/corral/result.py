@@ -33,6 +33,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     denied_complete: bool = True
     """False where the agent may have been refused more than it tells of."""
     usage: Usage = Usage()
+    usage_by_model: dict[str, Usage] = {}
+    """Model → its share of ``usage``, where the agent reports it; else empty."""
     cost: Cost = Cost()
     stop_reason: str | None = None
     run_id: str = ""
@@ -46,6 +48,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     duration: float = 0.0
     """Seconds."""
     error: Error | None = None
+    label: str | None = None
+    """The option ``label``."""
 
     @property
     def ok(self) -> bool:
@@ -130,6 +134,7 @@ class Fold:
             denied=done.denied,
             denied_complete=done.denied_complete,
             usage=done.usage,
+            usage_by_model=done.usage_by_model,
             cost=done.cost,
             stop_reason=done.stop_reason,
             run_id=done.run_id or self._init.run_id,
@@ -141,6 +146,7 @@ class Fold:
             auth=self._init.auth,
             duration=done.duration_ms / 1000,
             error=done.error,
+            label=done.label or self._init.label,
         )
 
 

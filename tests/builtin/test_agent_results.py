@@ -71,6 +71,8 @@ async def test_usage_and_cost_are_sums_over_the_answers(ours: Ours) -> None:
     result = fold(events)
     assert (result.usage.input, result.usage.output) == (3000, 300)
     assert (result.usage.coverage, result.cost.source) == ("complete", "computed")
+    assert list(result.usage_by_model.values()) == [result.usage]
+    assert list(result.usage_by_model) == [result.model]
     assert result.cost.usd == pytest.approx((3000 * 0.30 + 300 * 2.50) / 1e6)
     sizes = [(event.usage.input, event.context_size) for event in of(events, UsageReport)]
     assert sizes == [(1000, 1100), (3000, 2200)]
@@ -84,6 +86,7 @@ async def test_each_prompt_has_its_own_sum(ours: Ours) -> None:
     async with ours.session(script) as session:
         first, second = await session.run("one"), await session.run("two")
     assert (first.usage.input, second.usage.input) == (10, 20)
+    assert [usage.input for usage in second.usage_by_model.values()] == [20]
 
 
 async def test_what_is_not_reported_is_not_invented(ours: Ours) -> None:

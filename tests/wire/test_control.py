@@ -59,6 +59,7 @@ def test_a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all() -> No
     assert isinstance(early, UsageReport)
     assert isinstance(last, Finish)
     assert (last.usage.input, last.usage.output, last.cost.usd) == (20, 4, 1.0)
+    assert {name: usage.input for name, usage in last.usage_by_model.items()} == {"m": 20}
     (only,) = hear(Control(MANNERS), tasks({"task_type": "local_bash"}), result())
     assert isinstance(only, Finish)
 

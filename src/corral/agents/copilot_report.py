@@ -30,14 +30,17 @@ def read_report(content: bytes, finish: Finish) -> Finish:
         told = msgspec.json.decode(content, type=Report).model_metrics
     except msgspec.MsgspecError:
         return finish
-    usage = Usage()
-    for each in (metrics.usage for metrics in told.values()):
-        usage += Usage(
-            input=each.input_tokens,
-            output=each.output_tokens,
-            reasoning=each.reasoning_tokens,
-            cache_read=each.cache_read_tokens,
-            cache_write=each.cache_write_tokens,
-            coverage="complete",
-        )
-    return msgspec.structs.replace(finish, usage=usage)
+    by_model = {name: _usage(metrics.usage) for name, metrics in told.items()}
+    usage = sum(by_model.values(), Usage())
+    return msgspec.structs.replace(finish, usage=usage, usage_by_model=by_model)
+
+
+def _usage(tokens: Tokens) -> Usage:
+    return Usage(
+        input=tokens.input_tokens,
+        output=tokens.output_tokens,
+        reasoning=tokens.reasoning_tokens,
+        cache_read=tokens.cache_read_tokens,
+        cache_write=tokens.cache_write_tokens,
+        coverage="complete",
+    )

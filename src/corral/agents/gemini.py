@@ -179,13 +179,14 @@ def finish(frame: ResultFrame, complaint: str | None) -> Finish:
         ok=frame.status == "success" and not looped,
         stop_reason="loop_detected" if looped else None,
         usage=usage(stats),
+        usage_by_model={name: usage(each) for name, each in stats.models.items()},
         model=model_used(stats.models),
         kind=error.type,
         message=error.message or complaint,
     )
 
 
-def usage(stats: Stats) -> Usage:
+def usage(stats: Tokens) -> Usage:
     """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone."""
     if not stats.total_tokens:
         return Usage()

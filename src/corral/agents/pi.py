@@ -24,7 +24,7 @@ from corral.agents import endings
 from corral.agents.launching import credentials, refuse_own_files, refuse_users
 from corral.agents.offered import compiler
 from corral.agents.profile import Act, Agent, Form, Launch, Package, Place, Probe
-from corral.content import Cost, Usage
+from corral.content import Cost, Usage, add_by_model
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import Run
@@ -123,9 +123,10 @@ _NAMES = named(Frame, (
 
 def translator() -> Translate:
     last, usage, cost = Message(), Usage(), 0.0
+    by_model: dict[str, Usage] = {}
 
     def translate(frames: list[Any]) -> list[Item]:
-        nonlocal last, usage, cost
+        nonlocal last, usage, cost, by_model
         items: list[Item] = []
         for frame in frames:
             name, piece = _NAMES[type(frame)], frame.assistant_message_event
@@ -145,11 +146,14 @@ def translator() -> Translate:
             elif name == "message_end" and frame.message.role == "assistant":
                 last = frame.message
                 usage, cost = usage + _usage(last.usage), cost + last.usage["cost"]["total"]
+                if last.model:
+                    by_model = add_by_model(by_model, {last.model: _usage(last.usage)})
             elif name == "agent_end":
                 why, spent = last.stop_reason, Cost(cost, "reported") if cost else Cost()
                 message = last.error_message or f"the answer broke off: {why}"
                 items.append(Finish(ok=why == "stop", stop_reason=why, usage=usage, cost=spent,
-                                    model=last.model, message=message))  # fmt: skip
+                                    usage_by_model=by_model, model=last.model,
+                                    message=message))  # fmt: skip
         return items
 
     return translate

@@ -301,7 +301,14 @@ class Turn:
             else:
                 ok, reason = True, task.result().finish_reason.raw
         items.append(
-            Finish(ok=ok, stop_reason=reason, usage=tally.usage, cost=tally.cost, model=tally.model)
+            Finish(
+                ok=ok,
+                stop_reason=reason,
+                usage=tally.usage,
+                usage_by_model=tally.usage_by_model,
+                cost=tally.cost,
+                model=tally.model,
+            )
         )
         return items
 

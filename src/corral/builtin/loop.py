@@ -13,7 +13,7 @@ from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import History
 from corral.builtin.repetition import ADVICE, Repetition
 from corral.builtin.striking import Striker
-from corral.content import Cost, Usage
+from corral.content import Cost, Usage, add_by_model
 from corral.errors import (
     ContentRefused,
     ContextLengthExceeded,
@@ -55,6 +55,7 @@ class Tally:
 
     def reset(self) -> None:
         self.usage = Usage()
+        self.usage_by_model: dict[str, Usage] = {}
         self._usd: float | None = 0.0
         self.model: str | None = None
 
@@ -67,6 +68,8 @@ class Tally:
         rest = response.model.removeprefix(name.removesuffix("-latest"))
         same = not response.model or DATED.fullmatch(rest)
         self.model = asked if same else f"{provider}:{response.model}"
+        by_model = {self.model: response.usage}
+        self.usage_by_model = add_by_model(self.usage_by_model, by_model)
 
     @property
     def cost(self) -> Cost:

@@ -84,6 +84,7 @@ BUDGET = 8
 @click.option("--max-budget-usd", type=float, metavar="USD", help="For the whole batch: beyond it"
               " no task is begun.")  # fmt: skip
 @click.option("--system-prompt", help="Put before each prompt.")
+@click.option("--label", help="A text that stands on every event and in every result.")
 @click.option("--program", help="The agent's program.  [default: looked for]")
 @click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
 @click.option("--simulate", is_flag=True, help="Tasks are answered for: nothing is spent.")
@@ -204,6 +205,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "max_budget_usd": given["max_budget_usd"],
         "system_prompt": given["system_prompt"],
         "program": given["program"],
+        "label": given["label"],
         "pass_env": list(given["env"]) or None,
         "policy": chosen_policy(given),
     }

@@ -84,6 +84,7 @@ from corral.sessions.session import Session
 @click.option("--replay", metavar="FILE", help="Such a recording in place of the program.")
 @click.option("--no-strict", is_flag=True, help="Run even where the policy is only advice.")
 @click.option("--no-keep", is_flag=True, help="Leave nothing of the session on disk.")
+@click.option("--label", help="A text that stands on every event and in the stored session.")
 @click.option("--json", "as_json", is_flag=True, help="Events on stdout, a JSON object a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
@@ -136,6 +137,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "auth": given["auth"],
         "pass_env": list(given["env"]) or None,
         "program": given["program"],
+        "label": given["label"],
         "record_to": given["record_to"],
         "replay": given["replay"],
         "strict": False if given["no_strict"] else None,

@@ -66,6 +66,7 @@ class Guard:
         self._started = started
         self._existed = existed
         self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
+        self._label = init.label
         self._session_id = init.session_id
         self._seq = 0
         self._held: list[Log | Error] = []
@@ -99,7 +100,7 @@ class Guard:
         out: list[Event] = []
         append = out.append
         run_id, agent, node, session_id = self._run_id, self._agent, self._node, self._session_id
-        seq = self._seq
+        seq, label = self._seq, self._label
         for item in items:
             if type(item) is str and seq:  # the hot path: text, by the hundred thousand
                 seq += 1
@@ -113,6 +114,7 @@ class Guard:
                         session_id=session_id,
                         agent=agent,
                         node=node,
+                        label=label,
                     )
                 )
             else:
@@ -147,6 +149,7 @@ class Guard:
             stop_reason=finish.stop_reason,
             model=finish.model,
             usage=finish.usage if finish.usage != Usage() else self._usage,
+            usage_by_model=finish.usage_by_model,
             cost=cost or (finish.cost if finish.cost != Cost() else self._cost),
             files=files,
             files_complete=files_complete,
@@ -197,8 +200,10 @@ class Guard:
                 self._emit(Vendor("late_result", msgspec.to_builtins(finish)), ts, out)
             return
         usage, cost = finish.usage.plausible(), finish.cost.plausible()
-        self.finish = replace(finish, usage=usage, cost=cost)
-        if (usage, cost) != (finish.usage, finish.cost):
+        told = {name: each for name, each in finish.usage_by_model.items() if each != Usage()}
+        by_model = {name: each.plausible() for name, each in told.items()}
+        self.finish = replace(finish, usage=usage, usage_by_model=by_model, cost=cost)
+        if (usage, cost, by_model) != (finish.usage, finish.cost, told):
             self._disbelieve(ts, out)
 
     def _count(self, report: UsageReport, ts: float, out: list[Event]) -> None:
@@ -342,6 +347,7 @@ class Guard:
         force_setattr(event, "session_id", event.session_id or self._session_id)
         force_setattr(event, "agent", self._agent)
         force_setattr(event, "node", self._node)
+        force_setattr(event, "label", self._label)
         out.append(event)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from corral.content import Cost
+from corral.content import Cost, add_by_model
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Json
 from corral.result import Result
@@ -301,6 +301,7 @@ def together(earlier: Result, later: Result) -> Result:
         denied=(*earlier.denied, *later.denied),
         denied_complete=earlier.denied_complete and later.denied_complete,
         usage=earlier.usage + later.usage,
+        usage_by_model=add_by_model(earlier.usage_by_model, later.usage_by_model),
         cost=cost,
         duration=earlier.duration + later.duration,
     )

@@ -43,6 +43,7 @@ PROMPT_OPTIONS = frozenset(
         "cwd",
         "timeout",
         "idle_timeout",
+        "label",
         "grace",
         "images",
         "system_prompt",

@@ -44,6 +44,7 @@ COMMON = frozenset(
         "record_to",
         "replay",
         "keep",
+        "label",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""

@@ -52,6 +52,9 @@ class Meta(msgspec.Struct, omit_defaults=True):
     other's id."""
     spent: Usage = Usage()
     """What the agent last said of all turns together, where it counts so."""
+    spent_by_model: dict[str, Usage] = {}
+    label: str | None = None
+    """The option ``label``; a resumed session keeps it unless another is given."""
 
 
 class Kept:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.content import FileChanged, Usage, printable_path
+from corral.content import FileChanged, Usage, printable_path, since_by_model
 from corral.errors import (
     CorralError,
     EmptyAnswer,
@@ -63,6 +63,8 @@ class Turn:
         self._answers = answers
         self._answers_before = 0
         self._check = check
+        if prepared.run.label is not None:
+            kept.meta.label = prepared.run.label
         self._prepared = prepared
         self._kept = kept
         self._earlier = kept.meta.session_id
@@ -176,6 +178,7 @@ class Turn:
             run_id=f"{meta.id}.{meta.turns + 1}",
             agent=prepared.agent.name,
             session_id=self._backend.session_id,
+            label=meta.label,
         )
         existed = self._before.has if self._before else _unknown
         return Guard(init, started=started, existed=existed)
@@ -250,8 +253,13 @@ class Turn:
         if finish is None or not self._prepared.agent.usage_of_session:
             return finish
         if (whole := finish.usage) != Usage():
-            finish = guard.finish = replace(finish, usage=finish.usage - meta.spent)
-            meta.spent = whole
+            by_model, before = finish.usage_by_model, meta.spent_by_model
+            finish = guard.finish = replace(
+                finish,
+                usage=finish.usage - meta.spent,
+                usage_by_model=since_by_model(by_model, before),
+            )
+            meta.spent, meta.spent_by_model = whole, by_model
         return finish
 
     def _tells_all(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from corral.content import Cost, Usage
+from corral.content import Cost, Usage, since_by_model
 from corral.events import (
     Json,
     Plan,
@@ -54,6 +54,7 @@ class Conversation:
         self._error_text = quirks.error_text
         self._complaint: str | None = None
         self._told_usage = Usage()
+        self._told_by_model: dict[str, Usage] = {}
         """Of the turns before, where a reply counts them too."""
         self._replaying = replaying
         self._cancelling = False
@@ -145,8 +146,13 @@ class Conversation:
             told = self._complaint.removeprefix(self._error_text)
             ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
         if self._quirks.usage == "session" and (whole := ended.usage) != Usage():
-            ended = msgspec.structs.replace(ended, usage=whole - self._told_usage)
-            self._told_usage = whole
+            by_model = ended.usage_by_model
+            ended = msgspec.structs.replace(
+                ended,
+                usage=whole - self._told_usage,
+                usage_by_model=since_by_model(by_model, self._told_by_model),
+            )
+            self._told_usage, self._told_by_model = whole, by_model
         items.append(ended)
 
     def fail(self, code: int, message: str, data: Json, items: list[Item]) -> None:

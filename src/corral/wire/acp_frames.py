@@ -150,7 +150,13 @@ class QuotaTokens(msgspec.Struct):
 
     input_tokens: int | None = None
     output_tokens: int | None = None
+    camel_input: int | None = msgspec.field(default=None, name="inputTokens")
     camel_output: int | None = msgspec.field(default=None, name="outputTokens")
+    camel_read: int | None = msgspec.field(default=None, name="cachedInputTokens")
+    camel_write: int | None = msgspec.field(default=None, name="cachedWriteTokens")
+    camel_write_input: int | None = msgspec.field(default=None, name="cacheWriteInputTokens")
+    camel_thought: int | None = msgspec.field(default=None, name="reasoningOutputTokens")
+    camel_total: int | None = msgspec.field(default=None, name="totalTokens")
 
 
 class ModelUsage(msgspec.Struct):

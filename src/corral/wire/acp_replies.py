@@ -14,6 +14,7 @@ from corral.wire.acp_frames import (
     ListResult,
     PromptResult,
     Quota,
+    QuotaTokens,
     SessionResult,
     Tokens,
 )
@@ -152,6 +153,7 @@ def finish(result: Json, quirks: Quirks, counted: Usage, cost: Cost) -> Finish:
         ok=ok,
         stop_reason=reason or None,
         usage=told_usage if told_usage != Usage() else counted,
+        usage_by_model=_by_model(quota),
         cost=cost,
         model=_model(quota),
         kind=None if ok else reason,
@@ -195,6 +197,28 @@ def _usage(told: PromptResult, quota: Quota | None, *, whole: bool) -> Usage:
     if count is None or (count.input_tokens is None and count.output_tokens is None):
         return Usage()
     return Usage(input=count.input_tokens, output=count.output_tokens, coverage="partial")
+
+
+def _by_model(quota: Quota | None) -> dict[str, Usage]:
+    """Models that are listed without any count are left out."""
+    counts = {each.model: each.token_count for each in (quota and quota.model_usage) or ()}
+    found = {name: _counted(count) for name, count in counts.items() if count is not None}
+    return {name: usage for name, usage in found.items() if usage != Usage()}
+
+
+def _counted(count: QuotaTokens) -> Usage:
+    if count.input_tokens is not None or count.output_tokens is not None:
+        return Usage(input=count.input_tokens, output=count.output_tokens, coverage="partial")
+    written = count.camel_write if count.camel_write is not None else count.camel_write_input
+    told = Tokens(
+        input_tokens=count.camel_input,
+        output_tokens=count.camel_output,
+        cached_read_tokens=count.camel_read,
+        cached_write_tokens=written,
+        thought_tokens=count.camel_thought,
+        total_tokens=count.camel_total,
+    )
+    return tokens(told)
 
 
 def _model(quota: Quota | None) -> str | None:

@@ -110,6 +110,18 @@ def summed_up(given: Any) -> Usage:
     )
 
 
+def tokens(spent: frames.Spent) -> Usage:
+    read, written = spent.cache_read_input_tokens, spent.cache_creation_input_tokens
+    return Usage(
+        input=spent.input_tokens + read + written,
+        output=spent.output_tokens,
+        reasoning=spent.thinking_tokens,
+        cache_read=read,
+        cache_write=written,
+        coverage="complete",
+    )
+
+
 def totals(spent: Mapping[str, frames.Spent]) -> tuple[Usage, Cost, str | None]:
     """Tokens, money, and the model that wrote most: a small one may work beside it."""
     if not spent:
@@ -119,14 +131,6 @@ def totals(spent: Mapping[str, frames.Spent]) -> tuple[Usage, Cost, str | None]:
         whole = summed(whole, each)
     if whole is None:
         return Usage(), Cost(), None
-    read, written = whole.cache_read_input_tokens, whole.cache_creation_input_tokens
-    usage = Usage(
-        input=whole.input_tokens + read + written,
-        output=whole.output_tokens,
-        reasoning=whole.thinking_tokens,
-        cache_read=read,
-        cache_write=written,
-        coverage="complete",
-    )
+    usage = tokens(whole)
     cost = Cost() if whole.cost_usd is None else Cost(whole.cost_usd, "reported")
     return usage, cost, max(spent, key=lambda name: spent[name].output_tokens)

@@ -29,6 +29,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     stop_reason: str | None = None
     usage: Usage = Usage()
+    usage_by_model: dict[str, Usage] = {}
     cost: Cost = Cost()
     model: str | None = None
     kind: str | None = None
