@@ -25,14 +25,15 @@ Letters and digits are ASCII; ``printable`` is a space or what ``str.isprintable
 So these are refused: newlines and control characters, comments, ``$`` and backticks outside
 single quotes, backslashes outside single quotes, redirections, here-documents, ``&``,
 parentheses, braces, unquoted ``* ? [ ] ~ ! ^``, assignments before a command, reserved words
-(``if``, ``time``, ``!``, ``[[`` ...), an empty command between operators, and lines of more than
-``MAX_LENGTH`` characters.
+(``if``, ``time``, ``!``, ``[[`` ...), an empty command between operators, a program by a relative
+path (``./x``) behind a ``cd``, and lines of more than ``MAX_LENGTH`` characters.
 
 bash, dash and zsh read such a line alike: each command becomes one program, or one builtin, with
 the literal words. Builtins are the second trap: several evaluate their arguments, even quoted ones
 (``printf -v 'a[$(id)]'``, ``test -v``, ``unset``, ``read``), or change what a later command means
 (``hash -p``, ``alias``, ``export PATH=``). A pattern with ``*`` therefore accepts only builtins
-that do neither; the others must be named by a pattern without ``*``, word for word.
+that do neither; the others must be named by a pattern without ``*``, word for word. An argument
+that zsh evaluates as arithmetic (``printf %d``, ``exit``, ``test x -eq y``) must be a number.
 
 What is *not* promised: that a program does no harm with the arguments that ``*`` lets through.
 A rule such as ``allow find *`` trusts ``find`` with ``-exec``.
@@ -70,8 +71,14 @@ RESERVED_WORDS = _names(
 _PLAIN_BUILTINS = _names(
     ": break cd continue echo exit false kill printf pwd test times true type umask"
 )
-"""Builtins that evaluate none of their arguments and change no later command; ``printf`` and
-``test`` only with the arguments that ``_is_plain`` accepts."""
+"""Builtins that evaluate none of their arguments and change no later command, given arguments that
+``_is_plain`` accepts."""
+_MOVING = _names("cd chdir popd pushd")
+_NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
+_COMPARISONS = _names("-eq -ne -lt -le -gt -ge -t")
+"""Of ``test``: zsh takes both sides for arithmetic, in which ``a[$(id)]`` runs a command."""
+_TEXT_FORMAT = r"(?:[^%]|%%|%[-+ #0-9]*(?:\.[0-9]*)?[bcqs])*"
+"""Of ``printf``: no conversion of a number."""
 
 BUILTINS = _PLAIN_BUILTINS | _names(
     ". [ alias autoload bg bind bindkey builtin bye caller chdir command compgen complete compopt "
@@ -127,7 +134,20 @@ def parse(command: str) -> tuple[SimpleCommand, ...] | None:
             in_word = True
     if not _is_command(raw, words):
         return None
-    return (*commands, SimpleCommand(" ".join(raw), tuple(words)))
+    commands.append(SimpleCommand(" ".join(raw), tuple(words)))
+    return None if _moves_programs(commands) else tuple(commands)
+
+
+def _moves_programs(commands: list[SimpleCommand]) -> bool:
+    """Whether a program is named by a relative path that may mean another one than in the folder
+    where the line starts."""
+    moved = False
+    for command in commands:
+        name = command.words[0]
+        if moved and "/" in name and not name.startswith("/"):
+            return True
+        moved = moved or name in _MOVING
+    return False
 
 
 def _is_command(raw: list[str], words: list[str]) -> bool:
@@ -169,14 +189,26 @@ def _is_plain(words: tuple[str, ...]) -> bool:
         return True
     if name not in _PLAIN_BUILTINS:
         return False
-    if name == "test":  # -v and -R evaluate the subscript of a variable's name
-        return not any(char in word for word in arguments for char in "[$`")
-    if name == "printf":  # -v and %n assign to a variable, whose name may have a subscript
-        return not (
-            any(word.startswith("-") for word in arguments[:1])
-            or any(re.search(r"%[^A-Za-z%]*[hjlLqtz]*n", word) for word in arguments)
-        )
-    return True
+    match name:
+        case "test":  # -v and -R evaluate the subscript of a variable's name
+            is_numeric = not _COMPARISONS.isdisjoint(arguments)
+            return not any(char in word for word in arguments for char in "[$`") and (
+                not is_numeric or _are_all(rf"-[a-z]+|!|{_NUMBER}", arguments)
+            )
+        case "printf":  # -v and %n assign to a variable, whose name may have a subscript
+            is_text = re.fullmatch(_TEXT_FORMAT, (arguments or ("",))[0]) is not None
+            return not (
+                any(word.startswith("-") for word in arguments[:1])
+                or any(re.search(r"%[^A-Za-z%]*[hjlLqtz]*n", word) for word in arguments)
+            ) and (is_text or _are_all(_NUMBER, arguments[1:]))
+        case "exit" | "break" | "continue":
+            return _are_all(_NUMBER, arguments)
+        case _:
+            return True
+
+
+def _are_all(regex: str, words: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(regex, word) for word in words)
 
 
 def fits(pattern: str, text: str) -> bool:

@@ -91,8 +91,11 @@ def test_parse_refuses_everything_else(command: str) -> None:
         ("echo *", "echo 'a; b'"),
         ("echo *", 'echo "a && b"'),
         ("printf *", "printf '%s\\n' x"),
-        ("printf *", "printf '100%% of %d\\n' x"),
+        ("printf *", "printf '100%% of %-5.2s: %d %.1f\\n' 1 2 3"),
         ("test *", "test -f x"),
+        ("test *", "test 1 -eq 2 -a -f"),
+        ("exit *", "exit 1"),
+        ("cd *", "cd sub && cd .."),
         ("source .venv/bin/activate", "source .venv/bin/activate"),
         ("ls *.py > out", "x"),
         ("FOO=1 make test 2>&1", "FOO=1 make test 2>&1"),
@@ -136,6 +139,15 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize(
+    "line", ["cd /tmp && ./x", "cd sub; bin/x y", "./x && cd .. && ./x", "pushd /tmp || x/y"]
+)
+def test_behind_a_change_of_folder_no_program_is_named_by_a_relative_path(line: str) -> None:
+    assert parse(line) is None
+    assert parse(line.replace("./x", "/x").replace("bin/", "/").replace("x/y", "x")) is not None
+    assert covers(line, line)
+
+
 @pytest.mark.parametrize("command", HOSTILE)
 @pytest.mark.parametrize("pattern", ["git status", "git *", "git status *"])
 def test_an_allow_pattern_accepts_no_other_command(pattern: str, command: str) -> None:
@@ -152,6 +164,9 @@ def test_an_allow_pattern_accepts_no_other_command(pattern: str, command: str) -
         "printf 'abc%*n' 1 PATH",
         "printf %ln PATH",
         "printf %-5.3hhn PATH",
+        *("printf %d 'path[$(id)]'", "printf %s%d x PATH=5", "printf '%*s' 'path[`id`]' x"),
+        *("exit 'path[$(id)]'", "break 'path[$(id)]'", "continue PATH=5", "exit PATH"),
+        *("test 1 -eq PATH=5", "test PATH=5 -lt 1", "test -t PATH=5", "test -f x -a 1 -ge PATH"),
         "test -v 'a[$(id)]'",
         "test -R 'a[`id`]'",
         *("eval id", "source x", ". x", "exec id", "command id", "builtin eval id", "trap id EXIT"),
