@@ -145,7 +145,8 @@ def decide(policy: Policy, action: Action) -> Ruling:
         return Ruling("deny", "allow_tools: not listed")
     if action.command is not None:
         ruling = _shell_ruling(policy.shell_rules, action.command)
-        if ruling is not None:
+        # Any tool may be given an argument of that name: leave for a command is for the shell.
+        if ruling is not None and (ruling.verdict == "deny" or action.kind == "execute"):
             return ruling
     if listed:
         return Ruling("allow", f"allow_tools: {action.tool}")

@@ -125,6 +125,17 @@ def test_a_shell_rule_denies_though_the_tool_is_listed() -> None:
     assert decide(policy, Action("run", "execute", "ls")).verdict == "allow"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("execute", "think")])
+def test_leave_for_a_command_is_no_leave_for_another_tool_with_such_an_argument(
+    kind: ToolKind,
+) -> None:
+    denying = Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny")
+    policy = msgspec.structs.replace(denying, shell_rules=("allow make *", "deny rm *"))
+    assert decide(policy, Action("t", kind, "make")).verdict == "deny"
+    allowing = msgspec.structs.replace(Policy.full(), shell_rules=policy.shell_rules)
+    assert decide(allowing, Action("t", kind, "rm x")).verdict == "deny"
+
+
 VERDICT = st.none() | st.sampled_from(["allow", "ask", "deny"])
 NAMES = st.sampled_from(["a", "b", "c"])
 PATTERNS = st.sampled_from(["git *", "git push *", "rm *", "*", "ls"])
@@ -175,7 +186,7 @@ def expected(policy: Policy, action: Action) -> str:
         verdicts = [first_match(policy.shell_rules, text) for text in texts]
         if "deny" in verdicts:
             return "deny"
-        if None not in verdicts:
+        if None not in verdicts and action.kind == "execute":
             return "allow"
     if policy.allow_tools is not None or action.kind == "think":
         return "allow"
