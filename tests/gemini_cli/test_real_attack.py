@@ -426,3 +426,30 @@ async def test_a_tool_server_is_asked_about_each_time_and_not_offered_to_nobody(
     await played(gemini, "gemini-acp", keep, mcp_servers=[notes_server(notes)])
     assert "mcp_notes_keep" not in gemini.requests[0].tools
     assert not (notes / "note.txt").exists()
+
+
+async def test_a_foreign_tool_server_beside_our_own_functions_is_denied(
+    gemini: Gemini, tmp_path: Path
+) -> None:
+    """The tools of all servers are asked about one by one: only ours are allowed."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    told: list[str] = []
+
+    def tell(text: str) -> str:
+        """Tells it."""
+        told.append(text)
+        return "told"
+
+    calls = [
+        Call("mcp_notes_keep", {"text": "one"}, id="mcp_corral_tell__1"),
+        Call("mcp_corral_tell", {"text": "two"}),
+        Call("mcp_notes_keep", {"text": "three"}),
+    ]
+    script = [*(Turn(calls=[each]) for each in calls), say("done")]
+    options = gemini.options(script, policy="edits", mcp_servers=[notes_server(notes)])
+    async with corral.session("gemini-acp", tools=[tell], **options) as session:
+        result = await session.run("do it")
+    assert told == ["two"]
+    assert [each.name for each in result.denied] == ["mcp_notes_keep"] * 2
+    assert not (notes / "note.txt").exists()

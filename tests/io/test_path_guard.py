@@ -93,6 +93,7 @@ def test_what_is_inside_may_be_written(tree: Path, path: str) -> None:
      "kernel/a.txt", "/proc/self/environ", "/proc/self/cwd/a.txt", "/proc/self/root/etc/passwd",
      "/dev/fd/0", "/dev/stdin", "~/x", "~root/x", "", " ", "a\0b", "{tree}-evil/x", " /etc/passwd",
      "@/etc/passwd", "\\/etc/passwd", "..\\out\\secret", "file:///etc/passwd", "\u00a0/etc/passwd",
+     "\ufeff/etc/passwd", "\ufeff out-file", "out-file\ufeff",
      "in-folder/../../../out/secret", "in-folder/../../new.txt", "x" * 300 + "/../../out/secret"],
 )  # fmt: skip
 def test_what_leads_out_is_refused(tree: Path, path: str) -> None:
@@ -103,7 +104,8 @@ def test_what_leads_out_is_refused(tree: Path, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path", [".git", ".git/config", "git", "git/config", "hooks", "self/.git/config", "sub/.git",
-             "sub/.git/config", ".GIT/x", "up/work/.git/x", ".claude/settings.json", "corral.toml"]
+             "sub/.git/config", ".GIT/x", "up/work/.git/x", ".claude/settings.json", "corral.toml",
+             "\ufeff.envrc", ".envrc\ufeff"]
 )  # fmt: skip
 def test_protected_names_may_be_read_but_not_written(tree: Path, path: str) -> None:
     guard = PathGuard(str(tree))

@@ -145,7 +145,9 @@ async def test_a_patch_of_several_files_is_judged_by_each_of_them(
         text = "\n".join(("*** Begin Patch", *lines, "*** End Patch"))
         return Call("apply_patch", {"patchText": text})
 
-    bad = ("embedded/.git/config", "link-out/new.txt", "../new.txt", "link-dangling")
+    bad = ["embedded/.git/config", "link-out/new.txt", "../new.txt", "link-dangling"]
+    # OpenCode removes these blanks from a name.
+    bad += ["\ufefflink-dangling", "\u00a0link-dangling", "\ufeff.envrc", ".envrc\ufeff"]
     script = steps(
         *(patch("*** Add File: good.txt", "+x", f"*** Add File: {path}", "+x") for path in bad),
         patch("*** Update File: a.txt", "*** Move to: .git/config", "@@", "-inside Words", "+x"),

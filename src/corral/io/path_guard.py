@@ -192,7 +192,8 @@ def _readings(path: str, cwd: str) -> set[str]:
         raise Refused(f"not a path: {path!r}")
     if path.lstrip().lower().startswith("file:"):
         raise Refused(f"not a path but an address: {path}")
-    found = {path, path.strip(), " ".join(path.split())}
+    plain = path.replace("\ufeff", " ")  # a blank to JavaScript
+    found = {path, path.strip(), plain.strip(), " ".join(path.split())}
     found |= {each.removeprefix("@") or each for each in found}
     found |= {each.replace("\\", "") or each for each in found}
     found |= {each.replace("\\", "/") for each in found}
