@@ -41,6 +41,7 @@ class InjectedModel:
         self._arena = arena
         self._per_turn = per_turn
         self._turn = 0
+        self._has_tools = False
         self._delegated: dict[str, Attempt] = {}
         self._swapping = Swapping(arena)
 
@@ -61,7 +62,9 @@ class InjectedModel:
         delegated = next((a for n, a in self._delegated.items() if n in request.last_text), None)
         if delegated is not None:
             return self._as_sub_agent(request, delegated)
-        if not request.tools and (PROMPT not in request.last_text or _wants_title(request)):
+        self._has_tools = self._has_tools or bool(request.tools)
+        beside = self._has_tools or PROMPT not in request.last_text or _wants_title(request)
+        if not request.tools and beside:
             return Turn(text="A title")
         self._take_results(request)
         if not self.left or self._turn >= self._per_turn:
