@@ -105,6 +105,11 @@ _SWITCHES = {
     "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
     # A sub-agent in the background outlives its turn's answer, and a command its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # Unset, it asks the model before its tool servers are connected, and then without their
+    # tools. The limits are in milliseconds.
+    "MCP_CONNECTION_NONBLOCKING": "0",
+    "MCP_TIMEOUT": "300000",
+    "MCP_CONNECT_TIMEOUT_MS": "300000",
 }
 
 
@@ -231,8 +236,9 @@ def _mcp_servers(run: Run) -> dict[str, Json]:
         if verdict_of(run.policy, run, "mcp", own=own) == "deny" and not listed:
             continue  # what may not be used is not even started
         hidden: Json = tool_servers.named_secrets(number, server)
-        # The caller's functions are declared to the model, not left for it to search for.
-        how: dict[str, Json] = {"alwaysLoad": True} if server.name == OWN_SERVER else {}
+        # Connected before the first request, and its tools declared to the model there, not
+        # left for it to search for.
+        how: dict[str, Json] = {"alwaysLoad": True}
         if server.url is not None:
             servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
         else:
