@@ -204,3 +204,29 @@ async def test_the_bridge_obeys_no_settings_of_a_repository(
     assert result.ok
     assert names(loot) == []
     assert "HIJACKED" not in sent(codex.requests)
+
+
+@pytest.mark.parametrize("agent", ["codex-acp"])
+async def test_in_a_pool_images_are_those_of_the_prompts_own_folder(
+    codex: Codex, agent: str, workspace: Path
+) -> None:
+    for name in ("one", "two"):
+        (workspace / name).mkdir()
+        (workspace / name / "a.png").write_bytes(PNG)
+    calls = {"-first-": say("done"), "-far-": view("../one/a.png"), "-near-": view("a.png")}
+    script = [
+        turn
+        for sign, call in calls.items()
+        for turn in (
+            *([Turn(calls=[call], match=sign)] if isinstance(call, Call) else []),
+            Turn(text="done", match=sign),
+        )
+    ]
+    options = codex.options(script, policy="reads")
+    async with corral.pool(agent, **options) as pool:
+        await pool.run("attempt -first-", cwd=workspace / "one")
+        await pool.run("attempt -far-", cwd=workspace / "two")
+        assert "data:image" not in sent(codex.requests)
+        await pool.run("attempt -near-", cwd=workspace / "two")
+        assert pool.started == 1
+    assert "data:image" in sent(codex.requests)

@@ -93,6 +93,15 @@ def test_an_image_is_read_in_the_workspace_alone(tree: Path) -> None:
         assert view(path)
 
 
+def test_without_a_folder_of_its_own_the_one_of_the_call_counts(tree: Path) -> None:
+    def view(path: str, cwd: str | None) -> str | None:
+        return judge(Guarded(), HookCall("view_image", {"path": path}, cwd))
+
+    assert view("a.png", str(tree)) is None
+    assert view(f"{tree}/a.png", str(tree.parent / "more"))
+    assert view("a.png", None)
+
+
 def test_what_is_not_understood_is_refused_by_the_exit_code_that_means_no(tree: Path) -> None:
     good = json.dumps({"cwd": str(tree)})
     allowed: dict[str, Any] = {"command": patch("*** Add File: a.txt", "+x")}

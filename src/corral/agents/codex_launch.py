@@ -108,7 +108,8 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
         settings.append(f"developer_instructions={toml(run.system_prompt)}")
     if run.reasoning_effort is not None:
         settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
-    settings += [*_servers(run), *_NO_TRAFFIC, *_hooks(run, place, guarded_tools(run.policy))]
+    hooks = _hooks(run, place, guarded_tools(run.policy), cwd=place.cwd)
+    settings += [*_servers(run), *_NO_TRAFFIC, *hooks]
     if guarded_tools(run.policy):
         flags.append("--dangerously-bypass-hook-trust")  # no hook is configured but ours
     # A profile that waits, as pyenv's does for a lock, would hold every command up.
@@ -147,8 +148,9 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
     refuse_own_files(run, place, "Codex would obey this repository's own settings")
     lines, notes = provider(run, place)
     off: tuple[str, ...] = (*_OFF, "unbounded_connection_retries")
-    # Patches are asked for, and judged where the question is answered; images are not.
-    hooks = _hooks(run, place, READ if views_images(run.policy) else ())
+    # Patches are asked for, and judged where the question is answered; images are not. In a pool
+    # the sessions of one process have several folders.
+    hooks = _hooks(run, place, READ if views_images(run.policy) else (), cwd=None)
     lines += [*hooks, "bypass_hook_trust=true"] if hooks else []
     if run.inherit != "project":
         off = off if hooks else (*off, "hooks")
@@ -218,13 +220,13 @@ def _trust(run: Run, place: Place) -> list[str]:
     return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
 
 
-def _hooks(run: Run, place: Place, tools: tuple[str, ...]) -> list[str]:
+def _hooks(run: Run, place: Place, tools: tuple[str, ...], *, cwd: str | None) -> list[str]:
     """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
     ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere."""
     if not tools:
         return []
     guarded = {
-        "cwd": place.cwd,
+        "cwd": cwd,
         "readable": list(run.include_directories),
         "writable": [*run.policy.writable, place.tmp],
     }

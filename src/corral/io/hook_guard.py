@@ -33,7 +33,8 @@ one is judged as well."""
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a session, as ``PathGuard`` takes them."""
 
-    cwd: str
+    cwd: str | None = None
+    """None: the one that the agent says, whose process has sessions in several folders."""
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
 
@@ -48,7 +49,10 @@ class HookCall(msgspec.Struct, frozen=True):
 
 def judge(guarded: Guarded, call: HookCall) -> str | None:
     """Why the call is refused; None where it may go on."""
-    guard = PathGuard(guarded.cwd, guarded.readable, guarded.writable)
+    folder = guarded.cwd or call.cwd
+    if not folder:
+        return "the call does not name its working directory"
+    guard = PathGuard(folder, guarded.readable, guarded.writable)
     access: Access
     match call.tool_name, call.tool_input:
         case "apply_patch", {"command": str(text)} | {"input": str(text)}:
@@ -59,7 +63,7 @@ def judge(guarded: Guarded, call: HookCall) -> str | None:
             return f"the call cannot be judged: {name}"
     if not paths:
         return "the patch names no file"
-    here = call.cwd or guarded.cwd
+    here = call.cwd or folder
     return guard.refusal([os.path.join(here, path) for path in paths], access)
 
 
