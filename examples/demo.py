@@ -1,6 +1,6 @@
 """The real Gemini CLI at work on a small project, against a scripted model.
 
-It reads the project, mends a bug, is refused a shell command by the policy, and
+It reads the project, fixes a bug, is refused a shell command by the policy, and
 ends in one typed result. No key, no network: the model is a script.
 """
 
@@ -20,48 +20,51 @@ PROJECT = {
     "greet.py": 'def greet(name: str) -> str:\n    return "Hello " + nane\n',
 }
 
-SCRIPT = [
-    Turn(
-        thoughts="Let me look at the project first.",
-        text="I will look at the project.",
-        calls=[
-            Call("list_directory", {"dir_path": "."}),
-            Call("read_file", {"file_path": "greet.py"}),
-        ],
-    ),
-    Turn(
-        text="`nane` is a typo for `name`. I will mend it.",
-        calls=[
-            Call(
-                "replace",
-                {
-                    "file_path": "greet.py",
-                    "instruction": "Mend the misspelt variable.",
-                    "old_string": '"Hello " + nane',
-                    "new_string": 'f"Hello, {name}!"',
-                },
-            )
-        ],
-    ),
-    Turn(
-        text="Now I will try it out.",
-        calls=[Call("run_shell_command", {"command": "python -c 'import greet' > ran.txt"})],
-    ),
-    Turn(
-        text="I mended greet.py. I was not allowed to run it, so it is untested.",
-        usage={"input": 2400, "output": 60, "cached": 1200, "thoughts": 12},
-    ),
-]
+
+def script(project: Path) -> list[Turn]:
+    """What the model says, turn by turn."""
+    return [
+        Turn(
+            thoughts="Let me look at the project first.",
+            text="I will look at the project.",
+            calls=[
+                Call("list_directory", {"dir_path": "."}),
+                Call("read_file", {"file_path": "greet.py"}),
+            ],
+        ),
+        Turn(
+            text="`nane` is a typo for `name`. I will fix it.",
+            calls=[
+                Call(
+                    "replace",
+                    {
+                        "file_path": str(project / "greet.py"),
+                        "instruction": "Fix the misspelt variable.",
+                        "old_string": '"Hello " + nane',
+                        "new_string": 'f"Hello, {name}!"',
+                    },
+                )
+            ],
+        ),
+        Turn(
+            text="Now I will try it out.",
+            calls=[Call("run_shell_command", {"command": "python -c 'import greet' > ran.txt"})],
+        ),
+        Turn(
+            text="I fixed greet.py. I was not allowed to run it, so it is untested.",
+            usage={"input": 2400, "output": 60, "cached": 1200, "thoughts": 12},
+        ),
+    ]
 
 
 async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="corral-demo-") as folder:
         for name, content in PROJECT.items():
             (Path(folder) / name).write_text(content)
-        async with ModelServer(SCRIPT) as model:
+        async with ModelServer(script(Path(folder).resolve())) as model:
             result = await corral.run(
                 "gemini-cli",
-                "greet.py fails with a NameError. Mend it, and try it out.",
+                "greet.py fails with a NameError. Fix it, and try it out.",
                 cwd=folder,
                 model="gemini-2.5-flash",
                 policy=corral.Policy.edits(),
@@ -69,9 +72,9 @@ async def main() -> int:
                 keep=False,
                 on_event=show,
             )
-        mended = (Path(folder) / "greet.py").read_text()
+        fixed = (Path(folder) / "greet.py").read_text()
         ran = (Path(folder) / "ran.txt").exists()
-    print(f"\n— greet.py on disk —\n{mended}")
+    print(f"\n— greet.py on disk —\n{fixed}")
     print("— the result —")
     print(f"status   {result.status}")
     print(f"text     {result.final_text}")
@@ -79,13 +82,13 @@ async def main() -> int:
     print(f"denied   {[refusal.title for refusal in result.denied]}")
     print(f"usage    {result.usage}")
     print(f"model    {result.model} by {result.agent} {result.agent_version}")
-    good = result.ok and "name}" in mended and not ran and len(result.denied) == 1
+    good = result.ok and "name}" in fixed and not ran and len(result.denied) == 1
     print("\nEverything went as it must." if good else "\nSomething is wrong.")
     return 0 if good else 1
 
 
 def show(event: events.Event) -> None:
-    """One line an event."""
+    """Prints one line per event."""
     match event:
         case events.Init():
             print(f"init         {event.agent} {event.agent_version}, {event.model}")
