@@ -23,6 +23,7 @@ PROJECT = {
 
 def script(project: Path) -> list[Turn]:
     """What the model says, turn by turn."""
+    project = project.resolve()
     return [
         Turn(
             thoughts="Let me look at the project first.",
@@ -61,7 +62,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="corral-demo-") as folder:
         for name, content in PROJECT.items():
             (Path(folder) / name).write_text(content)
-        async with ModelServer(script(Path(folder).resolve())) as model:
+        async with ModelServer(script(Path(folder))) as model:
             result = await corral.run(
                 "gemini-cli",
                 "greet.py fails with a NameError. Fix it, and try it out.",
