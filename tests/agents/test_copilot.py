@@ -54,6 +54,18 @@ def rows(agent: Agent, policy: Policy) -> dict[str, Row]:
     return {row.capability: row for row in agent.compile(policy, Run.build(agent.name)).report}
 
 
+def test_a_mode_that_asks_nothing_is_refused_unless_all_is_allowed() -> None:
+    """Seen: in autopilot the real program writes outside the workspace without a question."""
+    address = "https://agentclientprotocol.com/protocol/session-modes#"
+    for mode in ("agent", "plan", f"{address}agent", f"{address}plan"):
+        assert launch(PEER, policy="edits", session_mode=mode)
+    for mode in ("autopilot", f"{address}autopilot", "other"):
+        for policy in ("reads", "edits", None):
+            with pytest.raises(errors.ConfigError, match="would set the policy aside"):
+                launch(PEER, policy=policy, session_mode=mode)
+        assert launch(PEER, policy="all", session_mode=mode)
+
+
 def test_the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts() -> None:
     started = launch(prompt="--yolo\n/help", system_prompt="Be kind.")
     assert started.stdin == b"Be kind.\n\n--yolo\n/help"

@@ -46,6 +46,8 @@ SUPPORTS_ALONE = frozenset(
 )
 SUPPORTS = ACP_OPTIONS | {"inherit", "reasoning_effort"}
 
+_MODES = ("agent", "plan")
+"""Of a session, by the last word of their addresses: those in which it asks."""
 _REPORT = "usage.json"
 _SERVERS = "mcp.json"
 _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
@@ -78,6 +80,7 @@ def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     refuse_own_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
+    _check_mode(run)
     compiled = compile_asking(run.policy, run)
     return Launch(
         argv=(*place.program, "--acp", *_common(run, place), *compiled.flags),
@@ -86,6 +89,17 @@ def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
         files=_files(run),
         notes=(_auth(run, place),),
     )
+
+
+def _check_mode(run: Run) -> None:
+    """In its mode ``autopilot`` it asks nothing, and writes anywhere."""
+    mode = (run.session_mode or "agent").rpartition("#")[2]
+    is_limited = not run.policy.is_unlimited and run.policy.mode != "native"
+    if is_limited and mode not in _MODES:
+        raise ConfigError(
+            f"session_mode={run.session_mode!r} would set the policy aside",
+            hint="Say it by the policy: policy='edits' or policy='all'.",
+        )
 
 
 def _files(run: Run) -> dict[str, str]:
