@@ -13,11 +13,13 @@ from corral.errors import CorralError
 
 _AGAIN = "The model's service is at fault: try again."
 _SHORTER = "Shorten the prompt or start a new session."
+QUOTA = "The account's quota is spent: wait, pay, or change key."
+_AUTHENTICATION = ("api key", "api_key", "unauthorized", "authenticat", "not logged in")
 _MODEL = "Give another with model= (--model)."
 
 _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (("quota", "billing", "credit balance", "payment required"), errors.QuotaSpent,
-     "The account's quota is spent: wait, pay, or change key."),
+     QUOTA),
     (("context length", "context window", "maximum context", "prompt is too long", "token limit"),
      errors.ContextLengthExceeded, _SHORTER),
     (("model not found", "does not exist", "no such model", "unknown model", "model_not_found"),
@@ -29,7 +31,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
 )  # fmt: skip
 _STATUS: dict[str, tuple[type[CorralError], str | None]] = {
     "400": (errors.InvalidRequest, None),
-    "402": (errors.QuotaSpent, "Wait, pay, or change key."),
+    "402": (errors.QuotaSpent, QUOTA),
     "403": (errors.AccessDenied, None),
     "404": (errors.ModelNotFound, _MODEL),
     "413": (errors.ContextLengthExceeded, _SHORTER),
@@ -51,3 +53,13 @@ def of_service(text: str, key_hint: str) -> CorralError:
         return errors.ServerFailed(text, hint=_AGAIN)
     kind, hint = _STATUS.get(status, (errors.ProcessFailed, None))
     return kind(text, hint=hint)
+
+
+def unauthenticated(stderr: str, key_hint: str) -> CorralError | None:
+    """The error of a program that ended without a result, where its stderr says that it could
+    not sign in."""
+    lines = [line for line in stderr.strip().splitlines() if line.strip()][-6:]
+    said = "\n".join(lines)
+    if re.search(r"\b401\b", said) or any(sign in said.lower() for sign in _AUTHENTICATION):
+        return errors.AuthenticationFailed(said, hint=key_hint)
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral import errors
+from corral.agents.api_failures import QUOTA, unauthenticated
 from corral.agents.claude_launch import KEY_HINT
 from corral.agents.profile import Ending
 from corral.errors import CorralError
@@ -16,7 +17,7 @@ _MODEL = "Give another with model= (--model): an alias such as sonnet, or a full
 _KINDS: dict[str, tuple[type[CorralError], str | None]] = {
     "authentication_failed": (errors.AuthenticationFailed, KEY_HINT),
     "oauth_org_not_allowed": (errors.AccessDenied, "The account's organisation forbids it."),
-    "billing_error": (errors.QuotaSpent, "The account is out of credit: pay, or change key."),
+    "billing_error": (errors.QuotaSpent, QUOTA),
     "rate_limit": (errors.RateLimited, "Wait and try again."),
     "overloaded": (errors.ServerFailed, _AGAIN),
     "server_error": (errors.ServerFailed, _AGAIN),
@@ -47,7 +48,8 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (("prompt is too long", "context window", "context limit"), errors.ContextLengthExceeded,
      _SHORTER),
     (("safeguards flagged", "usage policy"), errors.ContentRefused, _REPHRASE),
-    (("credit balance", "usage limit", "quota"), errors.QuotaSpent, "Wait, pay, or change key."),
+    (("credit balance", "usage limit", "quota", "api error: 402", "payment required"),
+     errors.QuotaSpent, QUOTA),
     (_CONNECTION, errors.NetworkFailed, _NETWORK),
     (("issue with the selected model", "model not found"), errors.ModelNotFound, _MODEL),
     (("400", "invalid_request"), errors.InvalidRequest, None),
@@ -149,4 +151,5 @@ def _without_result(ending: Ending) -> CorralError:
     for signs, error, hint in _SIGNS[:2]:
         if any(sign in low for sign in signs):
             return error(said, hint=hint)
-    return errors.ProcessFailed(f"failed (exit {ending.code}): {said or 'no word of why'}")
+    failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from corral import errors
 from corral.agents import endings
+from corral.agents.api_failures import QUOTA, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -57,7 +58,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
 _HINTS: dict[type[CorralError], str] = {
     errors.AuthenticationFailed: KEY_HINT,
     errors.AccessDenied: "The key is known but not allowed this: check its project and model.",
-    errors.QuotaSpent: "The quota is spent: wait, pay, or change key.",
+    errors.QuotaSpent: QUOTA,
     errors.RateLimited: "Wait and try again.",
     errors.ContextLengthExceeded: "Shorten the prompt or start a new session.",
     errors.ModelNotFound: "Give another with model= (--model).",
@@ -131,4 +132,5 @@ def _without_result(ending: Ending) -> CorralError:
         return errors.StreamBroken("Codex exited without completing its turn")
     if _STATUS.search(said):
         return of_text(said)
-    return errors.ProcessFailed(f"Codex failed (exit {ending.code}): {said or 'no word of why'}")
+    failed = f"Codex failed (exit {ending.code}): {said or 'no word of why'}"
+    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

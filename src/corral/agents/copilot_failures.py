@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral import errors
 from corral.agents import endings
+from corral.agents.api_failures import QUOTA
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -17,7 +18,7 @@ _AGAIN = "The model's service is at fault: try again."
 _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
     400: (errors.InvalidRequest, None),
     401: (errors.AuthenticationFailed, KEY_HINT),
-    402: (errors.QuotaSpent, "The provider's quota is spent: wait, pay, or change key."),
+    402: (errors.QuotaSpent, QUOTA),
     403: (errors.AccessDenied, None),
     404: (errors.ModelNotFound, "Give another with model= (--model)."),
     413: (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),
@@ -28,7 +29,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], int], ...] = (
     (("rate limit", "(http 429)", "error: 429", "too many requests"), 429),
     (("not found on provider", "(http 404)"), 404),
     (("context length", "context window", "prompt is too long", "too many tokens"), 413),
-    (("quota", "(http 402)"), 402),
+    (("quota", "(http 402)", "error: 402", "payment required"), 402),
     (("(http 403)", "error: 403"), 403),
     (("error: 5", "(http 5", "server error", "server had an error", "overloaded"), 500),
 )
@@ -36,9 +37,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], int], ...] = (
 
 def explain(ending: Ending) -> CorralError | None:
     """None for a success, which needs its last word *and* a clean exit."""
-    if ending.finish is None and "authentication" in ending.stderr.lower():
-        return errors.AuthenticationFailed(ending.stderr.strip(), hint=KEY_HINT)
-    return endings.explain(ending, "Copilot", "copilot", _failed, _LOST)
+    return endings.explain(ending, "Copilot", "copilot", _failed, _LOST, key_hint=KEY_HINT)
 
 
 def _failed(kind: str, message: str) -> CorralError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from corral import errors
-from corral.agents.api_failures import of_service
+from corral.agents.api_failures import of_service, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -21,15 +21,18 @@ def explain(
     program: str,
     failed: Callable[[str, str], CorralError],
     lost: str = "",
+    *,
+    key_hint: str = "",
 ) -> CorralError | None:
     """None for a success, which needs the agent's last word, an answer *and* a clean exit.
 
     ``failed`` explains a last word that tells of a failure: its kind, and what was said of it.
-    ``lost`` is what stderr holds where the session to go on with is not there.
+    ``lost`` is what stderr holds where the session to go on with is not there,
+    ``key_hint`` what to do where it says that the agent could not sign in.
     """
     finish = ending.finish
     if finish is None:
-        return without_a_word(ending, title, program, lost)
+        return without_a_word(ending, title, program, lost, key_hint)
     if not finish.ok:
         said = finish.message or f"{title} reported an error without saying which"
         return failed(finish.kind or "", said)
@@ -50,12 +53,21 @@ def explained(
     """For an agent that passes on what the model's service said."""
 
     def of_ending(ending: Ending) -> CorralError | None:
-        return explain(ending, title, program, lambda _, said: of_service(said, key_hint), lost)
+        return explain(
+            ending,
+            title,
+            program,
+            lambda _, said: of_service(said, key_hint),
+            lost,
+            key_hint=key_hint,
+        )
 
     return of_ending
 
 
-def without_a_word(ending: Ending, title: str, program: str, lost: str = "") -> CorralError:
+def without_a_word(
+    ending: Ending, title: str, program: str, lost: str = "", key_hint: str = ""
+) -> CorralError:
     """The exit code and stderr are all there is."""
     said = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if lost and lost.lower() in ending.stderr.lower():
@@ -67,6 +79,8 @@ def without_a_word(ending: Ending, title: str, program: str, lost: str = "") -> 
             said or "the program could not be run",
             hint=f"Install it again: corral agents install {program}",
         )
+    if (found := unauthenticated(ending.stderr, key_hint)) is not None and key_hint:
+        return found
     if not ending.code:
         return errors.StreamBroken(
             f"{title} ended before its answer did: {said}".removesuffix(": "),

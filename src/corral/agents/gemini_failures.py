@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from corral import errors
+from corral.agents.api_failures import QUOTA, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 from corral.wire.notices import retrying
@@ -27,7 +28,7 @@ NOISE = (
     "    at ",
 )
 
-HTTP = (400, 401, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504)
+HTTP = (400, 401, 402, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504)
 _BY_EXIT = {code & 0xFF: code for code in HTTP}
 """An API error exits with the HTTP status modulo 256."""
 
@@ -91,6 +92,8 @@ def explain_acp(ending: Ending) -> CorralError | None:
     known = _of_answer(message)
     if known is not None:
         return known
+    if code == 500 and "not found" in message.lower():  # what it makes of a 404
+        return _no_model(_api_error(message)[0], ending)
     exit_code = code & 0xFF if code in HTTP else 0
     return _of_api(message, msgspec.structs.replace(ending, code=exit_code))
 
@@ -119,6 +122,8 @@ def _of_api(message: str, ending: Ending) -> CorralError:
     match status:
         case 401:
             return errors.AuthenticationFailed(text, hint=_KEY_HINT)
+        case 402:
+            return errors.QuotaSpent(text, hint=QUOTA)
         case 403:
             return errors.AccessDenied(
                 text, hint="The key is known but not allowed this: check its project and model."
@@ -238,7 +243,8 @@ def _without_result(ending: Ending) -> CorralError:
         case code if code in _BY_EXIT:
             return _of_api(said, ending)
         case _:
-            return errors.ProcessFailed(f"failed (exit {ending.code}): {said or 'no word of why'}")
+            failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+            return unauthenticated(said, _KEY_HINT) or errors.ProcessFailed(failed)
 
 
 def _session_lost(ending: Ending) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral import errors
+from corral.agents.api_failures import QUOTA, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -20,7 +21,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (
         ("quota", "billing", "credit", "payment required", "402"),
         errors.QuotaSpent,
-        "The provider's quota is spent: wait, pay, or change key.",
+        QUOTA,
     ),
     (
         ("rate limit", "rate_limit", "too many requests", "429"),
@@ -78,7 +79,7 @@ def explain(ending: Ending) -> CorralError | None:
             said or "the program could not be run",
             hint="Install it again: corral agents install opencode",
         )
-    return errors.StreamBroken(
+    return unauthenticated(said, KEY_HINT) or errors.StreamBroken(
         f"OpenCode ended by itself (exit {ending.code}): {said}".rstrip(": ")
     )
 
@@ -92,6 +93,7 @@ _STOPPED: dict[str, tuple[type[CorralError], str]] = {
 }
 _BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
     "401": (errors.AuthenticationFailed, KEY_HINT),
+    "402": (errors.QuotaSpent, QUOTA),
     "403": (errors.AccessDenied, None),
     "404": (errors.ModelNotFound, "Give another with model= (--model), as provider/model."),
     "413": (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),

@@ -51,7 +51,14 @@ def explain(ending: Ending) -> CorralError | None:
             f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
             hint="Raise max_turns (--max-turns), or ask for less.",
         )
-    return endings.explain(ending, "Qwen Code", "qwen", _failed, "no saved session found")
+    return endings.explain(
+        ending,
+        "Qwen Code",
+        "qwen",
+        _failed,
+        "no saved session found",
+        key_hint=qwen_launch.KEY_HINT,
+    )
 
 
 def _failed(_kind: str, message: str) -> CorralError:

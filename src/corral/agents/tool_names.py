@@ -76,7 +76,8 @@ def _refuse(
     if not is_slip and not strict:
         return
     meant = " or ".join(map(repr, near(name, tools)))
-    effect = "" if where == "allow_tools" else ", so denying it would do nothing"
+    is_vain = where == "deny_tools" and not is_slip
+    effect = ", so denying it would do nothing" if is_vain else ""
     advice = f"; did you mean {meant}?" if meant else ""
     hint = f"It has: {', '.join(sorted(tools))}."
     if not is_slip:

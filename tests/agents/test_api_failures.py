@@ -1,0 +1,81 @@
+"""What a model's service or an agent's stderr says is the same error for every agent."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import agents, errors
+from corral.agents.api_failures import QUOTA, unauthenticated
+from corral.agents.profile import Ending
+from corral.errors import CorralError
+from corral.options import Run
+from corral.wire.stream import Finish
+
+NAMES = [agent.name for agent in agents.every() if agent.driver is None]
+
+
+def explained(
+    name: str, finish: Finish | None, code: int | None = 0, stderr: str = ""
+) -> CorralError | None:
+    ending = Ending(
+        code=code,
+        signal=None,
+        stderr=stderr,
+        finish=finish,
+        answered=False,
+        run=Run.build(name, {"model": "some-model"}),
+    )
+    return agents.find(name).explain(ending)
+
+
+SAID = {
+    "gemini-cli": ("unknown", '[API Error: {"error":{"code":402,"message":"Pay."}}]', 146),
+    "gemini-acp": ("402", "Pay.", 0),
+    "claude-cli": ("unknown", "API Error: 402 Error 402.", 1),
+    "claude-acp": ("-32603", "Internal error: API Error: 402 Error 402.", 0),
+    "codex-cli": (None, "unexpected status 402 Payment Required: Pay.", 1),
+    "codex-acp": ("-32603", "unexpected status 402 Payment Required: Pay.", 0),
+    "opencode-cli": ("402", "Pay.", 1),
+    "opencode-acp": ("-32603", "Internal error: Payment Required", 0),
+    "copilot-cli": ("402", "Pay.", 1),
+    "copilot-acp": ("agent_error", "Error: 402 Pay.", 0),
+}
+"""What each says of an HTTP 402; the others pass on the service's text."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_http_402_is_one_error_with_one_advice(name: str) -> None:
+    kind, message, code = SAID.get(name, ("error", "402 Pay.", 1))
+    error = explained(name, Finish(ok=False, kind=kind, message=message), code)
+    assert type(error) is errors.QuotaSpent, error
+    assert (error.hint, error.retryable) == (QUOTA, False)
+
+
+@pytest.mark.parametrize("said", ["Error: invalid API key", "Request failed: 401 Unauthorized"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_authentication_failure_on_stderr_has_the_usual_advice(name: str, said: str) -> None:
+    error = explained(name, None, 1, f"starting\n{said}\n")
+    assert type(error) is errors.AuthenticationFailed, error
+    assert said in error.message
+    assert error.hint
+    assert "Set " in error.hint
+
+
+def test_other_ends_are_no_authentication_failures() -> None:
+    assert unauthenticated("TypeError: x is not a function\n  at line 4010", "hint") is None
+    assert unauthenticated("", "hint") is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "models/nope is not found for API version v1beta, or is not supported",
+        "Requested entity was not found.",
+    ],
+)
+def test_an_unknown_model_over_acp_is_not_a_server_error(said: str) -> None:
+    error = explained("gemini-acp", Finish(ok=False, kind="500", message=said))
+    assert type(error) is errors.ModelNotFound
+    assert not error.retryable
+    other = explained("gemini-acp", Finish(ok=False, kind="500", message="Internal error."))
+    assert type(other) is errors.ServerFailed
