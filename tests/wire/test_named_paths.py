@@ -30,6 +30,7 @@ DIFF = """--- a/old.txt
         ("edit", {"file_path": "a", "filePath": "b", "path": "c", "absolute_path": "d"}, "a b c d"),
         ("edit", {"target_file": "a", "notebook_path": "b", "new_path": "c"}, "a b c"),
         ("edit", {"edits": [{"path": "a"}, {"filePath": "b", "new_string": "x"}]}, "a b"),
+        ("edit", {"path": "a", "outputPath": "b", "base_dir": "c", "new-file": "d"}, "a b c d"),
         ("edit", {"changes": {"/a": {"type": "add"}, "b": {}}}, "/a b"),
         ("edit", {"changes": [{"path": "a"}]}, "a"),
         ("move", {"source": "a", "destination": "b"}, "a b"),

@@ -42,6 +42,8 @@ FIELDS = frozenset(
     }
 )
 """In lower case and without ``_`` and ``-``."""
+ENDINGS = ("path", "paths", "file", "files", "dir", "dirs", "directory", "folder", "filename")
+"""Of further names, such as ``output_path`` and ``base_dir``."""
 GLOBS = frozenset({"glob", "globs", "include", "includes", "filepattern", "filefilter", "pattern"})
 """Fields that hold patterns of file names."""
 CHANGES = "changes"
@@ -85,7 +87,7 @@ def _named(given: Json, *, regex: bool, depth: int) -> Iterator[str]:
     elif isinstance(given, dict):
         for key, value in given.items():
             plain = key.lower().replace("_", "").replace("-", "")
-            if plain in FIELDS:
+            if plain in FIELDS or plain.endswith(ENDINGS):
                 yield from _texts(value)
             elif plain in GLOBS and not (regex and plain == "pattern"):
                 yield from (part for text in _texts(value) for part in _of_glob(text))
