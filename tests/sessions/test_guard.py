@@ -399,3 +399,15 @@ def test_a_cost_that_cannot_be_is_unknown(usd: float) -> None:
 def test_a_negative_duration_is_measured_instead() -> None:
     events = whole(ToolUse("1", "x"), ToolResult("1", "success", duration_ms=-7))
     assert of_type(events, ToolResult)[0].duration_ms == 1000
+
+
+def test_a_file_that_was_written_for_a_call_is_one_change() -> None:
+    events = whole(
+        ToolUse("w", name="write_file", kind="edit", paths=("/work/new.txt",)),
+        FileChange("/work/new.txt", "created"),
+        ToolResult("w", "success"),
+        ToolUse("x", name="write_file", kind="edit", paths=("/work/new.txt",)),
+        ToolResult("x", "success"),
+    )
+    changes = [(change.path, change.kind) for change in of_type(events, FileChange)]
+    assert changes == [("/work/new.txt", "created"), ("/work/new.txt", "modified")]

@@ -90,6 +90,7 @@ class Conversation:
         self._first_text = ""
         self._warned = False
         self._complaint: str | None = None
+        self._searched = False
         self._tools: dict[str, str] = {}
 
     def translate(self, frames: list[Any]) -> list[Item]:
@@ -112,6 +113,7 @@ class Conversation:
             case ToolUseFrame():
                 self._first_text = ""
                 self._tools[frame.tool_id] = frame.tool_name
+                self._searched = self._searched or TOOLS.get(frame.tool_name) == "fetch"
                 return tool_use(frame)
             case ToolResultFrame():
                 return tool_result(frame, self._tools.pop(frame.tool_id, ""))
@@ -127,7 +129,7 @@ class Conversation:
                     phase="response",
                 )
             case ResultFrame():
-                return finish(frame, self._complaint)
+                return finish(frame, self._complaint, searched=self._searched)
             case _:
                 raise TypeError(f"not a frame of the Gemini CLI: {frame!r}")
 
@@ -171,26 +173,37 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     )
 
 
-def finish(frame: ResultFrame, complaint: str | None) -> Finish:
+def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> Finish:
     stats = frame.stats or Stats()
     looped = frame.status == "success" and complaint == gemini_failures.LOOP
     error = frame.error or ToolError()
     return Finish(
         ok=frame.status == "success" and not looped,
         stop_reason="loop_detected" if looped else None,
-        usage=usage(stats),
-        usage_by_model={name: usage(each) for name, each in stats.models.items()},
+        usage=usage(stats, searched=searched),
+        usage_by_model={
+            name: usage(each, searched=searched) for name, each in stats.models.items()
+        },
         model=model_used(stats.models),
         kind=error.type,
         message=error.message or complaint,
     )
 
 
-def usage(stats: Tokens) -> Usage:
-    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone."""
+def usage(stats: Tokens, *, searched: bool = False) -> Usage:
+    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone. So are
+    the prompts of the service's own web tools (``searched``): then the two cannot be told
+    apart, and neither is counted."""
     if not stats.total_tokens:
         return Usage()
     reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)
+    if searched and reasoning:
+        return Usage(
+            input=stats.input_tokens,
+            output=stats.output_tokens,
+            cache_read=stats.cached,
+            coverage="partial",
+        )
     return Usage(
         input=stats.input_tokens,
         output=stats.output_tokens + reasoning,

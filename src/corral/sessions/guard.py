@@ -79,6 +79,8 @@ class Guard:
         self._calls = 0
         self._telling: set[str] = set()
         """Calls whose tool told of its changes itself."""
+        self._served: set[str] = set()
+        """Paths that we wrote for a call under way: its result confirms no further change."""
         self._usage = Usage()
         self._cost = Cost()
         self._disbelieved = False
@@ -187,6 +189,8 @@ class Guard:
                 self.written[item.path] = item.kind
                 if item.call_id is not None:
                     self._telling.add(item.call_id)
+                else:
+                    self._served.add(item.path)
                 self._emit(item, ts, out)
             case UsageReport():
                 self._count(item, ts, out)
@@ -325,6 +329,9 @@ class Guard:
 
     def _written(self, path: str, kind: str, call_id: str, ts: float, out: list[Event]) -> None:
         whole = os.path.normpath(os.path.join(self._made_up.cwd or os.sep, path))
+        if whole in self._served:
+            self._served.discard(whole)
+            return
         if kind == "edit":
             before = self.written.get(whole)
             new = self._existed(whole) is False

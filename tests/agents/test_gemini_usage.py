@@ -1,0 +1,30 @@
+"""What the headless Gemini CLI counts."""
+
+from __future__ import annotations
+
+from corral.agents.gemini import Frames, translator
+from corral.content import Usage
+from corral.wire.stream import Finish, Stream
+
+SEARCH = b'{"type":"tool_use","tool_name":"google_web_search","tool_id":"s","parameters":{}}\n'
+RESULT = (
+    b'{"type":"result","status":"success","stats":{"total_tokens":100,"input_tokens":60,'
+    b'"output_tokens":10,"cached":5}}\n'
+)
+
+
+def counted(lines: bytes) -> Usage:
+    (finish,) = [
+        item for item in Stream(Frames, translator()).receive(lines) if isinstance(item, Finish)
+    ]
+    return finish.usage
+
+
+def test_what_is_in_the_total_alone_is_reasoning() -> None:
+    assert counted(RESULT) == Usage(
+        input=60, output=40, reasoning=30, cache_read=5, coverage="complete"
+    )
+
+
+def test_the_prompts_of_web_tools_are_not_counted_as_reasoning() -> None:
+    assert counted(SEARCH + RESULT) == Usage(input=60, output=10, cache_read=5, coverage="partial")
