@@ -265,10 +265,13 @@ def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
     listed = json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout)
     assert [one["status"] for one in listed] == ["success"]
     assert "hello" in corral("sessions", "show", "last", cwd=workspace).stdout
-    assert corral("sessions", "export", listed[0]["id"], cwd=workspace).stdout == first.stdout
+    exported = corral("sessions", "export", listed[0]["id"], cwd=workspace).stdout
+    begin, prompt, *rest = exported.splitlines(keepends=True)
+    assert begin + "".join(rest) == first.stdout
+    assert json.loads(prompt)["name"] == "prompt"
     to_file = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
     assert to_file.returncode == 0
-    assert (workspace / "out.ndjson").read_text() == first.stdout
+    assert (workspace / "out.ndjson").read_text() == exported
     again = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
     assert again.returncode == 2
     assert "is there already" in again.stderr

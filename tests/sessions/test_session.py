@@ -20,7 +20,7 @@ from scripted import GOOD, PROGRAM, children, descriptors, scripted
 
 import corral
 from corral import errors
-from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown
+from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
 from corral.keywords import Options
 from corral.sessions import store
 
@@ -275,7 +275,10 @@ async def test_without_keep_nothing_stays_on_disk(workspace: Path) -> None:
 async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> None:
     events = await events_of(workspace, GOOD, record=True)
     kept = store.find("last")
-    assert list(kept.events()) == events
+    begin, prompt, *rest = kept.events()
+    assert [begin, *rest] == events
+    assert isinstance(prompt, Vendor)
+    assert (prompt.name, prompt.data) == ("prompt", GOOD)
     assert (kept.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600
     assert kept.folder.stat().st_mode & 0o777 == 0o700
 
@@ -388,7 +391,7 @@ async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path)
             if isinstance(event, Text):
                 break
     assert store.find("last").meta.status == "interrupted"
-    assert [type(event) for event in store.find("last").events()] == [Init, Text]
+    assert [type(event) for event in store.find("last").events()] == [Init, Vendor, Text]
 
 
 async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:

@@ -13,7 +13,18 @@ from corral.cli.prompts import read_prompt
 from corral.cli.tables import table
 from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, ResumeLost
-from corral.events import Done, Error, Event, FileChange, Init, Text, ToolResult, ToolUse, to_json
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    FileChange,
+    Init,
+    Text,
+    ToolResult,
+    ToolUse,
+    Vendor,
+    to_json,
+)
 from corral.sessions import asked, store
 
 
@@ -111,6 +122,8 @@ def _line(event: Event) -> str | None:
     match event:
         case Init():
             return f"\n── {event.run_id} · {event.model or 'default model'}\n"
+        case Vendor(name="prompt"):
+            return f"> {event.data}\n"
         case Text():
             return event.delta
         case ToolUse():

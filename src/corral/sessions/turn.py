@@ -25,7 +25,7 @@ from corral.errors import (
     ResumeLost,
     StreamBroken,
 )
-from corral.events import Error, Event, Init
+from corral.events import Error, Event, Init, Vendor
 from corral.io import workspace
 from corral.io.environment import Eraser
 from corral.io.threads import NoThread, in_thread
@@ -310,12 +310,28 @@ class Turn:
         """A disk that fills up costs the transcript, not the run."""
         if not self._recording:
             return
+        if isinstance(batch[0], Init):
+            batch = [batch[0], self._asked(batch[0]), *batch[1:]]
         try:
             self._kept.record(batch)
         except OSError as error:
             self._recording = False
             text = f"the transcript ends here: {_unwritten(self._kept.folder, error)}"
             self._late_items.append(_warning("transcript_lost", text))
+
+    def _asked(self, init: Init) -> Vendor:
+        """The prompt, for the transcript alone."""
+        return Vendor(
+            "prompt",
+            self._eraser.clean_text(self._prompt),
+            seq=init.seq,
+            ts=init.ts,
+            run_id=init.run_id,
+            session_id=init.session_id,
+            agent=init.agent,
+            node=init.node,
+            label=init.label,
+        )
 
     def _afterthoughts(self, guard: Guard) -> list[Item]:
         items, self._late_items = self._late_items, []
