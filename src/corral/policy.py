@@ -8,7 +8,7 @@ pure; ``agents/`` turns a policy into each agent's own controls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
 import msgspec
@@ -155,6 +155,71 @@ def decide(policy: Policy, action: Action) -> Ruling:
         return Ruling("allow", "harmless")
     verdict = policy.verdict(capability, own=action.own)
     return Ruling(verdict, f"{capability}={verdict}")
+
+
+def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | None = None) -> bool:
+    """Whether ``policy`` allows nothing that ``than`` does not allow, and asks about nothing that
+    ``than`` denies. Equal policies are narrower than each other.
+
+    The answer is safe, not complete: ``True`` is always right, ``False`` may be given for rules
+    that cannot be compared. A command is taken to belong to a tool of the shell. ``tools`` are the
+    agent's tools with their kinds: without them a tool that only ``policy`` lists in
+    ``allow_tools`` cannot be compared, as it would be allowed whatever its capability is.
+    """
+    if "native" in (policy.mode, than.mode):
+        return policy == than
+    if than.is_unlimited or policy == than:
+        return True
+    if policy.is_unlimited or (than.mode == "plan" and policy.mode != "plan"):
+        return False
+    capabilities = all(
+        VERDICTS.index(policy.verdict(name, own=own)) >= VERDICTS.index(than.verdict(name, own=own))
+        for name in CAPABILITIES
+        for own in (False, True)
+    )
+    return (
+        capabilities
+        and set(policy.writable) <= set(than.writable)
+        and _tools_are_narrower(policy, than, tools or {})
+        and _commands_are_narrower(policy, than, tools or {})
+    )
+
+
+def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
+    if policy.allow_tools is None:
+        return than.allow_tools is None and set(than.deny_tools) <= set(policy.deny_tools)
+    listed = set(policy.allow_tools) - set(policy.deny_tools)
+    if listed & set(than.deny_tools):
+        return False
+    if than.allow_tools is not None:
+        return listed <= set(than.allow_tools)
+    return all(name in tools and _allows(than, tools[name]) for name in listed)
+
+
+def _allows(policy: Policy, kind: ToolKind) -> bool:
+    """Whether the capability of such a tool is allowed, of the caller's own server or not."""
+    capability = CAPABILITY_OF[kind]
+    if capability is None:
+        return True
+    return {policy.verdict(capability), policy.verdict(capability, own=True)} == {"allow"}
+
+
+def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
+    rules, wider = tuple(dict.fromkeys(policy.shell_rules)), tuple(dict.fromkeys(than.shell_rules))
+    verbs = {rule: parse_rule(rule)[0] for rule in (*rules, *wider)}
+    listed = set(policy.allow_tools or ()) - set(policy.deny_tools)
+    runs = any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
+    if policy.verdict("shell") == "deny" and not runs and "allow" not in map(verbs.get, rules):
+        return True  # no command is allowed, nor asked about
+    if not wider:
+        allowed = than.verdict("shell") == "allow"
+        return allowed or "allow" not in map(verbs.get, rules)
+    # Rules of ``than`` in their order, perhaps without some that allow, and with more that deny.
+    common = [rule for rule in rules if verbs[rule] == "allow" or rule in wider]
+    remaining = iter(wider)
+    in_order = all(rule in remaining for rule in common)
+    denied = {rule for rule in wider if verbs[rule] == "deny"}
+    return bool(rules) and in_order and denied <= set(common)
 
 
 def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:

@@ -408,6 +408,8 @@ def serve(message: dict[str, Any]) -> None:
             send(id=id, result={})
         else:
             send(id=id, error={"code": -32602, "message": "no such mode"})
+    elif method in ("session/set_model", "session/set_config_option"):
+        send(id=id, result={})
     elif method == "session/load" and "--loads" in sys.argv:
         session = opened(Session(params["sessionId"], params["cwd"]))
         session.prompts.append("(loaded)")

@@ -140,9 +140,7 @@ async def test_files_are_served_within_the_prompts_own_folder_alone(workspace: P
     assert two.text.endswith("[two]")
 
 
-@pytest.mark.parametrize(
-    "options", [{"policy": "all"}, {"model": "m"}, {"env": {"A": "b"}}, {"resume": "last"}]
-)
+@pytest.mark.parametrize("options", [{"env": {"A": "b"}}, {"resume": "last"}])
 async def test_what_a_process_is_started_with_is_the_pools_and_no_prompts(
     workspace: Path, options: dict[str, Any]
 ) -> None:

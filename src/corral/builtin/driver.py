@@ -51,22 +51,43 @@ class Driver:
         ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
-        run = prepared.run
-        model = run.model or ""
-        provider, name = split(model)
-        self.prepared = prepared
         self.kept = kept
-        self.model = model
         self.outbox = Outbox()
         self.mailbox = Mailbox()
         self.tally = Tally()
-        self._eraser = Striker(prepared.environment.redacted)
-        self._client = Client(environ=dict(prepared.environment.family))
-        self._client.check(model)
+        self._ask = ask
+        self._own = tools if isinstance(tools, Tools) else Tools(tools)
+        self._secrets: dict[str, str] = {}
+        self._clients: list[Client] = []
+        self.fail: Fail = lambda _: None
+        """Ends the turn under way."""
+        self.subagents = Subagents(self._sub_loop, self.outbox.put, self._interrupt)
+        self._granted: set[tuple[str, str | None]] = set()
+        self._history: History | None = None
+        self._loop: Loop | None = None
+        self._configure(prepared)
+
+    def use(self, prepared: Prepared) -> None:
+        """Go on with these options: the session's, or those of one prompt. The history stays."""
+        if prepared != self.prepared:
+            self._configure(prepared)
+            self._loop = None
+
+    def _configure(self, prepared: Prepared) -> None:
+        run = prepared.run
+        model = run.model or ""
+        provider, name = split(model)
+        client = Client(environ=dict(prepared.environment.family))
+        self._clients.append(client)
+        client.check(model)
+        self._client = client
+        self.prepared = prepared
+        self.model = model
+        self._secrets = {**self._secrets, **prepared.environment.redacted}
+        self._eraser = Striker(self._secrets)
         self._family = family_of(provider.name, name)
         self._policy = _own_defaults(run.policy)
-        self._broker = Broker(self._policy, ask, mode=run.permission_mode)
-        self._own = tools if isinstance(tools, Tools) else Tools(tools)
+        self._broker = Broker(self._policy, self._ask, mode=run.permission_mode)
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
@@ -82,14 +103,9 @@ class Driver:
             retries=run.retries - 1,
             window=entry.window if entry is not None else None,
         )
-        self.fail: Fail = lambda _: None
-        """Ends the turn under way."""
-        self.subagents = Subagents(self._sub_loop, self.outbox.put, self._interrupt)
         chosen = [tool for tool in map(shelf.by_name, self._named()) if tool is not None]
-        self._granted: set[tuple[str, str | None]] = set()
         self.hands = self._hands([*chosen, *self.subagents.tools()])
         self._sub_hands = self._hands(chosen)
-        self._loop: Loop | None = None
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -103,11 +119,14 @@ class Driver:
     def _interrupt(self, error: Interrupted) -> None:
         self.fail(error)
 
+    def _clean(self, data: bytes) -> bytes:
+        return self._eraser.clean(data)
+
     def clean(self, text: str) -> str:
         return self._eraser.clean_text(text)
 
-    def turn(self, prompt: str) -> Turn:
-        return Turn(self, prompt)
+    def turn(self, prompt: str, prepared: Prepared) -> Turn:
+        return Turn(self, prompt, prepared)
 
     def steer(self, text: str) -> None:
         self.mailbox.steer(text)
@@ -117,7 +136,8 @@ class Driver:
 
     async def close(self) -> None:
         await self.subagents.end()
-        await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     def _named(self) -> tuple[str, ...]:
         """The tools that are asked for by name, or those that this family knows best."""
@@ -147,8 +167,9 @@ class Driver:
                 self.kept.make()
             if run.resume is not None and not path.exists():
                 raise ResumeLost(f"the history of session {self.kept.meta.id} is gone")
-            history = History(path, keep=run.keep, clean=self._eraser.clean)
-            self._loop = self._new_loop(history, self.hands, self.outbox.put, self.mailbox)
+            if self._history is None:
+                self._history = History(path, keep=run.keep, clean=self._clean)
+            self._loop = self._new_loop(self._history, self.hands, self.outbox.put, self.mailbox)
         return self._loop
 
     def _sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
@@ -221,8 +242,9 @@ def _for_commands(prepared: Prepared) -> dict[str, str]:
 class Turn:
     """One prompt. See ``Backend`` for what each method promises."""
 
-    def __init__(self, driver: Driver, prompt: str) -> None:
+    def __init__(self, driver: Driver, prompt: str, prepared: Prepared) -> None:
         self._driver = driver
+        self._prepared = prepared
         self._prompt = prompt
         self._loop: Loop | None = None
         self._message: Message | None = None
@@ -245,6 +267,7 @@ class Turn:
         driver = self._driver
         driver.outbox.take()
         driver.tally.reset()
+        driver.use(self._prepared)
         self._loop = await driver.loop()
         prepared = driver.prepared
         self._message = await prompt_message(self._prompt, prepared.run, Path(prepared.cwd))

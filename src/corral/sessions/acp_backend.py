@@ -51,7 +51,7 @@ class Line(Protocol):
     chat: Chat | None
     """The conversation to go on with."""
 
-    async def connection(self) -> Connection: ...
+    async def connection(self, prepared: Prepared) -> Connection: ...
 
     async def give_up(self, connection: Connection) -> None:
         """It cannot be used any more: end it."""
@@ -106,7 +106,7 @@ class AcpBackend:
     async def _reach(self) -> None:
         run = self._prepared.run
         try:
-            connection = await self._line.connection()
+            connection = await self._line.connection(self._prepared)
         except errors.RemoteError as error:  # it ran, and failed to shake hands
             self._failed_to_open = error.phase not in ("config", "spawn")
             raise
@@ -115,6 +115,9 @@ class AcpBackend:
         if chat is None:
             chat = await self._open(connection)
             self._line.chat = chat
+        else:
+            await self._switch_model(connection, chat)
+        connection.judge(chat, run, self._prepared.cwd, self._ask)
         self._chat = chat
         if run.model is not None and chat.models and run.model not in chat.models:
             self.notes += (f"the agent does not list the model {run.model}",)
@@ -138,23 +141,39 @@ class AcpBackend:
                     hint="Start a new session.",
                 )
             await in_thread(make_loadable, agent, self._kept)
-            chat, _ = await connection.load_chat(
+            chat, loaded = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )
+            chat.model = chat.first_model = loaded.model
+            await self._switch_model(connection, chat)
             return chat
         chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
         chat.models = offered.models
+        chat.model = chat.first_model = offered.model
         await self._choose_mode(connection, chat, offered.modes)
-        wants = run.model is not None and not agent.model_at_start
-        if wants and run.model is not None and offered.model != run.model:
-            complete = connection.quirks.model_list_complete and offered.models
-            if complete and run.model not in offered.models:
-                raise errors.ModelNotFound(
-                    f"{agent.name} has no model {run.model!r}",
-                    hint=f"It has: {', '.join(offered.models)}.",
-                )
-            await connection.set_model(chat, run.model)
+        await self._switch_model(connection, chat)
         return chat
+
+    async def _switch_model(self, connection: Connection, chat: Chat) -> None:
+        """Have the session answer with the model of this prompt; without one, with the model
+        that it began with."""
+        agent, model = self._prepared.agent, self._prepared.run.model or chat.first_model
+        if agent.model_at_start or chat.model == model:
+            return
+        if model is None:
+            raise errors.ConfigError(
+                f"{agent.name} does not say which model it began with, and the last prompt chose"
+                " another",
+                hint="Give the session a model, or each of its prompts.",
+            )
+        complete = connection.quirks.model_list_complete and chat.models
+        if complete and model not in chat.models:
+            raise errors.ModelNotFound(
+                f"{agent.name} has no model {model!r}",
+                hint=f"It has: {', '.join(chat.models)}.",
+            )
+        await connection.set_model(chat, model)
+        chat.model = model
 
     async def _choose_mode(
         self, connection: Connection, chat: Chat, offered: tuple[str, ...]

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from corral.errors import CorralError
 from corral.sessions.guard import Guard
+from corral.sessions.prepare import Prepared
 from corral.wire.stream import Item
 
 Fail: TypeAlias = Callable[[CorralError], None]
@@ -84,8 +85,9 @@ class Overheard(Protocol):
 class Driver(Protocol):
     """A session with an agent that runs in this process: what its turns share."""
 
-    def turn(self, prompt: str) -> Backend:
-        """The next turn's way to the agent."""
+    def turn(self, prompt: str, prepared: Prepared) -> Backend:
+        """The next turn's way to the agent. ``prepared`` may differ from the session's in the
+        options of one prompt."""
         ...
 
     async def close(self) -> None:

@@ -34,6 +34,10 @@ class Chat:
         self.inbox: list[Item] = []
         self.models: tuple[str, ...] = ()
         """Those the agent lists, perhaps not all it has."""
+        self.model: str | None = None
+        """The one that answers now, where that is known."""
+        self.first_model: str | None = None
+        """The one that the agent chose when the session was opened."""
         self._acp = acp
         self._broker = broker
         self._files = files
@@ -53,6 +57,10 @@ class Chat:
         """It was prompted before. Until then, text is a greeting and part of the answer."""
         self.is_given_up = False
         """Its turn does not end, and is waited for no longer."""
+
+    def judge_by(self, broker: Broker, files: ClientFiles) -> None:
+        """From now on permission requests are answered by this policy."""
+        self._broker, self._files = broker, files
 
     def ask(self, ask: Ask) -> None:
         """The agent wants leave: by the policy at once, else by whoever answers."""

@@ -30,6 +30,7 @@ from corral.io import folders
 from corral.io.environment import Eraser
 from corral.io.ledger import Ledger
 from corral.io.process import Process
+from corral.options import Run
 from corral.sessions.broker import Asker, Broker, guard_of
 from corral.sessions.chat import Chat
 from corral.sessions.client_files import ClientFiles
@@ -401,11 +402,12 @@ class Connection:
         else:
             chat.serve(serve)
 
+    def judge(self, chat: Chat, run: Run, cwd: str, ask: Asker | None) -> None:
+        """Answer the permission requests of a session by the policy of this prompt."""
+        chat.judge_by(*_judges(run, cwd, ask))
+
     def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
-        run = self._prepared.run
-        guard = guard_of(run, cwd)
-        broker = Broker(run.policy, ask, mode=run.permission_mode, guard=guard)
-        chat = Chat(self._acp, broker, ClientFiles(guard), self._carry_out)
+        chat = Chat(self._acp, *_judges(self._prepared.run, cwd, ask), self._carry_out)
         chat.session_id = session_id
         self._chats[session_id] = chat
         self.sessions += 1
@@ -450,3 +452,8 @@ def _late(item: Item) -> Item:
             return Vendor("late_text", item.delta)
         case _:
             return item
+
+
+def _judges(run: Run, cwd: str, ask: Asker | None) -> tuple[Broker, ClientFiles]:
+    guard = guard_of(run, cwd)
+    return Broker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(guard)

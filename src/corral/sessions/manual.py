@@ -60,7 +60,8 @@ class Driver:
             )
         self.editor = person.editor() if via == "editor" else ()
 
-    def turn(self, prompt: str) -> Turn:
+    def turn(self, prompt: str, prepared: Prepared) -> Turn:
+        self.prepared = prepared
         return Turn(self, prompt)
 
     async def close(self) -> None:

@@ -6,8 +6,9 @@
         result = await pool.run("…", cwd="…")
 
 No prompt ever sees another's history. What is fixed when a process starts (agent,
-policy, model, environment) is the pool's; a prompt chooses its folder, its
-deadlines and its images. A process that crashes fails its own prompts alone; the
+environment, and with many agents model and policy) is the pool's; a prompt chooses its
+folder, its deadlines, its images, and, where the agent can switch, its model and a
+narrower policy. A process that crashes fails its own prompts alone; the
 next one starts a fresh process. A process is replaced after as many sessions as
 its agent can bear, and ends when nobody has used it for a while.
 """
@@ -19,6 +20,8 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.agents import DEFAULT_AGENT
 from corral.errors import ConfigError
@@ -33,6 +36,7 @@ from corral.sessions.broker import Asker
 from corral.sessions.chat import Chat
 from corral.sessions.connection import Connection
 from corral.sessions.prepare import Prepared, prepare, the_prompt
+from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import Kept
 from corral.sessions.turn import Turn
 
@@ -43,6 +47,8 @@ PROMPT_OPTIONS = frozenset(
         "cwd",
         "timeout",
         "idle_timeout",
+        "model",
+        "policy",
         "label",
         "grace",
         "images",
@@ -79,6 +85,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._places = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
+        self._prepared: Prepared | None = None
         self._ending: set[asyncio.Task[None]] = set()
         """Idle processes that are on their way out."""
         self.started = 0
@@ -91,6 +98,7 @@ class Pool:
                 f"{prepared.agent.name} starts a process for each prompt and cannot be kept warm",
                 hint=f"Take one that speaks the Agent Client Protocol, such as {DEFAULT_AGENT}.",
             )
+        self._prepared = prepared
         self._open = True
         return self
 
@@ -123,7 +131,11 @@ class Pool:
                 hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS))}.",
             )
         chosen = {**self._options, **options}
+        if "policy" in options:
+            for spelling in ("approval_mode", "allowed_tools"):
+                chosen.pop(spelling, None)
         prepared = prepare(self._agent, chosen, has_asker=self._ask is not None)
+        self._check_shareable(prepared)
         text = the_prompt(prepared, prompt)
         async with self._places:
             worker = self._take(prepared)
@@ -132,6 +144,19 @@ class Pool:
             finally:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
+
+    def _check_shareable(self, prompt: Prepared) -> None:
+        """Raises ``ConfigError`` where the pool's processes cannot serve this prompt."""
+        pool = self._prepared
+        if pool is None:
+            return
+        check_narrower(prompt.run.policy, pool)
+        if needs_new_process(prompt, pool):
+            raise ConfigError(
+                f"the model and policy of {pool.agent.name} are fixed when a process of the pool"
+                " starts",
+                hint="Make a pool for each, or give them to the prompts of a session.",
+            )
 
     async def _prompt(
         self,
@@ -156,13 +181,19 @@ class Pool:
         free = [w for w in self._workers if w.busy < self._at_once and w.is_fit]
         room = len([w for w in self._workers if w.is_fit]) < self._size
         if room and all(worker.busy for worker in free):
-            worker = _Worker(prepared, prepared.agent.sessions_a_process)
+            worker = _Worker(self._as_pool(prepared), prepared.agent.sessions_a_process)
             self._workers.append(worker)
             self.started += 1
         else:
             worker = min(free, key=lambda each: each.busy)
         worker.take()
         return worker
+
+    def _as_pool(self, prompt: Prepared) -> Prepared:
+        """What a process is started for: the pool's own model and policy, not the prompt's."""
+        pool = self._prepared or prompt
+        run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
+        return replace(prompt, run=run, compiled=pool.compiled)
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()
@@ -276,7 +307,7 @@ class _PoolLine:
         self._prepared = prepared
         self._connection: Connection | None = None
 
-    async def connection(self) -> Connection:
+    async def connection(self, prepared: Prepared) -> Connection:
         self._connection = await self._worker.connection(self._prepared)
         return self._connection
 

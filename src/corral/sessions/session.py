@@ -25,12 +25,13 @@ from msgspec.structs import replace
 from corral.content import AgentSession
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.io.environment import Eraser
-from corral.policy import Policy
+from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import asked, store
 from corral.sessions.backend import Backend, Driver, Overheard, Steered
 from corral.sessions.prepare import Prepared, prepare, the_prompt
+from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import Kept
 from corral.sessions.stream_backend import StreamBackend
 from corral.sessions.turn import Turn
@@ -63,6 +64,8 @@ class Session:
         self._line: OwnLine | None = None
         self._driver: Driver | None = None
         self._prepared: Prepared | None = None
+        self._effective = options
+        """Those that the session was prepared with: its own tools included."""
         self._kept: Kept | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
@@ -101,6 +104,7 @@ class Session:
         return self
 
     def _prepare(self, options: dict[str, Any]) -> Prepared:
+        self._effective = options
         return prepare(self._agent, options, has_asker=self._ask is not None)
 
     async def _with_tools(self, prepared: Prepared) -> Prepared:
@@ -179,21 +183,41 @@ class Session:
                 self._kept.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._kept = None
 
-    def prompt(self, text: str | Prompt | None = None) -> Turn:
+    def prompt(
+        self,
+        text: str | Prompt | None = None,
+        *,
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        model: str | None = None,
+        policy: Policy | Preset | None = None,
+    ) -> Turn:
         """The next turn. It starts when its events are first asked for; one that was
-        not read to its end is ended then."""
-        prepared, kept = self._open()
+        not read to its end is ended then.
+
+        The options are of this prompt alone; what is not given is the session's. ``policy`` may
+        only be narrower than the session's. Raises ``ConfigError`` for one that is wider, and, here
+        or when the turn starts, where the agent cannot take the option for one prompt."""
+        session, kept = self._open()
+        given: dict[str, Any] = {
+            "timeout": timeout,
+            "idle_timeout": idle_timeout,
+            "model": model,
+            "policy": policy,
+        }
+        asks = self._ask is not None
+        prepared = for_prompt(session, self._agent, self._effective, given, has_asker=asks)
         if text is None and prepared.agent.open_turns:
             text = asked.open_prompt(kept)
         whole = the_prompt(prepared, text)
         eraser = Eraser(prepared.environment.redacted)
         backend: Backend
         if prepared.agent.driver is not None:
-            backend = self._drive().turn(whole)
+            backend = self._drive().turn(whole, prepared)
         elif prepared.agent.transport == "acp":
             from corral.sessions.acp_backend import AcpBackend
 
-            backend = AcpBackend(prepared, kept, whole, self._own_line(eraser), self._ask)
+            backend = AcpBackend(prepared, kept, whole, self._own_line(), self._ask)
         else:
             backend = StreamBackend(prepared, kept, whole, eraser, self._ask, granted=self._granted)
         self._backend = backend
@@ -238,9 +262,20 @@ class Session:
             self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
         return self._driver
 
-    async def run(self, text: str | Prompt | None = None) -> Result:
-        """The next turn, to its end."""
-        return await self.prompt(text).collect()
+    async def run(
+        self,
+        text: str | Prompt | None = None,
+        *,
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        model: str | None = None,
+        policy: Policy | Preset | None = None,
+    ) -> Result:
+        """The next turn, to its end; the options as in ``prompt``."""
+        turn = self.prompt(
+            text, timeout=timeout, idle_timeout=idle_timeout, model=model, policy=policy
+        )
+        return await turn.collect()
 
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
         """The conversations that the agent itself keeps, of one folder or of all; starts it
@@ -251,14 +286,14 @@ class Session:
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
             )
-        connection = await self._own_line(Eraser(prepared.environment.redacted)).connection()
+        connection = await self._own_line().connection(prepared)
         return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
 
-    def _own_line(self, eraser: Eraser) -> OwnLine:
+    def _own_line(self) -> OwnLine:
         from corral.sessions.own_line import OwnLine
 
         if self._line is None:
-            self._line = OwnLine(*self._open(), eraser)
+            self._line = OwnLine(*self._open())
         return self._line
 
     def _open(self) -> tuple[Prepared, Kept]:
