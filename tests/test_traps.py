@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 
 CLAUDE, REAL_CLAUDE = "agents/test_claude.py", "claude/test_real_claude.py"
 CLAUDE_POLICY = "claude/test_real_claude_policy.py"
+CLAUDE_ATTACKS = "claude/test_real_claude_attacks.py"
 CLAUDE_SAID = "agents/test_claude_recordings.py"
 CODEX, REAL_CODEX = "agents/test_codex.py", "codex/test_real_codex.py"
 CODEX_POLICY = "codex/test_real_codex_policy.py"
@@ -72,7 +73,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CLAUDE_POLICY, "without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_told"),
     ),
     "a bare Write may write anywhere": (
-        (CLAUDE_POLICY, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+        (CLAUDE_ATTACKS, "edits_change_plain_files_of_the_workspace_and_nothing_else"),
     ),
     "a hidden tool is not listed among the denials": (
         (CLAUDE_POLICY, "what_is_denied_is_not_offered_and_not_done"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import get_args
 
 import pytest
@@ -67,7 +68,9 @@ def test_an_agents_record_is_whole(agent: Agent) -> None:
     for alias in agent.aliases:
         assert agents.find(alias) is agent
     assert agent.supports <= set(KNOWN)
-    assert set(agent.secret_env) <= set(agent.env_family)
+    for name in agent.secret_env:
+        patterns = (*agent.env_family, *(more for names in agent.env_if.values() for more in names))
+        assert any(fnmatchcase(name, pattern) for pattern in patterns), name
     assert set(agent.tools.values()) <= set(get_args(ToolKind))
     assert agent.package.minimum <= agent.package.tested
     if agent.transport == "stream":

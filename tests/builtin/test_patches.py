@@ -262,7 +262,7 @@ def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace
         workspace / "b": State(None, text["new"]),
         workspace / "gone": State(text["old"], None),
     }
-    with pytest.raises(ToolError, match="the patch was not applied: No such file"):
+    with pytest.raises(ToolError, match="the patch was not applied: gone: No such file"):
         carry_out(Workspace(workspace), changed)
     assert (workspace / "a").read_text() == "old"
     assert os.listdir(workspace) == ["a"]

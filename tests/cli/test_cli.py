@@ -301,7 +301,7 @@ def test_the_policy_table_is_data_too(workspace: Path) -> None:
     done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
     tables = json.loads(done.stdout)
     assert {row["enforcement"] for row in tables["all"]} == {"native"}
-    assert {row["enforcement"] for row in tables["reads"]} == {"native", "brokered"}
+    assert {row["enforcement"] for row in tables["reads"]} == {"native"}
     assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 
 

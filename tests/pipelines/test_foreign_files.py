@@ -34,8 +34,8 @@ def node(attrs: str, graph: str = "") -> Node:
         ("shape=tab", "prompt"),
         ("type=exec", "tool"),
         ("type=map", "for_each"),
-        ("type=nonsense", "codergen"),
-        ("type=nonsense, shape=parallelogram", "tool"),
+        ("type=nonsense, shape=diamond", "conditional"),
+        ("type=nonsense, shape=component", "parallel"),
         ("shape=house", "wait.human"),
         ('shape=house, "stack.child_dotfile"=x', "stack.manager_loop"),
         ('shape=house, "manager.max_cycles"=3', "stack.manager_loop"),
@@ -44,6 +44,11 @@ def node(attrs: str, graph: str = "") -> Node:
 )
 def test_what_a_node_does(attrs: str, kind: str) -> None:
     assert node(attrs).kind == kind
+
+
+async def test_a_node_of_an_unknown_type_runs_as_its_shape_says(workspace: Path) -> None:
+    attrs = 'type=nonsense, shape=parallelogram, tool_command="echo hi"'
+    assert (await outcome_of(attrs, workspace))["tool.output"] == "hi\n"
 
 
 def test_a_house_is_a_manager_where_the_graph_names_the_child() -> None:

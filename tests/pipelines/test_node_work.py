@@ -240,10 +240,10 @@ async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: B
     assert "'large'" in (await attempt(bench, step)).failure_reason
 
 
-async def test_an_unknown_type_names_the_nearest(bench: Bench) -> None:
-    outcome = await bench.attempt(attrs={"type": "codegen"})
-    assert "Did you mean 'codergen'?" in outcome.failure_reason
-    assert outcome.retryable is False
+async def test_an_unknown_type_runs_as_its_shape_says(bench: Bench) -> None:
+    attrs = {"type": "tol", "shape": "parallelogram", "tool_command": "echo hi"}
+    outcome = await bench.attempt(attrs=attrs)
+    assert outcome.context_updates["tool.output"] == "hi\n"
 
 
 async def test_a_timeout_that_is_none_fails_clearly(bench: Bench) -> None:

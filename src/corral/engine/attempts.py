@@ -91,4 +91,4 @@ def is_detached(setting: Setting, node: Node) -> bool:
     if setting.simulate or not setting.detached or node.kind not in IN_A_HOST:
         return False
     # A host would not find what was registered by hand here.
-    return handlers.is_ours(handlers.find(node.kind))
+    return handlers.is_ours(handlers.for_node(node))

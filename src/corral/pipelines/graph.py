@@ -69,7 +69,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
         kind = self.attrs.get("type")
         if kind:
             return ALIASES.get(str(kind), str(kind))
-        return SHAPES.get(str(self.attrs.get("shape", "box")), "codergen")
+        return shape_kind(self)
 
     @property
     def label(self) -> str:
@@ -87,6 +87,11 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     def seconds(self, key: str, default: float | None = None) -> float | None:
         value = self.attrs.get(key)
         return default if value is None or value == "" else seconds(value)
+
+
+def shape_kind(node: Node) -> str:
+    """What a node of this shape does, whatever its type."""
+    return SHAPES.get(str(node.attrs.get("shape", "box")), "codergen")
 
 
 class Edge(msgspec.Struct, omit_defaults=True, gc=False):

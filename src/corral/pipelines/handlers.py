@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 
 from corral.errors import ConfigError
 from corral.events import Event, Json
-from corral.pipelines.graph import Graph, Node
+from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.orders import Visit
 from corral.pipelines.outcome import Outcome
 
@@ -156,6 +156,15 @@ def find(kind: str) -> Handler:
         f"no node type is called {kind!r}",
         hint=f"Did you mean {near[0]!r}? Known: {listed}." if near else f"Known: {listed}.",
     )
+
+
+def for_node(node: Node) -> Handler:
+    """What runs this node: by its type, or by its shape where no process has such a type. Raises
+    ``ConfigError``."""
+    kind = node.kind
+    if kind in _registered or is_built_in(kind) or kind in _INNER or kind in known():
+        return find(kind)
+    return find(shape_kind(node))
 
 
 def is_ours(function: Handler) -> bool:

@@ -15,7 +15,7 @@ from corral.events import Event
 from corral.pipelines import attempts, handlers, work
 from corral.pipelines.events import RunEvent, StepRetrying
 from corral.pipelines.folder import RunFolder
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, Node
 from corral.pipelines.handlers import Desk, Work
 from corral.pipelines.orders import Answered, Ended, Expired, Message, Question, Visit
 from corral.pipelines.outcome import Outcome, failed
@@ -53,7 +53,7 @@ class Hands:
 
     async def visit(self, visit: Visit) -> Message:
         node = self._graph.nodes[visit.node]
-        root, place, keeps = self._place(visit, node.kind)
+        root, place, keeps = self._place(visit, node)
         attempt, earlier = 1, None
         while True:
             outcome = await work.attempt(
@@ -88,11 +88,11 @@ class Hands:
             earlier = outcome
             attempt += 1
 
-    def _place(self, visit: Visit, kind: str) -> tuple[Path, Path, bool]:
+    def _place(self, visit: Visit, node: Node) -> tuple[Path, Path, bool]:
         """The run's folder, the visit's, and whether anything is to be written there."""
         folder = self._folder
         if folder is None:
-            if not handlers.is_ours(handlers.find(kind)):  # which makes what it needs
+            if not handlers.is_ours(handlers.for_node(node)):  # which makes what it needs
                 return NOWHERE, NOWHERE, False
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from corral.events import Json
 from corral.models.families import vendor_of
 from corral.pipelines import handlers, stylesheet, templates
-from corral.pipelines.graph import ALIASES, SHAPES, Graph, Node, Value
+from corral.pipelines.graph import ALIASES, Graph, Node, Value, shape_kind
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 
@@ -89,8 +89,10 @@ def with_names(graph: Graph) -> Graph:
 
 
 def with_types(graph: Graph) -> Graph:
-    """A node of a type that nobody knows does what its shape says. A ``house`` that says nothing
-    of a child pipeline is a human gate, as some authors mean it. Lint warns of both."""
+    """A node of a type that nobody knows does what its shape says; unless the scheduler must know
+    the shape, that is left to the process that runs the node, which may have the type. A
+    ``house`` that says nothing of a child pipeline is a human gate, as some authors mean it. Lint
+    warns of both."""
     known: set[str] = set()
 
     def changed(node: Node) -> dict[str, Value]:
@@ -103,8 +105,10 @@ def with_types(graph: Graph) -> Graph:
             known.update(handlers.known())
         if kind in known:
             return {}
-        shape = SHAPES.get(str(node.attrs.get("shape", "box")), "codergen")
-        return {"type": shape, UNKNOWN_TYPE: kind}
+        shape = shape_kind(node)
+        if shape in handlers.OF_THE_PLAN or shape == "parallel.fan_in":
+            return {"type": shape, UNKNOWN_TYPE: kind}
+        return {UNKNOWN_TYPE: kind}  # whoever runs the node may know it
 
     return _remade(graph, graph.attrs, changed)
 

@@ -39,7 +39,7 @@ async def attempt(work: Work) -> Outcome:
         eraser = work.desk.eraser
     work = dataclasses.replace(work, emit=_redacting(work.emit, eraser))
     try:
-        handler = handlers.find(work.node.kind)
+        handler = handlers.for_node(work.node)
         limit = work.node.seconds("timeout")
         if work.keeps:
             stage.clear(work.folder)

@@ -11,7 +11,7 @@ from corral.io import config
 from corral.models import catalogue, registry
 from corral.pipelines import handlers
 from corral.pipelines.findings import Finding, warning
-from corral.pipelines.graph import SHAPES, Graph, Node
+from corral.pipelines.graph import SHAPES, Graph, Node, shape_kind
 from corral.pipelines.rules.near import MOST, Nearest
 from corral.pipelines.transforms import UNKNOWN_TYPE
 
@@ -31,7 +31,7 @@ def type_known(graph: Graph) -> Iterator[Finding]:
         if kind := node.text(UNKNOWN_TYPE):
             if not nearest:  # looks through what is installed
                 nearest = Nearest(handlers.known())
-            message = f"no node type is called {kind!r}: {node.id} runs as {node.kind}"
+            message = f"no node type is called {kind!r}: {node.id} runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=nearest.fix(kind))
         elif node.text("shape") == "house" and node.kind == "wait.human":
             message = f"{node.id} names no child pipeline: it runs as a human gate"
