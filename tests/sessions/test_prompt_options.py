@@ -175,8 +175,9 @@ async def test_a_pool_refuses_what_is_fixed_when_its_processes_start(
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize("name", ["gemini-cli", "gemini-acp"])
 async def test_gemini_holds_the_narrower_policy_for_one_prompt(name: str, gemini: Gemini) -> None:
-    """In ACP its process is started anew, and loads the conversation."""
-    options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="edits")
+    """In ACP its process is started anew, and loads the conversation: one that was started for
+    "all" asks nobody."""
+    options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="all")
     async with corral.session(name, **options) as session:
         for file, policy in (("a.txt", None), ("b.txt", "reads"), ("c.txt", None)):
             result = await session.run(f"write {file}", policy=policy)  # type: ignore[arg-type]
