@@ -40,8 +40,9 @@ def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: An
 @BOTH
 async def test_every_task_has_its_result(model: Model, workspace: Path, durable: bool) -> None:
     file = workspace / "r.jsonl"
-    report = await begin(workspace, durable=durable, results=file)
+    report = await begin(workspace, durable=durable, results=file, label="night")
     assert report.ok
+    assert {each.label for each in report.results} == {"night"}
     assert [each.id for each in report.results] == [task["id"] for task in TASKS]
     assert [each.text for each in report.results] == [f"did {task['id']}" for task in TASKS]
     assert model.asked == {str(task["id"]): 1 for task in TASKS}
@@ -50,7 +51,7 @@ async def test_every_task_has_its_result(model: Model, workspace: Path, durable:
     }
     assert report.tokens > 0
     assert executor.running() is None
-    again = await begin(workspace, durable=durable, results=file)
+    again = await begin(workspace, durable=durable, results=file, label="night")
     assert (again.earlier, again.succeeded) == (6, 6)
     assert model.asked.total() == 6
 

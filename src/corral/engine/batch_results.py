@@ -41,6 +41,8 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Of what was done in the task's own worktree."""
     agent: str = ""
     model: str = ""
+    label: str = ""
+    """The option ``label``."""
     seconds: float = 0.0
     """Of the last attempt."""
     attempts: int = 1
@@ -78,6 +80,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         patch=str(told.get("patch", "")),
         agent=str(told.get("agent", "")),
         model=str(told.get("model", "")),
+        label=str(told.get("label", "")),
         seconds=float(told.get("seconds", 0.0)),
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,

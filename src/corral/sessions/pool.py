@@ -47,8 +47,6 @@ PROMPT_OPTIONS = frozenset(
         "cwd",
         "timeout",
         "idle_timeout",
-        "model",
-        "policy",
         "label",
         "grace",
         "images",
@@ -58,7 +56,10 @@ PROMPT_OPTIONS = frozenset(
         "thinking",
     }
 )
-"""What each prompt may choose for itself; all else is fixed when a process starts."""
+"""What each prompt may choose with every agent."""
+SWITCHED = frozenset({"model", "policy"})
+"""What a prompt may choose where the agent can switch without another process. A policy must be
+narrower than the pool's."""
 
 
 class Pool:
@@ -124,11 +125,11 @@ class Pool:
         ``corral.run``."""
         if not self._open:
             raise RuntimeError("open the pool first: async with corral.pool(...) as pool")
-        foreign = sorted(set(options) - PROMPT_OPTIONS)
+        foreign = sorted(set(options) - PROMPT_OPTIONS - SWITCHED)
         if foreign:
             raise ConfigError(
                 f"{foreign[0]} is fixed for the whole pool",
-                hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS))}.",
+                hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS | SWITCHED))}.",
             )
         chosen = {**self._options, **options}
         if "policy" in options:

@@ -92,6 +92,7 @@ def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
         "denied": denied,
         "agent": result.agent,
         "model": result.model,
+        "label": result.label,
         "cut": len(said) > LONGEST,
     }
     return {key: value for key, value in told.items() if value not in (None, "", [], False)}
