@@ -99,7 +99,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CLAUDE_SAID, "a_tool_server_that_did_not_come_up_is_warned_of"),
     ),
     "the repository's hooks, servers and base URL are obeyed": (
-        (REAL_CLAUDE, "a_hostile_repository_is_not_obeyed"),
+        ("testing/test_hostile_repository.py", "nothing_of_a_hostile_repository_takes_effect"),
         (
             "claude/test_real_claude_acp.py",
             "edits_stay_in_the_workspace_and_a_hostile_repository_is_not_obeyed",

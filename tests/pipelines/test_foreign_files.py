@@ -14,7 +14,7 @@ from corral.pipelines.desk import Desk
 from corral.pipelines.dot import parse
 from corral.pipelines.graph import Node
 from corral.pipelines.linting import LintError
-from corral.pipelines.orders import Answered, Expired
+from corral.pipelines.orders import Answer, Answered, Ask, Expired
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
@@ -199,7 +199,7 @@ async def test_data_nodes_that_fail(attrs: str, reason: str, workspace: Path) ->
 
 def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
     run = Play('s -> h -> a -> e; h [shape=hexagon, label="What?"]')
-    [question] = [order.question for order in run.orders if hasattr(order, "question")]
+    [question] = [order.question for order in run.orders if isinstance(order, Ask)]
     assert (question.kind, question.choices) == ("text", ())
     run.answer("whatever I like")
     assert run.visit("a").context["human.gate.selected"] == "whatever I like"
@@ -216,7 +216,7 @@ def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
 )
 def test_kinds_of_questions(edges: str, kind: str) -> None:
     run = Play(f"s -> h; h [shape=hexagon]; {edges}")
-    [question] = [order.question for order in run.orders if hasattr(order, "question")]
+    [question] = [order.question for order in run.orders if isinstance(order, Ask)]
     assert question.kind == kind
 
 
@@ -238,8 +238,6 @@ def test_the_counts_of_branches_are_in_the_context() -> None:
 def test_an_answer_keeps_the_label_as_it_is_written() -> None:
     run = Play('s -> h; h [shape=hexagon]; h -> e [label="[G] Go"]; h -> s2 [label=Stop]; s2 -> e')
     run.waiting.clear()
-    from corral.pipelines.orders import Answer
-
     run.tell(Answered(id="h.1", answer=Answer(value="g")))
     assert run.context["human.gate.label"] == "[G] Go"
 

@@ -259,7 +259,9 @@ def run_id(name: str) -> str:
     if not folder.is_dir():
         return name
     try:
-        manifest: dict[str, Json] = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)
+        manifest: dict[str, Json] = msgspec.json.decode(
+            (folder / MANIFEST).read_bytes(), type=dict[str, Json]
+        )
         return str(manifest["run_id"])
     except (OSError, msgspec.MsgspecError, KeyError) as error:
         raise ConfigError(
