@@ -153,7 +153,7 @@ def shown_messages(world: World) -> list[Ended]:
 def test_a_node_that_kills_its_workers_is_given_up(world: World) -> None:
     graph = (
         'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
-        ' a [type="t.kill"]; start -> a -> b -> exit }'
+        ' a [type="t.kill", error_policy=continue]; start -> a -> b -> exit }'
     )
     submit(world, graph)
     quick = {"visits.RECOVERIES": 1, "runs.LOOK": 0.3}
@@ -215,7 +215,7 @@ def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: World) 
     submit(
         world,
         'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
-        ' a [type="t.wait", file="/never"]; start -> a -> b -> exit }',
+        ' a [type="t.wait", file="/never", error_policy=continue]; start -> a -> b -> exit }',
     )
     eventually(lambda: world.begun()["a.1#1"], "the node to begin")
     asyncio.run(asking.ask(find(world.db), lambda client: client.cancel_workflow("r/a.1")))

@@ -57,7 +57,7 @@ async def test_the_shell_sees_what_was_passed_by_name_and_no_secret(
         assert holding(tmp_path / "corral-home", secret) == []
     transcripts = list((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
     assert len(transcripts) == 1
-    assert transcripts[0].read_text().count("\n") == len(events)
+    assert transcripts[0].read_text().count("\n") == len(events) + 1  # with the prompt
     assert transcripts[0].stat().st_mode & 0o777 == 0o600
 
 

@@ -87,6 +87,7 @@ class One:
         options = self.stage.scripted(
             self.model,
             policy=Policy.edits(),
+            strict=False,  # one of them cannot hold all of it, and says so
             timeout=400,
             startup_timeout=300,
             idle_timeout=390,
@@ -142,8 +143,9 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         if one.name != CANCELLED:
             # Of the text, as one of them has words of its own between its steps.
             assert (result.final_text or "").strip() == one.answer, story
-            assert result.usage.input, story
-            assert result.usage.input % one.tokens["input"] == 0, (one.name, result.usage)
+            if "usage" in agents.find(one.name).capabilities:
+                assert result.usage.input, story
+                assert result.usage.input % one.tokens["input"] == 0, (one.name, result.usage)
         asked = [request.last_text for request in one.stage.requests if request.tools]
         assert len(asked) >= 2, story
         assert all(one.prompt in text for text in asked), story

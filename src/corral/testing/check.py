@@ -24,7 +24,7 @@ import msgspec
 
 from corral import agents
 from corral.agents.profile import Agent
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.io import config, programs
 from corral.options import Run
 from corral.testing.scenarios import SCENARIOS, Scenario
@@ -132,6 +132,8 @@ async def _tried(
             return row("skip", str(skipped))
         except Failed as failed:
             return row("fail", str(failed))
+        except PolicyNotEnforceable as refused:  # it says so before anything is started
+            return row("skip", refused.message)
         except TimeoutError:
             return row("fail", f"not over after {LONGEST:g} s")
         except CorralError as error:
