@@ -30,6 +30,7 @@ def seed(workspace: Path) -> Path:
     return file
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_told(
     claude: Claude, workspace: Path, tmp_path: Path
 ) -> None:

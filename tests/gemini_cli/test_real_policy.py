@@ -59,6 +59,7 @@ def searches(gemini: Gemini) -> int:
     return len([request for request in gemini.requests if request.aside])
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 @pytest.mark.parametrize("policy", [Policy.read_only(), Policy()], ids=["read_only", "unset"])
 async def test_reading_alone_is_allowed_and_everything_else_leaves_no_trace(
     gemini: Gemini, workspace: Path, policy: Policy
@@ -78,6 +79,7 @@ async def test_reading_alone_is_allowed_and_everything_else_leaves_no_trace(
     assert result.files == ()
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_without_any_policy_nothing_is_written_and_nothing_is_run(
     gemini: Gemini, workspace: Path
 ) -> None:
@@ -88,6 +90,7 @@ async def test_without_any_policy_nothing_is_written_and_nothing_is_run(
     assert refused(result) == FORBIDDEN
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_edits_writes_in_the_workspace_and_nowhere_else(
     gemini: Gemini, workspace: Path, tmp_path: Path
 ) -> None:

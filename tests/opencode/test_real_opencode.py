@@ -95,6 +95,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     assert opencode.failures == []
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
     opencode: OpenCode, workspace: Path
 ) -> None:
@@ -111,6 +112,7 @@ async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
     assert "seed words" in returned(opencode.requests[1])
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else(
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +219,7 @@ async def test_two_at_once_keep_apart_and_one_is_resumed_by_its_token(
     ]
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_a_hostile_repository_is_not_obeyed(
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:

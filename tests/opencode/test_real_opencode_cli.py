@@ -73,6 +73,7 @@ async def test_an_answer_is_told_whole_with_thoughts_tokens_and_what_was_said_be
     assert opencode.failures == []
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_without_leave_nothing_is_written_run_or_fetched_and_what_was_tried_is_told(
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ async def test_without_leave_nothing_is_written_run_or_fetched_and_what_was_trie
     assert "secret words" not in sent(opencode.requests)
 
 
+@pytest.mark.slow  # the attack kit makes the same attempts, and more
 async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else(
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:

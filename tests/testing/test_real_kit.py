@@ -62,7 +62,9 @@ def cases() -> Iterator[object]:
     for name, has_program in PROGRAMS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if has_program else []
         for tier in TIERS:
-            yield pytest.param(name, tier, marks=marks)
+            # The attack kit tries all of it, and more.
+            slow = [pytest.mark.slow] if has_program and tier == "permissions" else []
+            yield pytest.param(name, tier, marks=[*marks, *slow])
     for name in WIRES:
         yield pytest.param(name, "", marks=[])
 
