@@ -387,3 +387,20 @@ def test_a_number_of_runs_that_is_none_is_refused(limit: str, workspace: Path) -
     assert done.returncode == 2
     assert "--limit" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_durable_failure_that_nothing_handles_agrees_in_all_that_is_said(workspace: Path) -> None:
+    text = """digraph g {
+        start [shape=Mdiamond]; done [shape=Msquare]
+        build [shape=parallelogram, tool_command="exit 3"]
+        deploy [shape=parallelogram, tool_command="touch deployed"]
+        start -> build -> deploy -> done
+    }"""
+    done = pipeline("run", put(workspace, text), "--json", cwd=workspace)
+    result = lines_of(done)[-1]
+    assert (done.returncode, result["status"]) == (1, "fail")
+    told = json.loads(pipeline("show", result["run"], "--json", cwd=workspace).stdout)
+    assert (told["status"], told["reason"]) == ("fail", result["reason"])
+    assert result["reason"].startswith("node 'build' failed: `exit 3` exited with 3")
+    assert "fail" in pipeline("runs", cwd=workspace).stdout
+    assert not (workspace / "deployed").exists()
