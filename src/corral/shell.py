@@ -258,7 +258,7 @@ def matches(pattern: str, command: str) -> bool:
 
 
 def _candidates(command: str, depth: int) -> list[str]:
-    found: list[str] = [_tidy(command)]
+    found: list[str] = [_tidy(command), command.strip(" \t")]
     for part in split(command.replace("\\\n", "")):
         raw = part.split(" ")
         found += [part, " ".join(raw[_prefix(raw, 0) :])]

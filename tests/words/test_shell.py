@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from laws import unhurried
 
@@ -267,6 +267,7 @@ COMMANDS = st.text(alphabet="gr m;&|$()`'\"\\<>\n={}!x*", max_size=24)
 
 
 @unhurried
+@example(command=" g  g", pattern="g  g")
 @given(command=COMMANDS, pattern=st.text(alphabet="grm *", min_size=1, max_size=6))
 def test_any_text_can_be_judged_and_what_is_accepted_is_found(command: str, pattern: str) -> None:
     if covers(pattern, command):
