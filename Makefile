@@ -14,7 +14,7 @@ help:
 	@echo "make check   formatter, linter, both type checkers"
 	@echo "make bench   speed against named peers and against the limit, as ratios"
 	@echo "make fuzz    1,000,000 generated commands against the shell rules, in real shells"
-	@echo "make table   every agent against the conformance kit, into the tables of the README and docs"
+	@echo "make table   every agent against the conformance kit, into the tables in docs/"
 	@echo "make lock    compile the lock files anew"
 
 # With the pinned CLI, also where another one is on PATH.
@@ -47,7 +47,7 @@ WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model
 table: AGENTS = all
 table: .venv/ready agents
 	$(BIN)/corral agents check --all $(WIRES) --markdown > .cache/table.md
-	sed -i -e '/^<!-- table/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- table/r .cache/table.md' README.md
+	sed -i -e '/^<!-- table/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- table/r .cache/table.md' docs/agents.md
 	$(BIN)/corral agents check --attack --all --markdown > .cache/attack.md
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
 

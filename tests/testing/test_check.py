@@ -29,7 +29,7 @@ async def test_our_own_agent_passes_every_scenario(workspace: Path) -> None:
 async def test_a_command_is_asked_with_the_model_it_has(workspace: Path) -> None:
     report = await check_agent(PLAIN)
     outcomes = {row.scenario: row.outcome for row in report.rows}
-    assert outcomes.pop("starts, answers and ends") == "pass", report
+    assert outcomes.pop("starts, answers and exits") == "pass", report
     assert set(outcomes.values()) == {"skip"}
     assert report.ok
 
@@ -77,7 +77,7 @@ async def test_an_agent_that_writes_what_it_may_not_is_found_out(
     monkeypatch.setattr(Hands, "_refusal", never)
     report = await check_agent("corral", only=["permissions"])
     wrong = {row.scenario for row in report.failed}
-    assert {"a refused write does not happen", "a refused command does not run"} <= wrong
+    assert {"a denied write does not happen", "a denied command does not run"} <= wrong
     assert "a permitted command runs" not in wrong
 
 
@@ -104,8 +104,8 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     ]
     both = check("corral", "chat:any-model", "--only", "text", "--markdown")
     assert both.returncode == 0, both.stderr
-    assert "| Our own agent " in both.stdout
-    assert "| an answer arrives whole                             | ✓      | ✓ " in both.stdout
+    assert "| The built-in agent " in both.stdout
+    assert "| the answer arrives complete                              | ✓      | ✓ " in both.stdout
     assert check().returncode == 2
     assert check("corral", "codex-cli", "--program", "true").returncode == 2
 

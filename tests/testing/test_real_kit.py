@@ -1,5 +1,5 @@
-"""Every agent of ours against the conformance kit, with its real program; and what the README's
-tables say of it is what was seen."""
+"""The conformance kit against the real program of every agent, compared with the tables in
+``docs/agents.md``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corral.testing.check import MARKS, Outcome, Row
 from corral.testing.grid import NOT_RUN
 from corral.testing.scenarios import SCENARIOS
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
 PROGRAMS = {
@@ -31,8 +31,8 @@ WIRES = tuple(re.findall(r"^WIRES := (.*)$", MAKEFILE, re.MULTILINE)[0].split())
 
 
 def tables() -> dict[str, dict[str, tuple[Outcome | None, str]]]:
-    """Agent → scenario → what the README says of it: the outcome, and why it is a skip."""
-    part = README.partition("<!-- table")[2].partition("<!-- end")[0]
+    """Agent → scenario → what the tables say of it: the outcome, and the reason of a skip."""
+    part = PAGE.partition("<!-- table")[2].partition("<!-- end")[0]
     reasons = dict(re.findall(r"^(\d+)\. (.*)$", part, re.MULTILINE))
     outcomes: dict[str, Outcome] = {mark: outcome for outcome, mark in MARKS.items()}
     found: dict[str, dict[str, tuple[Outcome | None, str]]] = {}
@@ -86,7 +86,7 @@ def test_the_tables_have_every_agent_and_every_scenario_and_no_failure() -> None
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "tier"), [*cases()])
-async def test_an_agent_does_what_the_readme_says(name: str, tier: str) -> None:
+async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
     options = {"program": installed(name)} if PROGRAMS.get(name) else {}
     report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
     assert not report.failed, report

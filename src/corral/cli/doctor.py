@@ -81,7 +81,7 @@ async def _probe(agent: Agent) -> list[dict[str, Any]]:
     return [
         {"check": "starts and reaches the model", "ok": answered > 0, "seen": f"{answered} calls"},
         {"check": "a permitted tool call works", "ok": wrote, "seen": _seen(wrote, "probe.txt")},
-        {"check": "a refused command does not run", "ok": not ran, "seen": _seen(ran, "shell.txt")},
+        {"check": "a denied command does not run", "ok": not ran, "seen": _seen(ran, "shell.txt")},
         {"check": "the refusal is reported", "ok": bool(result.denied), "seen": _names(result)},
         {"check": "ends as a success", "ok": result.ok, "seen": told},
     ]

@@ -9,7 +9,11 @@ from corral.testing.check import MARKS, Report, Row
 from corral.testing.scenarios import SCENARIOS
 
 NOT_RUN = "?"
-KINDS = {"acp": "Peers that stay", "stream": "A process a prompt", "builtin": "Our own agent"}
+KINDS = {
+    "acp": "Persistent agents (ACP)",
+    "stream": "One process per prompt",
+    "builtin": "The built-in agent",
+}
 """By transport: a table each, or the lines would be too long to read."""
 
 

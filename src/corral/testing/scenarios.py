@@ -113,7 +113,7 @@ async def reads(stage: Stage) -> str:
     (stage.cwd / "here.txt").write_text("the content\n")
     call = stage.probe.read
     if call is None:
-        raise Skipped("the record names no reading tool")
+        raise Skipped("its record names no tool that reads files")
     options = stage.scripted(calls_then_says(call, "Read."), policy=Policy.read_only())
     events = [event async for event in _events(stage, "Read here.txt", options)]
     success(fold(events))
@@ -174,7 +174,7 @@ async def shell_runs(stage: Stage) -> str:
 
 def asks(stage: Stage) -> None:
     if not stage.agent.asks:
-        raise Skipped("it has no channel for questions")
+        raise Skipped("it cannot ask for permission")
 
 
 async def person_allows(stage: Stage) -> str:
@@ -265,7 +265,7 @@ async def goes_on(stage: Stage) -> str:
 
 def counts_tokens(stage: Stage) -> None:
     if stage.agent.driver is None and "usage" not in stage.agent.capabilities:
-        raise Skipped("it tells no tokens")
+        raise Skipped("it reports no token usage")
 
 
 async def counts(stage: Stage) -> str:
@@ -331,7 +331,7 @@ async def calls_our_function(stage: Stage) -> str:
 
 def takes_tools(stage: Stage) -> None:
     if stage.agent.driver is None and "mcp_servers" not in stage.agent.supports:
-        raise Skipped("it takes no tools of ours")
+        raise Skipped("it does not accept tools from corral")
     try:
         import mcp  # pyright: ignore[reportUnusedImport]  # noqa: F401
     except ImportError:
@@ -373,22 +373,36 @@ def both(*gates: Callable[[Stage], None]) -> Callable[[Stage], None]:
 
 
 SCENARIOS = (
-    Scenario("start", "starts, answers and ends", starts),
-    Scenario("start", "a folder that is not there is told before it starts", bad_folder, scripted),
-    Scenario("text", "an answer arrives whole", text_is_whole, scripted),
-    Scenario("text", "a prompt arrives whole", prompt_is_whole, scripted),
-    Scenario("tools", "a call is told once, with its result", reads, scripted),
-    Scenario("files", "a permitted write happens and is told", writes, scripted),
-    Scenario("permissions", "a refused write does not happen", write_refused, scripted),
-    Scenario("permissions", "a refused command does not run", shell_refused, scripted),
+    Scenario("start", "starts, answers and exits", starts),
+    Scenario(
+        "start", "a missing working directory is an error before the start", bad_folder, scripted
+    ),
+    Scenario("text", "the answer arrives complete", text_is_whole, scripted),
+    Scenario("text", "the prompt arrives complete", prompt_is_whole, scripted),
+    Scenario("tools", "each tool call is reported once, with its result", reads, scripted),
+    Scenario("files", "a permitted write happens and is reported", writes, scripted),
+    Scenario("permissions", "a denied write does not happen", write_refused, scripted),
+    Scenario("permissions", "a denied command does not run", shell_refused, scripted),
     Scenario("permissions", "a permitted command runs", shell_runs, scripted),
-    Scenario("permissions", "a person's yes is a yes", person_allows, both(scripted, asks)),
-    Scenario("permissions", "a person's no is a no", person_denies, both(scripted, asks)),
-    Scenario("errors", "a refused key is told as such", key_refused, scripted),
-    Scenario("cancel", "ends when it is cancelled", ends_when_cancelled, scripted),
-    Scenario("resume", "goes on where it stood", goes_on, both(scripted, resumes)),
-    Scenario("usage", "tokens are counted", counts, both(scripted, counts_tokens)),
-    Scenario("schema", "answers of a type", typed, scripted),
-    Scenario("mcp", "calls a function of ours", calls_our_function, both(scripted, takes_tools)),
-    Scenario("concurrency", "three at once, each its own", three_at_once, scripted),
+    Scenario(
+        "permissions", "a call that a person allows is made", person_allows, both(scripted, asks)
+    ),
+    Scenario(
+        "permissions",
+        "a call that a person denies is not made",
+        person_denies,
+        both(scripted, asks),
+    ),
+    Scenario("errors", "a rejected API key is an authentication error", key_refused, scripted),
+    Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, scripted),
+    Scenario("resume", "resumes a session", goes_on, both(scripted, resumes)),
+    Scenario("usage", "reports token usage", counts, both(scripted, counts_tokens)),
+    Scenario("schema", "returns typed output", typed, scripted),
+    Scenario(
+        "mcp",
+        "calls a Python function given as a tool",
+        calls_our_function,
+        both(scripted, takes_tools),
+    ),
+    Scenario("concurrency", "three concurrent runs do not mix", three_at_once, scripted),
 )
