@@ -30,6 +30,7 @@ KINDS = [
     "daemon",
     "bare-daemon",
     "unmarked-daemon",
+    "unlimited-daemon",
     "deaf",
     "deaf-daemon",
     "forker",
@@ -40,6 +41,7 @@ LEFT = [
     "daemon-left",
     "bare-daemon-left",
     "unmarked-daemon-left",
+    "unlimited-daemon-left",
     "holder",
 ]
 

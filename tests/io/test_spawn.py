@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from corral import errors
+from corral.io import platform
+from corral.io import spawn as spawning
 from corral.io.process import Process
+
+LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 
 
 def start(
@@ -107,3 +111,59 @@ def test_out_of_descriptors_is_told_with_a_remedy_and_nothing_is_left(tmp_path: 
 def test_a_scratch_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageFailed, match="cannot write in"):
         start(["true"], tmp_path, scratch=tmp_path / "missing")
+
+
+def bounding_set(status: str) -> int:
+    line = next(line for line in status.splitlines() if line.startswith("CapBnd:"))
+    return int(line.split()[1], 16)
+
+
+def test_a_right_that_removes_the_stamp_is_taken_from_the_program_for_good(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The capability to raise limits is missing in many containers, so another one stands for
+    it. Without the right to drop any, nothing is dropped and the program starts all the same."""
+    net_raw = 1 << 13
+    other = tuple(option.replace("sys_resource", "net_raw") for option in LOSE_LIMITS_RIGHT)
+    assert other != LOSE_LIMITS_RIGHT
+    monkeypatch.setattr(spawning, "_LOSE_LIMITS_RIGHT", other)
+    is_root = os.geteuid() == 0
+    monkeypatch.setattr(platform, "may_drop_limits_right", lambda: is_root)
+
+    async def status() -> str:
+        argv = ["cat", "/proc/self/status"]
+        process = await Process.start(argv, cwd=tmp_path, env=os.environ)
+        out = b""
+        while chunk := await process.read():
+            out += chunk
+        await process.end()
+        return out.decode()
+
+    ours = bounding_set(Path("/proc/self/status").read_text())
+    theirs = bounding_set(asyncio.run(status()))
+    assert theirs == (ours & ~net_raw if is_root else ours)
+
+
+@pytest.mark.parametrize(
+    ("effective", "may"),
+    [
+        ("000001ffffffffff", True),
+        ("000001fffeffffff", False),  # root of a container that cannot raise limits
+        ("000001fffffffeff", False),  # it cannot give up what it has
+        ("0000000000000000", False),
+    ],
+)
+def test_the_right_to_raise_limits_is_read_from_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, effective: str, may: bool
+) -> None:
+    status = f"Name:\tpython\nCapEff:\t{effective}\nCapBnd:\t000001ffffffffff\n"
+
+    def read(_: str) -> bytes:
+        return status.encode()
+
+    monkeypatch.setattr(platform, "_read", read)
+    platform.may_drop_limits_right.cache_clear()
+    try:
+        assert platform.may_drop_limits_right() is may
+    finally:
+        platform.may_drop_limits_right.cache_clear()

@@ -196,6 +196,15 @@ def stamp(pid: int, number: int | None) -> None:
             resource.prlimit(pid, resource.RLIMIT_RTTIME, (number, number))
 
 
+@functools.cache
+def may_drop_limits_right() -> bool:
+    """Whether we could raise a hard limit (CAP_SYS_RESOURCE) and may take that right from a
+    child for good (CAP_SETPCAP). Root can, unless its container forbids it."""
+    status = re.search(rb"^CapEff:\s+([0-9a-f]+)", _read("/proc/self/status"), re.M)
+    needed = 1 << 8 | 1 << 24
+    return status is not None and int(status[1], 16) & needed == needed
+
+
 def carries(pid: int, mark: str, number: int | None) -> bool:
     """Whether a process bears a run's stamp, or its mark in the environment."""
     if not LINUX:

@@ -22,6 +22,10 @@ _EXHAUSTED = {
     errno.ENOMEM: "out of memory: run fewer at a time",
 }
 
+_LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
+"""Options of setpriv. Without this capability nobody, root included, raises a hard limit again:
+so no descendant removes the stamp, which is one."""
+
 
 def spawn(
     argv: Sequence[str],
@@ -64,11 +68,16 @@ def _launcher(number: int | None) -> list[str]:
     parts: list[str] = []
     if number is not None and _works("prlimit", f"--rttime={1 << 60}"):
         parts += ["prlimit", f"--rttime={number}:{number}", "--"]
+    options: list[str] = []
+    if parts and platform.may_drop_limits_right() and _works("setpriv", *_LOSE_LIMITS_RIGHT):
+        options += _LOSE_LIMITS_RIGHT
     # The kernel ties the child to the thread that spawned it, and only the first
     # thread lives as long as the process.
     of_first_thread = threading.current_thread() is threading.main_thread()
     if of_first_thread and _works("setpriv", "--pdeathsig", "KILL"):
-        parts += ["setpriv", "--pdeathsig", "KILL", "--"]
+        options += ["--pdeathsig", "KILL"]
+    if options:
+        parts += ["setpriv", *options, "--"]
     return [_tool(part) or part for part in parts]
 
 

@@ -7,9 +7,10 @@ by what they inherited: the stamp, the mark in the environment, the root's sessi
 
 An orphan may have removed all of these: a session of its own, an empty environment, a
 stamp that it lowered. But the stamp is a hard limit, which nobody without privileges can
-raise again: a limit below our own proves that an orphan descends from a run whose stamp
-is higher. Where several runs could be meant, the last of them ends it. An orphan without
-such a proof is left alone: it may be the caller's own.
+raise again (root's runs are started without that privilege, see ``spawn``): a limit below
+our own proves that an orphan descends from a run whose stamp is higher. Where several runs
+could be meant, the last of them ends it. An orphan without such a proof is left alone: it
+may be the caller's own.
 
 The root is not reaped before the tree is gone. As long as it is a zombie its pid,
 group and session are nobody else's, so signals to them cannot hit a stranger.

@@ -4,6 +4,7 @@ Every relative keeps TOKEN in its command line, says nothing after ``ready``, an
 by itself after a minute. ``ready`` comes when all of them are there.
 """
 
+import contextlib
 import os
 import resource
 import signal
@@ -64,6 +65,20 @@ def unmarked_daemon() -> None:
     born(become_unmarked)
 
 
+def become_unlimited() -> None:
+    """As ``become_unmarked``, but root raises the limit again instead of lowering it."""
+    with contextlib.suppress(OSError, ValueError):
+        unlimited = resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_RTTIME, (unlimited, unlimited))
+    os.setsid()
+    become_bare()
+
+
+def unlimited_daemon() -> None:
+    os.setsid()
+    born(become_unlimited)
+
+
 def forker() -> None:
     arrive()
     while True:
@@ -90,6 +105,7 @@ relatives: dict[str, list[Callable[[], None]]] = {
     "daemon": [daemon],
     "bare-daemon": [bare_daemon],
     "unmarked-daemon": [unmarked_daemon],
+    "unlimited-daemon": [unlimited_daemon],
     "deaf": [rest],
     "deaf-daemon": [daemon],
     "holder": [rest],
