@@ -113,6 +113,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Somebody answers permission questions: an ``ask=`` callback, a terminal, or
     ``permission_mode="auto"``. Set by the session, never an option: without it, what the
     policy would ask about is denied, and not offered to the model."""
+    own_tools: tuple[str, ...] = ()
+    """Names of the caller's own functions that the agent may call. Set by the session, never an
+    option."""
 
     @classmethod
     def build(
@@ -160,7 +163,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that become others before a run is made."""
-COMPUTED = ("agent", "interactive")
+COMPUTED = ("agent", "interactive", "own_tools")
 """Fields of a run that are no options."""
 KNOWN = (*(name for name in Run.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from corral import Policy, agents, errors
+from corral.agents import codex_policy
 from corral.agents.codex import QUIRKS
 from corral.agents.profile import Ending, Launch, Place
 from corral.options import Run
@@ -80,7 +81,15 @@ def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
         (Policy(), "shell", ("ask", "native")),
         (Policy(shell="allow"), "shell", ("allow", "impossible")),
         (Policy(shell_rules=("allow ls",)), "shell", ("ask", "impossible")),
-        (Policy(deny_tools=("apply_patch",)), "write", ("ask", "impossible")),
+        (Policy(deny_tools=("apply_patch",)), "write", ("deny", "brokered")),
+        (Policy(deny_tools=("apply_patch",)), "network", ("ask", "native")),
+        (Policy(allow_tools=("apply_patch",)), "write", ("allow", "brokered")),
+        (Policy(allow_tools=("apply_patch",)), "read", ("deny", "native")),
+        (Policy(allow_tools=("web_search",)), "network", ("allow", "native")),
+        (Policy(allow_tools=("web_search",)), "write", ("deny", "brokered")),
+        (Policy(allow_tools=()), "mcp", ("deny", "brokered")),
+        (Policy(allow_tools=("exec_command",)), "shell", ("allow", "impossible")),
+        (Policy(allow_tools=("mcp__notes__keep",)), "mcp", ("ask", "impossible")),
         (Policy.native(), "read", ("ask", "impossible")),
         (Policy.full(), "shell", ("allow", "native")),
         (Policy(mcp="deny"), "mcp", ("deny", "brokered")),
@@ -88,6 +97,16 @@ def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
 )
 def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[str, str]) -> None:
     assert report(policy)[capability] == row
+
+
+def test_its_settings_follow_the_lists_of_tools() -> None:
+    run = Run.build(AGENT.name, {})
+    searching = codex_policy.without_lists(Policy(allow_tools=("web_search",)), run)
+    assert searching.allow_tools is None
+    assert codex_policy.settings_acp(searching)[0] == 'web_search="live"'
+    assert not codex_policy.views_images(searching)
+    with pytest.raises(errors.PolicyError, match="'apply_patch'"):
+        codex_policy.without_lists(Policy(deny_tools=("aply_patch",)), run)
 
 
 def test_a_server_that_may_not_be_used_is_refused() -> None:

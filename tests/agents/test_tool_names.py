@@ -12,8 +12,9 @@ from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import policy_from
 
-NAMES = [agent.name for agent in agents.every() if agent.name not in ("manual", "codex-acp")]
-"""``codex-acp`` has no lists of tools, and refuses them."""
+NAMES = [agent.name for agent in agents.every() if agent.name != "manual"]
+SHELLS = [name for name in NAMES if name != "codex-acp"]
+"""``codex-acp`` has a shell with ``full`` only."""
 MODEL = "gemini:gemini-2.5-flash"
 
 
@@ -37,7 +38,7 @@ def of_kind(name: str, kind: ToolKind) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", [None, "default", "auto_edit", "yolo"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHELLS)
 def test_a_list_with_the_shell_or_web_tools_is_a_policy_that_holds(
     name: str, mode: str | None
 ) -> None:
@@ -46,13 +47,18 @@ def test_a_list_with_the_shell_or_web_tools_is_a_policy_that_holds(
         assert compiled(name, allowed_tools=tools, approval_mode=mode) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHELLS)
 def test_a_denied_network_beside_a_listed_shell_is_refused_only_when_said_so(name: str) -> None:
     shell = of_kind(name, "execute")[:1]
     said = Policy(network="deny", allow_tools=tuple(shell))
     found = compiled(name, policy=said)
     walled = name == "codex-cli"  # has a sandbox for it
     assert [capability for capability, _ in found] == ([] if walled else ["network"])
+
+
+def test_codex_acp_takes_a_list_without_the_shell_and_refuses_the_shell_alone() -> None:
+    assert compiled("codex-acp", allowed_tools=["web_search", "apply_patch"]) == []
+    assert compiled("codex-acp", allowed_tools=["exec_command"]) == [("shell", "allow")]
 
 
 def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:
@@ -63,7 +69,7 @@ def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:
 
 
 @pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "corral"])
+@pytest.mark.parametrize("name", NAMES)
 def test_another_agents_tool_is_an_error_with_the_agents_own_names(name: str, where: str) -> None:
     shell = of_kind(name, "execute")
     other = next(n for n in ("run_shell_command", "Bash", "exec_command") if n not in shell)

@@ -240,6 +240,37 @@ async def test_no_network_beside_a_free_shell_is_refused_before_anything(
 async def test_a_slip_in_a_tools_name_is_told(ours: Ours) -> None:
     with pytest.raises(corral.errors.PolicyError, match="did you mean 'write_file'"):
         await ours.events([say("never")], policy=Policy(deny_tools=("write_fil",)))
+    assert ours.requests == []
+
+
+@pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])
+async def test_a_name_that_is_no_tool_is_refused_before_anything_is_spent(
+    ours: Ours, where: str
+) -> None:
+    policy = Policy(**{where: ("mine", "run_shell_command")})  # type: ignore[arg-type]
+    with pytest.raises(corral.errors.PolicyError, match=r"'run_shell_command'.*'shell'"):
+        await ours.events([say("never")], policy=policy, tools=[mine])
+    assert ours.requests == []
+    with pytest.raises(corral.errors.PolicyError, match="no tool 'mine'"):
+        await ours.events([say("never")], policy=Policy(**{where: ("mine",)}))  # type: ignore[arg-type]
+    assert ours.requests == []
+
+
+async def test_a_function_of_the_caller_may_be_named_almost_like_a_tool_of_ours(
+    ours: Ours,
+) -> None:
+    def read_files() -> str:
+        """Reads."""
+        return "read"
+
+    async with ours.session(
+        [say("ok"), say("ok")],
+        policy=Policy(allow_tools=("read_files", "grep")),
+        tools=[read_files],
+    ) as session:
+        assert (await session.run("go")).ok
+        assert (await session.run("go", policy=Policy(allow_tools=("read_files",)))).ok
+    assert [request.tools for request in ours.requests] == [("grep", "read_files"), ("read_files",)]
 
 
 ESCAPES = ["../out.txt", "/etc/passwd", "link/out.txt", "../workspace-evil/out.txt", "~/out.txt"]

@@ -76,7 +76,8 @@ async def test_whoever_is_asked_decides(codex: Codex, workspace: Path) -> None:
         return "allow_once" if "wanted.txt" in asked[-1] else "deny"
 
     script = steps(write("wanted.txt"), write("unwelcome.txt"))
-    async with corral.session("codex-acp", ask=ask, **codex.options(script)) as session:
+    options = codex.options(script, policy=Policy(deny_tools=("web_search",)))
+    async with corral.session("codex-acp", ask=ask, **options) as session:
         result = await session.run("do it")
     assert names(workspace) == ["wanted.txt"]
     assert len(asked) == 2
@@ -95,7 +96,8 @@ async def test_full_asks_for_nothing_and_what_it_cannot_hold_is_refused_before_i
     assert names(workspace) == ["ran.txt"]
     assert (tmp_path / "up.txt").exists()
     assert not [e for e in events if isinstance(e, PermissionRequest)]
-    for policy in (Policy(shell="allow"), Policy(allow_tools=("edit",)), Policy.native()):
+    listed = Policy(allow_tools=("exec_command",))
+    for policy in (Policy(shell="allow"), listed, Policy.native()):
         with pytest.raises(errors.PolicyNotEnforceable, match="codex-cli can"):
             await corral.run("codex-acp", "do it", **codex.options([], policy=policy))
 

@@ -85,6 +85,7 @@ PEER = replace(
     translator=None,
     read_stderr=None,
     compile=codex_policy.compile_asking,
+    plain_policy=codex_policy.without_lists,
     launch=codex_launch.launch_acp,
     explain=codex_failures.explain_acp,
     quirks=QUIRKS,

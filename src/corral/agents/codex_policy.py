@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec.structs import replace
+
 from corral.agents.profile import Act, Compiled, Form, Row
 from corral.agents.tool_names import check_names
 from corral.events import ToolKind
@@ -207,8 +209,25 @@ def settings_acp(policy: Policy) -> list[str]:
     return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
 
 
+def without_lists(policy: Policy, run: Run) -> Policy:
+    """For the bridge, which asks about a kind of call and does not name the tool: each of Codex's
+    tools is one capability. Lists that hold tools of servers stay, and are then refused."""
+    check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
+    names = {*(policy.allow_tools or ()), *policy.deny_tools}
+    if policy.mode == "native" or any(map(_is_mcp, names)):
+        return policy
+    verdicts: dict[str, Verdict] = {}
+    for capability, tools in _TOOLS_OF.items():
+        if policy.allow_tools is not None or names.intersection(tools):
+            verdicts[capability] = "allow" if allows(policy, capability) else "deny"
+    if policy.allow_tools is not None:
+        verdicts["mcp"] = verdicts["own_mcp"] = "deny"
+    return replace(policy, allow_tools=None, deny_tools=(), **verdicts)
+
+
 def compile_asking(policy: Policy, run: Run) -> Compiled:
     """For the bridge, whose questions come to us."""
+    policy = without_lists(policy, run)
     if policy.is_unlimited:
         return compile_policy(policy, run)
     rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
@@ -220,7 +239,7 @@ def _asking_row(policy: Policy, run: Run, capability: Capability) -> Row:
     lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
     if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
         why = "a command that it asks leave for would leave its sandbox"
-        why = "it has no such lists, and no default that asks" if lists else why
+        why = "it has no lists with tools of servers, and no default that asks" if lists else why
         return Row(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
     if capability == "write":
         return Row(

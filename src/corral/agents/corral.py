@@ -19,7 +19,8 @@ from corral.agents.profile import (
     Probe,
     Row,
 )
-from corral.errors import ConfigError, CorralError, PolicyError
+from corral.agents.tool_names import check_names
+from corral.errors import ConfigError, CorralError
 from corral.events import ToolKind
 from corral.models import registry
 from corral.models.families import family_of
@@ -43,6 +44,8 @@ TOOLS: dict[str, ToolKind] = {
     "wait": "think",
     "close_agent": "think",
 }
+REPORTS = ("submit_result", "report_outcome")
+"""Tools that a run with a typed output, or a pipeline's node, adds by itself."""
 
 
 PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
@@ -101,20 +104,11 @@ def for_run(run: Run) -> Agent:
 
 
 def compile_policy(policy: Policy, run: Run) -> Compiled:
-    for where, names in (("allow_tools", policy.allow_tools), ("deny_tools", policy.deny_tools)):
-        for name in names or ():
-            _check_name(where, name)
+    """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
+    known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
+    check_names(policy, known, "our own agent", lambda _: False, strict=run.strict)
     auto = run.permission_mode == "auto"
     return Compiled(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
-
-
-def _check_name(where: str, name: str) -> None:
-    """A name that is nearly a tool's is a slip; any other may be one of the caller's own."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, TOOLS, 1, 0.8)
-    if name not in TOOLS and near:
-        raise PolicyError(f"{where}: there is no tool {name!r}; did you mean {near[0]!r}?")
 
 
 def _row(policy: Policy, capability: Capability, *, auto: bool) -> Row:

@@ -292,6 +292,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of one that runs in this process: ``module:name`` of what drives a session with it."""
     for_run: Callable[[Run], Agent] | None = None
     """The record for these options, where it depends on them."""
+    plain_policy: Callable[[Policy, Run], Policy] | None = None
+    """The policy with its lists of tools replaced by capabilities, for an agent that has one tool
+    for each. Raises ``PolicyError`` for a name that is none of its tools."""
     aliases: tuple[str, ...] = ()
     supports: frozenset[str] = frozenset()
     """Options beyond the common ones; any other that is set is refused by name."""

@@ -18,7 +18,7 @@ from corral.options import Run
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.prepare import prepare, the_prompt
-from corral.sessions.session import Session
+from corral.sessions.session import Session, tool_names
 
 if TYPE_CHECKING:
     from corral.keywords import Options
@@ -118,7 +118,8 @@ async def run(
         goal, tools = with_submission(goal, tools)
     # Read here and not by the session: its further turns say something else than the file.
     given = cast("dict[str, object]", options)
-    prepared = prepare(agent, given, has_asker=ask is not None)
+    own = tool_names(tools)
+    prepared = prepare(agent, given, has_asker=ask is not None, own_tools=own)
     text = the_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))

@@ -7,6 +7,7 @@ that is really enforced and options that the agent has. Nothing is written yet.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -100,11 +101,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return PathGuard(self.cwd, run.include_directories, run.policy.writable).links()
 
 
-def prepare(name: str, options: dict[str, object], *, has_asker: bool = False) -> Prepared:
+def prepare(
+    name: str,
+    options: dict[str, object],
+    *,
+    has_asker: bool = False,
+    own_tools: Iterable[str] = (),
+) -> Prepared:
     """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin.
 
     ``has_asker``: somebody answers the agent's permission questions. Without, what the policy
-    would ask about is compiled as denied.
+    would ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
+    that the agent is given.
     """
     agent = config.find_agent(name)
     if agents.names_a_model(name):
@@ -114,7 +122,13 @@ def prepare(name: str, options: dict[str, object], *, has_asker: bool = False) -
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _supported(agent, run)
-    run = msgspec.structs.replace(run, interactive=_is_interactive(run, has_asker=has_asker))
+    if agent.plain_policy is not None:
+        run = msgspec.structs.replace(run, policy=agent.plain_policy(run.policy, run))
+    run = msgspec.structs.replace(
+        run,
+        interactive=_is_interactive(run, has_asker=has_asker),
+        own_tools=tuple(own_tools),
+    )
     compiled = agent.compile(run.policy, run)
     _enforced(agent, run, compiled.report)
     cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")

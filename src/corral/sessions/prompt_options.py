@@ -48,7 +48,7 @@ def for_prompt(
         merged = {k: v for k, v in merged.items() if k not in ("approval_mode", "allowed_tools")}
     if agents.names_a_model(name):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
-    return prepare(name, merged, has_asker=has_asker)
+    return prepare(name, merged, has_asker=has_asker, own_tools=session.run.own_tools)
 
 
 def check_narrower(policy: Policy, session: Prepared) -> None:

@@ -105,7 +105,8 @@ class Session:
 
     def _prepare(self, options: dict[str, Any]) -> Prepared:
         self._effective = options
-        return prepare(self._agent, options, has_asker=self._ask is not None)
+        own = tool_names(self._tools)
+        return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
 
     async def _with_tools(self, prepared: Prepared) -> Prepared:
         """The same, with the caller's own functions as one more tool server; an agent that
@@ -300,6 +301,15 @@ class Session:
         if self._prepared is None or self._kept is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._kept
+
+
+def tool_names(tools: Sequence[Tool | Callable[..., Any]] | Tools | None) -> tuple[str, ...]:
+    """The names of the caller's own functions. Raises ``ConfigError`` for two of one name."""
+    if not tools:
+        return ()
+    from corral.sessions.tools import Tools
+
+    return tuple((tools if isinstance(tools, Tools) else Tools(tools)).by_name)
 
 
 def _absolute(prepared: Prepared, folder: str | Path) -> str:
