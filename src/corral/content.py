@@ -185,6 +185,9 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str | None = None
     env: dict[str, str] = {}
     headers: dict[str, str] = {}
+    own: bool = False
+    """The server of the caller's own functions. Set by corral; only such a server may have the
+    name ``corral``, by which policies know it."""
 
     def __repr__(self) -> str:
         where = self.url or " ".join(self.command)

@@ -141,6 +141,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             given,
         ):
             merged = {**_without_other_spellings(merged, layer), **layer}
+        _check_tables(merged.get("mcp_servers"))
         values = {name: _plain(value) for name, value in merged.items() if value is not None}
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
@@ -161,6 +162,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return shown
 
 
+OWN_SERVER = "corral"
+"""The name of the tool server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that become others before a run is made."""
 COMPUTED = ("agent", "interactive", "own_tools")
@@ -209,6 +212,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, McpServer):
         return msgspec.to_builtins(value)
     return value
+
+
+def _check_tables(servers: object) -> None:
+    """Only ``tools=`` makes a server the caller's own, never a table or a file."""
+    if isinstance(servers, list | tuple):
+        for server in cast("Sequence[object]", servers):
+            if isinstance(server, Mapping) and "own" in cast("Mapping[str, object]", server):
+                raise ConfigError("an MCP server's `own` is set by corral: leave it out")
 
 
 def _policy(values: dict[str, Any]) -> Policy:
@@ -309,6 +320,11 @@ def _check(run: Run) -> None:
             raise ConfigError(f"MCP server {server.name!r} needs either a command or a url")
         if not re.fullmatch(r"[A-Za-z0-9-]+", server.name):
             raise ConfigError(f"MCP server name {server.name!r}: letters, digits and - only")
+        if server.name.lower() == OWN_SERVER and not server.own:
+            raise ConfigError(
+                f"MCP server name {server.name!r} is reserved for the functions in tools=",
+                hint="Policies allow that server more than others: give yours another name.",
+            )
         if server.name in names:
             raise ConfigError(f"two MCP servers are called {server.name!r}")
         names.add(server.name)

@@ -193,7 +193,8 @@ def test_tool_servers_follow_the_policy() -> None:
     assert "mcp__notes" in rules(asked)["ask"]
     denied = launch(mcp_servers=[server], policy=Policy(mcp="deny"))
     assert json.loads(denied.files["mcp.json"])["mcpServers"] == {}
-    own = launch(mcp_servers=[McpServer("corral", command=("c",))], policy=Policy.edits())
+    ours = McpServer("corral", command=("c",), own=True)
+    own = launch(mcp_servers=[ours], policy=Policy.edits())
     assert "mcp__corral" in (value(own, "--allowedTools") or "")
 
 

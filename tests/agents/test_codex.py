@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from corral import Policy, agents, errors
+from corral import McpServer, Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place
 from corral.events import ToolResult
 from corral.io import programs
@@ -23,11 +23,7 @@ from corral.wire.stream import Finish
 AGENT = agents.find("codex")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 NOTES: dict[str, Any] = {"name": "notes", "command": ["notes", "-x"], "env": {"TOKEN": "canary-1"}}
-OWN: dict[str, Any] = {
-    "name": "corral",
-    "url": "http://h/",
-    "headers": {"Authorization": "canary-2"},
-}
+OWN = McpServer("corral", url="http://h/", headers={"Authorization": "canary-2"}, own=True)
 
 
 def launch(

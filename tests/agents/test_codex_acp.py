@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral import Policy, agents, errors
+from corral import McpServer, Policy, agents, errors
 from corral.agents import codex_policy
 from corral.agents.codex import QUIRKS
 from corral.agents.profile import Ending, Launch, Place
@@ -111,7 +111,7 @@ def test_its_settings_follow_the_lists_of_tools() -> None:
 
 def test_a_server_that_may_not_be_used_is_refused() -> None:
     notes: dict[str, Any] = {"name": "notes", "command": ["notes"]}
-    own: dict[str, Any] = {"name": "corral", "url": "http://h/"}
+    own = McpServer("corral", url="http://h/", own=True)
     assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == ("deny", "impossible")
     assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == ("allow", "brokered")
     assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == ("deny", "brokered")

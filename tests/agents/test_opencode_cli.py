@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral import Policy, agents, errors
+from corral import McpServer, Policy, agents, errors
 from corral.agents.profile import Ending, Launch, Place, Row
 from corral.options import Run
 from corral.protected_paths import Link, Links
@@ -191,7 +191,10 @@ def test_what_rules_alone_cannot_hold_is_refused() -> None:
 
 
 def test_our_own_tools_have_a_verdict_of_their_own() -> None:
-    servers = [{"name": "corral", "url": "http://x/mcp"}, {"name": "notes", "command": ["notes"]}]
+    servers = [
+        McpServer("corral", url="http://x/mcp", own=True),
+        {"name": "notes", "command": ["notes"]},
+    ]
     made = rules(Policy.edits(), mcp_servers=servers)
     assert (made["corral_*"], made["notes_*"]) == ("allow", "deny")
 

@@ -70,10 +70,10 @@ async def test_with_tools_the_value_is_handed_in_by_one_of_them(agent: str, gemi
 async def test_a_server_that_refuses_the_agents_token_is_an_error(
     gemini: Gemini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = corral.McpServer(name="corral", url="", headers={"Authorization": "Bearer wrong"})
+    wrong = {"Authorization": "Bearer wrong"}
 
     def forged(self: ToolServer) -> corral.McpServer:
-        return corral.McpServer(name=wrong.name, url=self.url, headers=wrong.headers)
+        return corral.McpServer(name="corral", url=self.url, headers=wrong, own=True)
 
     monkeypatch.setattr(ToolServer, "mcp_server", property(forged))
     options = gemini.options([Turn(text="I have no tools.", repeat="forever")], policy="edits")

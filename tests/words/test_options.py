@@ -119,6 +119,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"mcp_servers": [McpServer("s", url="http://x"), McpServer("s", url="http://y")]},
         "two MCP servers are called 's'",
     ),
+    (
+        {"mcp_servers": [McpServer("corral", url="http://x")]},
+        "MCP server name 'corral' is reserved for the functions in tools=",
+    ),
+    (
+        {"mcp_servers": [{"name": "Corral", "command": ["x"]}]},
+        "MCP server name 'Corral' is reserved for the functions in tools=",
+    ),
+    (
+        {"mcp_servers": [{"name": "corral", "command": ["x"], "own": True}]},
+        "an MCP server's `own` is set by corral: leave it out",
+    ),
 ]
 
 

@@ -89,7 +89,7 @@ class ToolServer:
         if self._served is None:
             raise RuntimeError("open the server first: async with ToolServer(...) as server")
         headers = {"Authorization": f"Bearer {self._token}"}
-        return McpServer(name=self.name, url=self.url, headers=headers)
+        return McpServer(name=self.name, url=self.url, headers=headers, own=True)
 
     async def __aenter__(self) -> ToolServer:
         """Raises ``NotInstalled`` where the SDK is missing."""
