@@ -84,6 +84,25 @@ async def test_a_key_in_a_file_is_not_told_to_the_model(ours: Ours) -> None:
     assert KEY not in str([request.body for request in ours.requests])
 
 
+async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: Ours) -> None:
+    """The model sees half of the limit from each end; of a flood the event has as much."""
+    (ours.workspace / "k").write_text(KEY)
+    script = [
+        call("shell", command=f"printf '%0{before}d' 0; cat k; printf '%0{after}d' 0")
+        for before, after in ((14_950 - 4, 40_000), (40_000, 14_950 - 4), (500_000 - 4, 900_000))
+    ]
+    events = await ours.events([*script, say("ok")], policy="all")
+    results = of(events, ToolResult)
+    assert [result.status for result in results] == ["success"] * 3
+    said = [str(result.output) for result in results]
+    said += [told(request, "shell") for request in ours.requests[1:]]
+    for text in said:
+        assert "left out" in text or "let go" in text or MARK in text
+        for end in range(4, len(KEY)):
+            assert KEY[:end] not in text
+            assert KEY[-end:] not in text
+
+
 async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: Ours) -> None:
     def ask(_: PermissionRequest) -> corral.events.Decision:
         return "allow_once"

@@ -153,3 +153,27 @@ def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -
 def test_no_text_keeps_the_secret(secret: str, before: str, after: str) -> None:
     text = f"{before}{secret}{after}"
     assert secret not in Eraser({"KEY": secret}).clean_text(text)
+
+
+@pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
+def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> None:
+    eraser = Eraser({"KEY": secret, "OTHER": "another-secret"})
+    whole = f"before {secret} after".encode()
+    begin = whole.index(secret.encode())
+    for at in range(begin + 1, begin + len(secret.encode())):
+        head, tail = whole[:at], whole[at:]
+        assert eraser.clean_part(tail, begin_cut=True).decode() == "… after"
+        assert eraser.clean_part(head, end_cut=True).decode() == "before …"
+        text = tail.decode(errors="replace")
+        assert eraser.clean_text_part(text, begin_cut=True) == "… after"
+        text = head.decode(errors="replace")
+        assert eraser.clean_text_part(text, end_cut=True) == "before …"
+
+
+def test_a_part_that_was_not_cut_keeps_what_looks_like_the_rest_of_a_secret() -> None:
+    eraser = Eraser({"KEY": "canary-key-0123456789"})
+    assert eraser.clean_text_part("789 and canary") == "789 and canary"
+    assert eraser.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (
+        "x789 and canary?"
+    )
+    assert Eraser({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"

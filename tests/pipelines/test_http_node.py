@@ -48,6 +48,8 @@ class Handler(BaseHTTPRequestHandler):
             kind, said = "application/json", b"{"
         if self.path.startswith("/large"):
             said = b"x" * 600_000
+        if self.path.startswith("/cut"):
+            said = b"x" * (512 * 1024 - 22) + said + b"x" * 1000
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(said)))
@@ -162,6 +164,16 @@ async def test_nobody_there_may_be_tried_again(bench: Bench, server: Server) -> 
     server.server_close()
     outcome = await bench.attempt(attrs={"type": "http", "url": url})
     assert outcome.retryable is True
+
+
+async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
+    attrs = {"type": "http", "url": f"{server.url}/cut", "bearer_env": "GITHUB_PAT"}
+    outcome = await bench.attempt(attrs=attrs)
+    assert "too large" in outcome.failure_reason
+    assert bench.read("response.md").endswith("you said Bearer …")
 
 
 async def test_a_token_is_sent_and_written_nowhere(

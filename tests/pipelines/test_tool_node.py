@@ -219,3 +219,17 @@ async def test_the_goal_is_a_variable_of_the_shell(bench: Bench) -> None:
         graph={"goal": "Do $(touch evil) it"},
     )
     assert outcome.context_updates["tool.output"] == "Do $(touch evil) it\n"
+
+
+@pytest.mark.parametrize(("stream", "length"), [(1, 2_000), (2, 2_000), (2, 16_384)])
+async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
+    filler = length - len("0123456789")  # what is kept begins inside the secret
+    command = f"printf '%s%0{filler}d' $SOME_API_KEY 0 >&{stream}; exit 1"
+    async with Desk(options={"pass_env": ["SOME_API_KEY"]}) as desk:
+        outcome = await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": command})
+    assert "0000" in outcome.failure_reason
+    assert "123" not in outcome.failure_reason
+    assert "123" not in str(outcome.context_updates)

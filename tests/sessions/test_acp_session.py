@@ -1018,6 +1018,15 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
     assert key not in told
 
 
+async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path) -> None:
+    key = "a-secret-of-ours-0123456789"
+    filler = "x" * (16_384 - len("0123456789\n"))  # what is kept begins inside the key
+    options = scripted(workspace, env={"SCRIPTED_API_KEY": key})
+    async with corral.session(agent(), **options) as session:
+        await session.run(f"stderr {key}{filler}\nexit 1")
+        assert session.stderr.endswith(f"…{filler}\n")
+
+
 async def test_words_that_come_after_the_end_was_told_are_not_lost(workspace: Path) -> None:
     assert said(await result_of(workspace, "text first \nlate and last")) == "first and last"
 

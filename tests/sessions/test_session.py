@@ -296,6 +296,14 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
             assert key not in path.read_text()
 
 
+async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path) -> None:
+    key = "scripted-key-0123456789"
+    filler = "x" * (16_384 - len("0123456789\n"))  # what is kept begins inside the key
+    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        await session.run(f"init\nstderr {key}{filler}\nexit 1")
+        assert session.stderr == f"…{filler}\n"
+
+
 async def test_only_what_is_allowed_reaches_the_child(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

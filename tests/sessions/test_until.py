@@ -459,6 +459,20 @@ async def test_a_command_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch)
     assert "MINE=yes" in told
 
 
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("length", [4_000, 16_000])
+async def test_the_end_of_a_commands_output_begins_with_no_part_of_a_secret(
+    stream: int, length: int
+) -> None:
+    env = {"SOME_API_KEY": "canary-secret-0123456789"}
+    filler = length - len("0123456789\n")  # what is kept begins inside the secret
+    command = f"printf '%s%0{filler}d\\n' $SOME_API_KEY 0 >&{stream}; exit 1"
+    told = await complaint_of(command_succeeds(command, env=env))
+    assert told is not None
+    assert "0000" in told
+    assert "123" not in told
+
+
 async def test_a_program_that_is_not_there_is_an_error_and_no_complaint() -> None:
     with pytest.raises(errors.NotInstalled):
         await complaint_of(command_succeeds(["no-such-program-here"]))

@@ -31,7 +31,11 @@ def test_nothing_given_is_the_defaults() -> None:
 
 def test_every_option_is_a_field_of_the_record() -> None:
     spellings = {"approval_mode", "allowed_tools", "config"}
-    assert set(KNOWN) - spellings == set(Run.__struct_fields__) - {"agent", "interactive"}
+    assert set(KNOWN) - spellings == set(Run.__struct_fields__) - {
+        "agent",
+        "interactive",
+        "own_tools",
+    }
     assert set(KNOWN) == set(Options.__annotations__)
 
 

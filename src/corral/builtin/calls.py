@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from corral.agents.corral import TOOLS
 from corral.builtin.striking import Striker
+from corral.builtin.tools.shell import GAP
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import Workspace
@@ -208,7 +209,8 @@ class Hands:
         tool = self.tools.get(call.name)
         if tool is None:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
-            return Done(answer.status, answer.text, truncate(answer.text, OWN))
+            text = self._eraser.clean_text(answer.text)
+            return Done(answer.status, text, truncate(text, OWN))
 
         pieces = self._eraser.pieces()
 
@@ -231,7 +233,16 @@ class Hands:
                     lines_removed=effect.lines_removed,
                 )
             )
-        return Done("error" if outcome.is_error else "success", outcome.text, outcome.shown)
+        text, shown = self._redacted(outcome.text), outcome.shown
+        if shown != outcome.text and shown == truncate(outcome.text, tool.limits):
+            shown = truncate(text, tool.limits)  # the cut may have gone through a secret
+        return Done("error" if outcome.is_error else "success", text, shown)
+
+    def _redacted(self, text: str) -> str:
+        if (gap := GAP.search(text)) is None:
+            return self._eraser.clean_text(text)
+        head = self._eraser.clean_text_part(text[: gap.start()], end_cut=True)
+        return head + gap[0] + self._eraser.clean_text_part(text[gap.end() :], begin_cut=True)
 
     def _wrong(self, call: ToolCall) -> str | None:
         """What keeps the call from being one."""

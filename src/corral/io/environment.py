@@ -238,3 +238,35 @@ class Eraser:
 
     def clean_text(self, text: str) -> str:
         return self.clean(text.encode("utf-8", "replace")).decode() if self._pairs else text
+
+    def clean_part(self, data: bytes, *, begin_cut: bool = False, end_cut: bool = False) -> bytes:
+        """As ``clean``, for a part of something longer. Where that was cut off at the beginning
+        or the end, the cut may have gone through a secret: what could be the rest of one there
+        becomes ``…``."""
+        data = self.clean(data)
+        if begin_cut:
+            rest = max((_overlap(value, data) for value, _ in self._pairs), default=0)
+            data = _CUT + data[rest:] if rest else data
+        if end_cut:
+            rest = max((_overlap(data, value) for value, _ in self._pairs), default=0)
+            data = data[:-rest] + _CUT if rest else data
+        return data
+
+    def clean_text_part(self, text: str, *, begin_cut: bool = False, end_cut: bool = False) -> str:
+        """The same for text. A character that the cut went through is left out."""
+        if not self._pairs:
+            return text
+        text = text.lstrip(_BROKEN) if begin_cut else text
+        text = text.rstrip(_BROKEN) if end_cut else text
+        data = text.encode("utf-8", "replace")
+        return self.clean_part(data, begin_cut=begin_cut, end_cut=end_cut).decode()
+
+
+_CUT = "…".encode()
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+def _overlap(first: bytes, second: bytes) -> int:
+    """How many bytes at the end of the first are also the beginning of the second."""
+    longest = min(len(first), len(second))
+    return next((n for n in range(longest, 0, -1) if first.endswith(second[:n])), 0)

@@ -231,12 +231,18 @@ class Stderr:
         self._keep = keep
         self._tell = tell
         self._tail = bytearray()
+        self._cut = False
         source.arm(self._hear)
 
     @property
     def text(self) -> str:
         text = self._tail[-self._keep :].decode(errors="replace")
         return re.sub(_ANSI, "", text) if "\x1b" in text else text
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was more before that text."""
+        return self._cut or len(self._tail) > self._keep
 
     def _hear(self) -> None:
         self._take()
@@ -252,6 +258,7 @@ class Stderr:
         self._tail += data
         if len(self._tail) > 2 * self._keep:
             del self._tail[: -self._keep]
+            self._cut = True
         if self._tell is not None:
             try:
                 self._tell(data)

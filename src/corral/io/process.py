@@ -167,6 +167,12 @@ class Process:
         """The last of what it wrote there, without colours. Whole once it has exited."""
         return self._child.err.text
 
+    @property
+    def stderr_is_cut(self) -> bool:
+        """Whether it wrote more there, before ``stderr`` begins. The cut may have gone through a
+        secret: redact with ``Eraser.clean_text_part``."""
+        return self._child.err.is_cut
+
     async def end(self, grace: float = 5.0) -> Exit:
         """End the program and everything it started: TERM, ``grace`` seconds, KILL.
 

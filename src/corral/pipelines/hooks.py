@@ -112,10 +112,11 @@ class Hooks:
         )
         if ran.ok:
             return None
+        ran = ran.redacted(self._desk.eraser)
         said = ran.stderr.strip() or ran.stdout.decode("utf-8", "replace").strip()
         how = f"exited with {ran.code}" if ran.code is not None else "was killed"
         how = f"did not end within {TIMEOUT:g}s" if ran.late else how
-        return self._desk.eraser.clean_text(said[-2_000:] or f"the hook {how}")
+        return said[-2_000:] or f"the hook {how}"
 
     async def watched(
         self,

@@ -22,6 +22,7 @@ from corral.builtin.tools.running import run
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
+from corral.io.environment import Eraser
 from corral.io.platform import WINDOWS
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.handlers import Work
@@ -47,6 +48,13 @@ class Ran(msgspec.Struct, frozen=True):
     cut: int
     """Bytes before that."""
     stderr: str
+    stderr_is_cut: bool = False
+
+    def redacted(self, eraser: Eraser) -> Ran:
+        """The same without secrets, also where the cut went through one."""
+        out = eraser.clean_part(self.stdout, begin_cut=self.cut > 0)
+        err = eraser.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
+        return msgspec.structs.replace(self, stdout=out, stderr=err)
 
     @property
     def ok(self) -> bool:
@@ -174,7 +182,7 @@ async def run_command(
     if len(kept) > KEPT:
         cut += len(kept) - KEPT
         del kept[: len(kept) - KEPT]
-    return Ran(ran.exit.code, ran.late, bytes(kept), cut, ran.stderr)
+    return Ran(ran.exit.code, ran.late, bytes(kept), cut, ran.stderr, ran.stderr_is_cut)
 
 
 def shortened(text: str, most: int = IN_CONTEXT) -> str:

@@ -135,7 +135,9 @@ class Connection:
 
     @property
     def stderr(self) -> str:
-        return self._eraser.clean_text(self._process.stderr) if self._process else ""
+        if (process := self._process) is None:
+            return ""
+        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
     async def new_chat(
         self, cwd: str, servers: Sequence[McpServer], ask: Asker | None

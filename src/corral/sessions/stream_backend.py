@@ -250,7 +250,9 @@ class StreamBackend:
 
     @property
     def stderr(self) -> str:
-        return self._eraser.clean_text(self._process.stderr) if self._process else ""
+        if (process := self._process) is None:
+            return ""
+        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
     def _hear(self, line: str) -> None:
         """A line of stderr."""

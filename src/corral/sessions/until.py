@@ -103,8 +103,8 @@ def command_succeeds(
         raise ConfigError(f"the timeout of {said!r} must be > 0, got: {timeout:g}")
 
     async def holds(cwd: Path) -> Verdict:
-        exit_, tail = await _ran(argv, cwd, for_commands(pass_env, env), timeout)
-        tail = Eraser(named_secrets({**os.environ, **(env or {})})).clean_text(tail)
+        eraser = Eraser(named_secrets({**os.environ, **(env or {})}))
+        exit_, tail = await _ran(argv, cwd, for_commands(pass_env, env), timeout, eraser)
         match exit_:
             case Exit(code=0):
                 return None
@@ -120,25 +120,28 @@ def command_succeeds(
 
 
 async def _ran(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, eraser: Eraser
 ) -> tuple[Exit | None, str]:
-    """How it exited, None where it did not in time, and the end of what it said."""
+    """How it exited, None where it did not in time, and the end of what it said, redacted."""
     process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)
-    out = b""
+    out, is_cut = b"", False
     exited: Exit | None = None
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
             while chunk := await process.read():
-                out = (out + chunk)[-4 * TAIL :]  # a character has at most four bytes
+                out += chunk
+                is_cut = is_cut or len(out) > 4 * TAIL  # a character has at most four bytes
+                out = out[-4 * TAIL :]
             exited = await process.wait()
     except TimeoutError:
         if not limit.expired():
             raise
     finally:
         await process.end(GRACE)
-    streams = (out.decode(errors="replace").strip(), process.stderr.strip())
-    return exited, "\n".join(filter(None, streams))[-TAIL:]
+    said = eraser.clean_text_part(out.decode(errors="replace"), begin_cut=is_cut)
+    wrong = eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+    return exited, "\n".join(filter(None, (said.strip(), wrong.strip())))[-TAIL:]
 
 
 def check_limits(until: object, rounds: int, max_tokens: int | None) -> None:

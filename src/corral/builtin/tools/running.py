@@ -22,6 +22,8 @@ class Ran(msgspec.Struct, frozen=True):
     late: bool
     """Its time was over before it ended."""
     stderr: str
+    stderr_is_cut: bool
+    """There was more before it."""
 
 
 async def run(
@@ -70,4 +72,4 @@ async def run(
             await process.end(GRACE)
     finally:
         exited = await process.end(GRACE)
-    return Ran(exited, limit.expired(), process.stderr)
+    return Ran(exited, limit.expired(), process.stderr, process.stderr_is_cut)

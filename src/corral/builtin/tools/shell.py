@@ -8,6 +8,7 @@ answer says so.
 from __future__ import annotations
 
 import codecs
+import re
 import shutil
 from typing import Annotated
 
@@ -32,6 +33,11 @@ class Shell(Arguments, frozen=True):
         int,
         Meta(description=f"Milliseconds it may take, {LONGEST} at most.", ge=1, le=LONGEST),
     ] = TIMEOUT
+
+
+_GONE = " bytes of output were let go here …]"
+GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_GONE)}\n")
+"""What stands in a text of ``Kept`` where something is missing."""
 
 
 class Kept:
@@ -64,7 +70,7 @@ class Kept:
         head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
         tail = bytes(self._tail)
         begin = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 4)
-        said = f"[… {self._gone:,} bytes of output were let go here …]"
+        said = f"[… {self._gone:,}{_GONE}"
         return f"{head}\n{said}\n{tail[begin:].decode('utf-8', 'replace')}"
 
 

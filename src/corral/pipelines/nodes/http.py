@@ -140,14 +140,16 @@ def _token(work: Work, variable: str) -> str:
 
 def _told(work: Work, method: str, answer: Answer, raw: bytes) -> Outcome:
     node = work.node
-    raw_text = desks.of(work).eraser.clean(raw[:LARGEST])
+    is_cut = len(raw) > LARGEST
+    raw_text = desks.of(work).eraser.clean_part(raw[:LARGEST], end_cut=is_cut)
     if variable := node.text("bearer_env"):  # whatever its name: some servers send it back
-        raw_text = Eraser({variable: _token(work, variable)}).clean(raw_text)
+        token = Eraser({variable: _token(work, variable)})
+        raw_text = token.clean_part(raw_text, end_cut=is_cut)
     text = raw_text.decode("utf-8", "replace")
     desks.keep(work, "response.md", text)
     updates: dict[str, Json] = {f"{node.id}.status": answer.status}
     wrong = ""
-    if len(raw) > LARGEST:
+    if is_cut:
         wrong = f"the answer has over {LARGEST:,} bytes: too large for the context"
     elif "json" in answer.media_type and text.strip():
         try:

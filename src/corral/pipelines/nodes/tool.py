@@ -36,13 +36,13 @@ async def tool(work: Work) -> Outcome:
         pass_env=desk.pass_env(work),
         timeout=timeout,
     )
-    out = desk.eraser.clean(ran.stdout)
-    desks.keep(work, "tool_output.txt", out)
-    said = shortened(out.decode("utf-8", "replace"))
+    ran = ran.redacted(desk.eraser)
+    desks.keep(work, "tool_output.txt", ran.stdout)
+    said = shortened(ran.stdout.decode("utf-8", "replace"))
     updates: dict[str, Json] = {
         "tool.output": said,
         "tool_stdout": said,
-        "tool.stderr": shortened(desk.eraser.clean_text(ran.stderr)),
+        "tool.stderr": shortened(ran.stderr),
         "tool.exit_code": ran.code,
         "tool.last_line": said.rstrip().rpartition("\n")[2].strip(),
     }
