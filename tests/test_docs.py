@@ -1,46 +1,122 @@
-"""What the README and the docs say is run, or held against the code."""
+"""The samples and commands in README and docs are run; the reference tables match the code.
+
+Each fenced block has a language that says what is done with it:
+
+- ``python``: run as a script, or by pytest if it defines tests;
+- ``console``: each line is ``$ COMMAND``; the commands of a page run in order, in one folder;
+- ``sh``: not run (it installs, waits or needs a server), but its ``corral`` commands are parsed;
+- ``toml``, ``dot``, ``json``: parsed, and checked against what the code reads;
+- ``text``: neither code nor a command.
+
+A block whose first line is a comment with a file name (``# script.toml``) is that file.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
+import click
 import pytest
 from real_gemini import KEY
 
-from corral import errors, events
+from corral import errors, events, pipelines
+from corral.agents.declared import declared_agent
+from corral.cli.main import command
 from corral.generation import StreamEvent
 from corral.inference.asking import OPTIONS
 from corral.keywords import Options
 from corral.models import registry
 from corral.pipelines.rules import values
 from corral.policy import policy_from
+from corral.protected_paths import GROUPS
 from corral.result import Result
 from corral.testing import Call, ModelServer, Request, Script, Turn
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}
+OVERVIEWS = ("README", "command-line")
+SHORT = 250
+"""Lines of the README."""
 
 
-def blocks(language: str, text: str = README) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+class Block(NamedTuple):
+    page: str
+    number: int
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The file that the block is, if its first line names one."""
+        found = re.match(r"(?:#|//) ([\w-]+\.\w+)\n", self.text)
+        return found[1] if found else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}-{self.number}"
 
 
-def commands() -> list[str]:
-    lines = "".join(blocks("console")).splitlines()
-    assert all(line.startswith("$ ") for line in lines)
-    return [line[2:] for line in lines]
+def _blocks() -> Iterator[Block]:
+    for page in PAGES:
+        found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        for number, (language, text) in enumerate(found, 1):
+            yield Block(page.stem, number, language, text)
+
+
+BLOCKS = tuple(_blocks())
+
+
+def page_text(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def blocks(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+def needs_gemini(text: str) -> list[pytest.MarkDecorator]:
+    """The mark of samples that start the real Gemini CLI."""
+    uses = re.search(
+        r'"gemini(-cli|-acp)?"|corral (pipeline )?run(?!.*(gemini:|--simulate|--import))', text
+    )
+    return [pytest.mark.gemini_cli] if uses else []
+
+
+def samples() -> list[object]:
+    return [
+        pytest.param(block, id=block.name, marks=needs_gemini(block.text))
+        for block in blocks("python")
+    ]
+
+
+def console_pages() -> list[object]:
+    """The commands of each page. Overviews repeat commands of other pages: they run there."""
+    pages: dict[str, list[str]] = {}
+    for block in blocks("console"):
+        lines = block.text.splitlines()
+        assert all(line.startswith("$ ") for line in lines), block.name
+        pages.setdefault(block.page, []).extend(line[2:] for line in lines)
+    elsewhere = {line for page, lines in pages.items() if page not in OVERVIEWS for line in lines}
+    for page in OVERVIEWS:
+        pages[page] = [line for line in pages[page] if line not in elsewhere]
+    return [
+        pytest.param(page, lines, id=page, marks=needs_gemini("\n".join(lines)))
+        for page, lines in pages.items()
+    ]
 
 
 def answer(request: Request) -> Turn:
-    """A model that is good for every example."""
-    if "Write a.txt" in request.last_text and not request.tool_results:
-        return Turn(calls=[Call("write_file", {"file_path": "a.txt", "content": "hi"})])
+    """A model that has an answer for every sample."""
     if "Write NOTES.md" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("write_file", {"file_path": "NOTES.md", "content": "a start"})])
     if "NOTES.md` exited with 1" in request.last_text and len(request.tool_results) < 2:
@@ -49,124 +125,198 @@ def answer(request: Request) -> Turn:
         return Turn(text='```json\n{"summary": "small", "problems": ["a typo"]}\n```')
     if "Which version" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("mcp_corral_deployed_version", {"service": "api"})])
+    if "How is the weather" in request.last_text and not request.tool_results:
+        return Turn(calls=[Call("weather", {"city": "Ghent"})])
     if "What has changed" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("run_shell_command", {"command": "git status"})])
     return Turn(text="It is a small project.", usage={"input": 10, "output": 5})
 
 
 @pytest.fixture
-def example_env(gemini_program: str, model_server: ModelServer, workspace: Path) -> dict[str, str]:
-    """An environment in which the README's words are true."""
+def sample_env(
+    request: pytest.FixtureRequest, model_server: ModelServer, workspace: Path
+) -> dict[str, str]:
+    """A small project as the working directory, and a scripted model."""
     (workspace / "README.md").write_text("# A smal project\n")
+    (workspace / "LICENSE").write_text("Apache-2.0\n")
     lane = model_server.lane(f"docs-{workspace.parent.name}", answer)
-    path = os.pathsep.join(
-        [str(Path(sys.executable).parent), str(Path(gemini_program).parent), os.environ["PATH"]]
-    )
+    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if request.node.get_closest_marker("gemini_cli"):
+        path.insert(1, str(Path(request.getfixturevalue("gemini_program")).parent))
     return {
         **os.environ,
-        "PATH": path,
+        "PATH": os.pathsep.join(path),
         "GEMINI_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": lane.url,
         "PYTHONWARNINGS": "error",
-        "VISUAL": "sed -i 1iThe-first.",  # a person who answers at once
+        "VISUAL": "sed -i 1iThe-first.",  # an editor that writes an answer at once
     }
 
 
-@pytest.mark.gemini_cli
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_a_python_example_of_the_readme_runs(
-    number: int, example_env: dict[str, str], workspace: Path
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", blocks("python")[number]],
+def run(argv: list[str], workspace: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
         cwd=workspace,
-        env=example_env,
+        env=env,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=100,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
 
 
-@pytest.mark.gemini_cli
-def test_the_examples_of_the_page_on_sessions_run(
-    example_env: dict[str, str], workspace: Path
-) -> None:
-    examples = blocks("python", (ROOT / "docs" / "sessions.md").read_text())
-    assert examples
-    for example in examples:
-        done = subprocess.run(
-            [sys.executable, "-c", example],
-            cwd=workspace,
-            env=example_env,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout
+@pytest.mark.parametrize("block", samples())
+def test_a_python_sample_runs(block: Block, sample_env: dict[str, str], workspace: Path) -> None:
+    if "def test_" not in block.text:
+        done = run([sys.executable, "-c", block.text], workspace, sample_env)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return
+    (workspace / "test_sample.py").write_text(block.text)
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    recorded = "agent_cassette" in block.text
+    for options in (["--corral-record"], []) if recorded else ([],):
+        done = run([*pytest_command, *options, "test_sample.py"], workspace, sample_env)
+        assert done.returncode == 0, done.stdout
+        assert "1 passed" in done.stdout
 
 
-@pytest.mark.gemini_cli
 @pytest.mark.timeout(240)
-def test_the_commands_of_the_readme_run_in_their_order(
-    example_env: dict[str, str], workspace: Path
+@pytest.mark.parametrize(("page", "commands"), console_pages())
+def test_the_commands_of_a_page_run_in_order(
+    page: str, commands: list[str], sample_env: dict[str, str], workspace: Path
 ) -> None:
-    for command in commands():
-        if command.startswith("make "):
+    for block in BLOCKS:
+        if block.page == page and block.file:
+            (workspace / block.file).write_text(block.text)
+    for line in commands:
+        if line.startswith("make "):
             continue
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=workspace,
-            env=example_env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout or ">" in command, command
-    assert len((workspace / "events.ndjson").read_text().splitlines()) >= 3
+        done = run(["bash", "-c", line], workspace, sample_env)
+        assert done.returncode == 0, (line, done.stderr)
+        assert done.stdout or done.stderr or ">" in line, line
 
 
 @pytest.mark.gemini_cli
-def test_the_demo_does_what_it_promises(example_env: dict[str, str], workspace: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py"],
-        cwd=workspace,
-        env=example_env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def test_the_demo_runs(sample_env: dict[str, str], workspace: Path) -> None:
+    done = run([sys.executable, str(ROOT / "examples" / "demo.py")], workspace, sample_env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything went as it must." in done.stdout
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_every_block_has_a_known_language() -> None:
+    assert {block.name: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
+    hidden = [b.name for b in blocks("text") if re.search(r"^(\$ )?(corral|make) ", b.text, re.M)]
+    assert hidden == [], "a command belongs into a console or sh block"
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=lambda block: block.name)
+def test_a_command_that_is_not_run_has_only_known_options(block: Block) -> None:
+    for line in block.text.splitlines():
+        first, *words = shlex.split(line, comments=True) or [""]
+        if first != "corral":
+            continue
+        target: click.Command = command
+        while isinstance(target, click.Group):
+            name, *words = words
+            chosen = target.get_command(click.Context(target), name)
+            assert chosen is not None, line
+            target = chosen
+        target.make_parser(click.Context(target)).parse_args(words)
+
+
+def test_every_make_target_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make (\w+)", README):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
+        for target in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text()):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_toml_of_the_readme_is_what_the_code_reads() -> None:
-    policy, defaults, script = blocks("toml")
-    assert policy_from(tomllib.loads(policy), "README").network == "allow"
-    assert len(Script.parse(script).turns) == 3
-    config = tomllib.loads(defaults)
-    for table in (config["defaults"], *config["agents"].values()):
-        assert set(table) <= set(Options.__annotations__)
+def test_every_toml_block_is_what_the_code_reads() -> None:
+    for block in blocks("toml"):
+        table = tomllib.loads(block.text)
+        match block.page:
+            case "policy":
+                assert policy_from(table, block.name).network == "allow"
+            case "testing":
+                assert len(Script.parse(block.text).turns) == 3
+            case "configuration":
+                for each in (table["defaults"], *table["agents"].values()):
+                    assert set(each) <= set(Options.__annotations__)
+            case "agents":
+                made = [declared_agent(n, each, block.name) for n, each in table["agents"].items()]
+                assert {agent.transport for agent in made} == {"acp", "stream"}
+            case _:
+                assert block.page == "adding-agents", block.name  # read by its own test
 
 
-def test_every_option_is_in_the_readme() -> None:
-    for name in Options.__annotations__:
-        if name != "config":
-            assert f"`{name}`" in README, name
+def test_every_dot_block_is_a_pipeline() -> None:
+    assert blocks("dot")
+    for block in blocks("dot"):
+        found = pipelines.lint(pipelines.parse(block.text))
+        unknown = {finding.message for finding in found if "my.step" not in finding.message}
+        assert not unknown, block.name
+
+
+def test_every_json_block_is_json() -> None:
+    for block in blocks("json"):
+        for text in re.findall(r"^\{.*?\}$", block.text, re.MULTILINE | re.DOTALL):
+            json.loads(text)
+
+
+def test_every_option_is_documented() -> None:
+    text = page_text("configuration").partition("## corral.toml")[0]
+    missing = {name for name in Options.__annotations__ if f"`{name}`" not in text}
+    assert missing == set()
+
+
+def test_every_environment_variable_is_documented() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    private = {"CORRAL_RUN_MARK", "CORRAL_CASSETTE_RUN", "CORRAL_CASSETTE_SECRETS"}
+    found = set(re.findall(r'"(CORRAL_[A-Z_]*[A-Z])"', sources)) - private
+    missing = {name for name in found if f"`{name}`" not in page_text("configuration")}
+    assert missing == set()
+
+
+def commands_of(group: click.Group, path: str = "corral") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands_of(found, f"{path} {name}")
+        else:
+            yield f"{path} {name}", found
+
+
+def test_every_command_and_its_options_are_documented() -> None:
+    page = page_text("command-line")
+    missing: list[str] = []
+    for name, found in commands_of(command):
+        group = name.split()[1]
+        part = next(p for p in page.split("\n## ")[1:] if f"corral {group}" in p.partition("\n")[0])
+        short = name.removeprefix("corral ")
+        if name not in part and f"`{short}" not in part:
+            missing.append(name)
+        for option in (p for p in found.params if isinstance(p, click.Option)):
+            names = [each for each in option.opts if each.startswith("--")]
+            if not any(re.search(rf"{each}\b", part) for each in names):
+                missing.append(f"{name} {names[0]}")
+    assert missing == []
+
+
+def test_every_error_is_documented_with_its_code_and_exit_code() -> None:
+    text = page_text("errors-and-exit-codes")
+    for name, kind in vars(errors).items():
+        if not isinstance(kind, type) or not issubclass(kind, errors.CorralError):
+            continue
+        if kind is not errors.CorralError:
+            row = rf"`{name}` \| `{kind.code}` \| {kind.cli_exit} \|"
+            assert re.search(row, text), name
+            assert f"\n| {kind.cli_exit} |" in text, name
 
 
 def test_every_option_event_and_vendor_of_the_models_is_documented() -> None:
-    text = (ROOT / "docs" / "models.md").read_text()
+    text = page_text("models")
     for name in OPTIONS:
         assert f"`{name}`" in text, name
     for kind in get_args(StreamEvent):
@@ -178,7 +328,7 @@ def test_every_option_event_and_vendor_of_the_models_is_documented() -> None:
 
 
 def test_every_event_and_field_is_documented() -> None:
-    text = (ROOT / "docs" / "events.md").read_text()
+    text = page_text("events-and-results")
     for kind in get_args(events.Event):
         tag = kind.__struct_config__.tag
         row = re.search(rf"^\| `{tag}` \|(.*)$", text, re.MULTILINE)
@@ -189,17 +339,40 @@ def test_every_event_and_field_is_documented() -> None:
         assert f"`{field}`" in text, field
 
 
-def test_every_link_leads_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), link
-
-
 def test_every_attribute_of_a_pipeline_is_documented() -> None:
-    text = (ROOT / "docs" / "pipelines.md").read_text()
+    text = page_text("pipelines")
     missing = {
         name
         for name in values.GRAPH | values.NODE | values.OWN | values.EDGE
         if f"`{name}`" not in text and f"`{name}=" not in text
     }
-    assert missing <= {"shape", "default_max_retry"}  # in a table of their own; an older name
+    assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name
+
+
+def test_every_protected_name_is_documented() -> None:
+    text = page_text("protected-paths")
+    names = {name for group in GROUPS for name in group.names}
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_every_link_leads_to_a_page_and_a_heading() -> None:
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path, _, anchor = link.partition("#")
+            if "://" in link:
+                continue
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), (page.name, link)
+            assert not anchor or anchor in anchors(target), (page.name, link)
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
+    assert len(text.splitlines()) <= SHORT

@@ -1,4 +1,4 @@
-"""Adding an agent stays as little work as ``docs/agents.md`` says."""
+"""Adding an agent stays as little work as ``docs/adding-agents.md`` says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from corral.agents import cline, pi
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "agents.md").read_text()
+PAGE = (ROOT / "docs" / "adding-agents.md").read_text()
 ACP_FILE, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 [ENTRY] = re.findall(r"^mine = \"(.*)\"$", PAGE, re.MULTILINE)
 
@@ -58,6 +58,6 @@ def test_one_acp_agent_is_one_file_of_40_lines_that_a_package_outside_brings(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert re.search(r"^mine-acp .*Mine as a peer that stays", corral("agents", "list"), re.M)
+    assert re.search(r"^mine-acp .*Mine, persistent", corral("agents", "list"), re.M)
     assert "brokered" in corral("agents", "policy", "mine")
     assert corral("run", "--agent", "mine", "hello").strip()

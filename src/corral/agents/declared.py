@@ -11,7 +11,7 @@
     transport = "stream"                # prompt on stdin, our events on stdout, a line each
 
 A ``stream`` agent writes what ``corral run --json`` writes: events as in
-``docs/events.md``, ``done`` last. What it may do cannot be enforced, so a policy for
+``docs/events-and-results.md``, ``done`` last. What it may do cannot be enforced, so a policy for
 it is advice, and must be asked for with ``strict=False``.
 """
 
