@@ -38,7 +38,7 @@ SAID = {
     "opencode-cli": ("402", "Pay.", 1),
     "opencode-acp": ("-32603", "Internal error: Payment Required", 0),
     "copilot-cli": ("402", "Pay.", 1),
-    "copilot-acp": ("agent_error", "Error: 402 Pay.", 0),
+    "copilot-acp": ("agent_error", "402 Pay.", 0),
 }
 """What each says of an HTTP 402; the others pass on the service's text."""
 
@@ -71,11 +71,19 @@ def test_other_ends_are_no_authentication_failures() -> None:
     [
         "models/nope is not found for API version v1beta, or is not supported",
         "Requested entity was not found.",
+        "The model `nope` does not exist.",
     ],
 )
 def test_an_unknown_model_over_acp_is_not_a_server_error(said: str) -> None:
     error = explained("gemini-acp", Finish(ok=False, kind="500", message=said))
     assert type(error) is errors.ModelNotFound
     assert not error.retryable
+    only_logged = Finish(ok=False, kind="500", message="Zip.")
+    logged = explained(
+        "gemini-acp", only_logged, 0, "Full report: x ModelNotFoundError: Zip.\n  at"
+    )
+    assert type(logged) is errors.ModelNotFound
+    earlier = explained("gemini-acp", only_logged, 0, "Full report: x ModelNotFoundError: Zap.\n")
+    assert type(earlier) is errors.ServerFailed
     other = explained("gemini-acp", Finish(ok=False, kind="500", message="Internal error."))
     assert type(other) is errors.ServerFailed

@@ -451,6 +451,50 @@ def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
     assert finish.message == ("no key (HTTP 401)" if failed else None)
 
 
+def last(data: bytes, quirks: Quirks) -> Finish:
+    emitted = prompted(quirks).receive(data)
+    told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
+    assert isinstance(told[-1], Finish)
+    return told[-1]
+
+
+COUNTED: Json = {"inputTokens": 10, "outputTokens": 2}
+
+
+def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
+    quirks = Quirks(error_text="Error: ", error_signs=r"^Error: \d{3} ")
+    end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
+    failed = last(chunk("Half. ") + chunk("Error: 402 Pay.") + end, quirks)
+    assert (failed.ok, failed.message) == (False, "402 Pay.")
+    assert last(chunk("Error: that is what it printed") + end, quirks).ok
+
+
+def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() -> None:
+    quirks = Quirks(error_text="Error: ", usage="session")
+    acp = prompted(quirks)
+    acp.receive(chunk("fine") + line(id=1, result={"stopReason": "end_turn", "usage": COUNTED}))
+    acp.prompt("s", [TextBlock("more")])
+    end = line(id=2, result={"stopReason": "end_turn", "usage": COUNTED})
+    emitted = acp.receive(chunk("Error: no network") + end)
+    (finish,) = [
+        item
+        for command in emitted
+        if isinstance(command, Emit)
+        for item in command.items
+        if isinstance(item, Finish)
+    ]
+    assert (finish.ok, finish.message) == (False, "no network")
+
+
+def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> None:
+    quirks = Quirks(nameless_errors=True)
+    end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
+    failed = last(chunk("status 402") + end, quirks)
+    assert (failed.ok, failed.message) == (False, "status 402")
+    call = update("tool_call", toolCallId="1", title="t", kind="read", status="completed")
+    assert last(chunk("Reconnecting") + call + end, quirks).ok
+
+
 def test_remarks_put_into_the_answer_are_no_answer() -> None:
     quirks = Quirks(injected_text=("[MODE_UPDATE]",))
     data = chunk("[MODE_UPDATE] yolo") + chunk("a")

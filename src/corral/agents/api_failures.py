@@ -16,14 +16,30 @@ _SHORTER = "Shorten the prompt or start a new session."
 QUOTA = "The account's quota is spent: wait, pay, or change key."
 _AUTHENTICATION = ("api key", "api_key", "unauthorized", "authenticat", "not logged in")
 _MODEL = "Give another with model= (--model)."
+UNKNOWN_MODEL = (
+    "model not found",
+    "does not exist",
+    "no such model",
+    "unknown model",
+    "model_not_found",
+)
+SPENT = (
+    "quota",
+    "billing",
+    "credit balance",
+    "payment required",
+    "insufficient credit",
+    "insufficient balance",
+    "insufficient funds",
+    "more credits",
+)
+"""What services say of a 402, in lower case."""
 
 _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
-    (("quota", "billing", "credit balance", "payment required"), errors.QuotaSpent,
-     QUOTA),
+    (SPENT, errors.QuotaSpent, QUOTA),
     (("context length", "context window", "maximum context", "prompt is too long", "token limit"),
      errors.ContextLengthExceeded, _SHORTER),
-    (("model not found", "does not exist", "no such model", "unknown model", "model_not_found"),
-     errors.ModelNotFound, _MODEL),
+    (UNKNOWN_MODEL, errors.ModelNotFound, _MODEL),
     (("content filter", "content_filter", "safety"), errors.ContentRefused,
      "Rephrase the prompt, or try another model."),
     (("connection error", "connect error", "fetch failed", "econnre", "enotfound", "socket"),

@@ -15,7 +15,7 @@ Facts hold for 1.0.102, each seen in a run of the real program:
   (``disableAllHooks``): so a folder that carries any is refused.
 - As a peer it says nothing of a call to a tool that is not offered.
 - As a peer it tells an API error as its answer (``Error: …``) and ends the turn well,
-  without any count of tokens.
+  with the session's count of tokens as it was before.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ QUIRKS = Quirks(
         "Info: Unknown tool name in the tool excludedlist: ",
     ),
     error_text="Error: ",
+    error_signs=r"^Error: \d{3} |\(HTTP \d{3}\)|^Error: Failed to get response from the AI model",
     denied_code="denied",
     outside_title="Access paths outside trusted directories",
     usage="session",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from corral import errors
 from corral.agents import endings
 from corral.agents.api_failures import QUOTA
@@ -62,4 +64,6 @@ def _failed(kind: str, message: str) -> CorralError:
 
 def _status_of(message: str) -> int | None:
     low = message.lower()
+    if found := re.match(r"(?:error: )?([45]\d\d) ", low):
+        return int(found[1])
     return next((status for signs, status in _SIGNS if any(sign in low for sign in signs)), None)

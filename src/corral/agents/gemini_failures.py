@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from corral import errors
-from corral.agents.api_failures import QUOTA, unauthenticated
+from corral.agents.api_failures import QUOTA, UNKNOWN_MODEL, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 from corral.wire.notices import retrying
@@ -92,10 +92,16 @@ def explain_acp(ending: Ending) -> CorralError | None:
     known = _of_answer(message)
     if known is not None:
         return known
-    if code == 500 and "not found" in message.lower():  # what it makes of a 404
+    if code == 500 and _is_of_model(message, ending.stderr):  # what it makes of a 404
         return _no_model(_api_error(message)[0], ending)
     exit_code = code & 0xFF if code in HTTP else 0
     return _of_api(message, msgspec.structs.replace(ending, code=exit_code))
+
+
+def _is_of_model(message: str, stderr: str) -> bool:
+    low = message.lower()
+    named = "not found" in low or any(sign in low for sign in UNKNOWN_MODEL)
+    return named or f"ModelNotFoundError: {message}" in stderr
 
 
 def _of_answer(message: str) -> CorralError | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral import errors
-from corral.agents.api_failures import QUOTA, unauthenticated
+from corral.agents.api_failures import QUOTA, SPENT, UNKNOWN_MODEL, unauthenticated
 from corral.agents.profile import Ending
 from corral.errors import CorralError
 
@@ -19,7 +19,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
         KEY_HINT,
     ),
     (
-        ("quota", "billing", "credit", "payment required", "402"),
+        (*SPENT, "credit", "402"),
         errors.QuotaSpent,
         QUOTA,
     ),
@@ -40,7 +40,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
         "Shorten the prompt or start a new session.",
     ),
     (
-        ("model not found", "does not exist", "no such model", "unknown model", "model_not_found"),
+        UNKNOWN_MODEL,
         errors.ModelNotFound,
         "Give another with model= (--model), as provider/model.",
     ),

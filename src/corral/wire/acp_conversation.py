@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Literal, cast
 
@@ -36,7 +37,7 @@ from corral.wire.acp_frames import (
 )
 from corral.wire.acp_quirks import Quirks
 from corral.wire.acp_tools import FINAL, OpenCall
-from corral.wire.stream import Item
+from corral.wire.stream import Finish, Item
 
 CLOSED_REMEMBERED = 1024
 """Ids of calls that ended in this turn, to tell a late word from a new call."""
@@ -142,9 +143,6 @@ class Conversation:
     def finish(self, result: Json, items: list[Item]) -> None:
         self._end(items)
         ended = acp_replies.finish(result, self._quirks, self._usage, self._cost_so_far())
-        if ended.ok and self._complaint is not None and ended.usage == Usage():
-            told = self._complaint.removeprefix(self._error_text)
-            ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
         if self._quirks.usage == "session" and (whole := ended.usage) != Usage():
             by_model = ended.usage_by_model
             ended = msgspec.structs.replace(
@@ -153,7 +151,16 @@ class Conversation:
                 usage_by_model=since_by_model(by_model, self._told_by_model),
             )
             self._told_usage, self._told_by_model = whole, by_model
+        if ended.ok and self._complaint is not None and self._is_error(self._complaint, ended):
+            told = self._complaint.removeprefix(self._error_text)
+            ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
         items.append(ended)
+
+    def _is_error(self, text: str, ended: Finish) -> bool:
+        """Whether the last piece of the answer is an error and not the model's text."""
+        quirks = self._quirks
+        is_certain = bool(quirks.error_signs) and re.search(quirks.error_signs, text) is not None
+        return quirks.nameless_errors or is_certain or not ended.usage.total
 
     def fail(self, code: int, message: str, data: Json, items: list[Item]) -> None:
         self._end(items)
@@ -194,6 +201,7 @@ class Conversation:
             return
         if call is None:  # one more call; the others are complete by now
             self._tell_known(items)
+            self._complaint = None
             call = self._opened(update.tool_call_id)
         self._learn(call, update)
         if call.begun:

@@ -41,11 +41,13 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     injected_text: tuple[str, ...] = ()
     """Pieces of the answer that begin so are no answer, but the agent's own remarks."""
     error_text: str = ""
-    """A turn whose last piece of the answer begins so, and which counts no tokens, has
-    failed, though the agent says that it ended well."""
+    """A turn whose last piece of the answer begins so has failed, though the agent says that it
+    ended well, if the turn counts no tokens or the piece has one of ``error_signs``."""
+    error_signs: str = ""
+    """A regular expression: how an error is told after model calls that succeeded."""
     nameless_errors: bool = False
-    """Its messages have ids. A turn whose last piece of the answer has none, and which counts
-    no tokens, has failed with that text."""
+    """Its messages have ids. A turn whose last piece of the answer has none has failed with that
+    text."""
     denied_code: str = ""
     """What a call that the agent's own rules refused has as ``code`` in its output."""
     usage: Literal["turn", "last_step", "chunks", "session"] = "turn"

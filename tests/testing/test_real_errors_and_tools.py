@@ -1,0 +1,98 @@
+"""Every real agent: which tools its start names, and what a failing model service becomes.
+
+One session per agent: an answer, where the process stays; a turn whose second model call fails with
+HTTP 402, after a tool was called; a turn that fails with HTTP 404 at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from installed import installed, mark_of
+from laws import lawful
+
+import corral
+from corral import agents
+from corral.agents.api_failures import QUOTA
+from corral.events import Event, Init
+from corral.result import Result, fold
+from corral.testing import Call, ModelServer, Request, Turn, fail, say
+from corral.testing.stage import Stage
+
+TELL_TOOLS = {
+    "claude-cli": {"Agent": "Task", "DeferredToolPlaceholder": "TaskCreate"},
+    "qwen-cli": {},
+}
+"""Agents that name their tools at the start → other names of tools in their requests."""
+TELL_NO_STATUS = {"cline-acp", "opencode-acp"}
+"""They pass on the service's text alone."""
+
+
+def cases() -> Iterator[Any]:
+    for agent in agents.every():
+        if agent.programs:
+            yield pytest.param(agent.name, marks=[getattr(pytest.mark, mark_of(agent.name))])
+
+
+class Model:
+    def __init__(self, write: Call, *, tells_status: bool) -> None:
+        self._write = write
+        self._spent = "Zap." if tells_status else "Insufficient Balance"
+        self._calls = 0
+
+    def __call__(self, request: Request) -> Turn:
+        asked = str(request.body)
+        if "third question" in asked:
+            return fail(404, "The model does not exist.")
+        if "second question" not in asked:
+            return say("first answer")
+        self._calls += bool(request.tools)  # without tools: a title, or the like
+        return Turn(calls=[self._write]) if self._calls == 1 else fail(402, self._spent)
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for agent in agents.every():
+        for name in agent.env_family:
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", list(cases()))
+async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
+    name: str, workspace: Path, model_server: ModelServer
+) -> None:
+    agent = agents.find(name)
+    stage = Stage(name, agent, model_server, workspace, options={}, scenario="errors")
+    model = Model(Call(*stage.probe.write), tells_status=name not in TELL_NO_STATUS)
+    options = stage.scripted(model, policy="edits", strict=False, program=installed(name))
+    if "retries" in agent.supports:
+        options["retries"] = 1
+
+    async def run(prompt: str) -> tuple[Result, list[Event]]:
+        events = lawful([event async for event in session.prompt(prompt)])
+        return fold(events), events
+
+    async with corral.session(name, **options) as session:
+        if agent.transport == "acp":  # of the others each prompt is a start of its own
+            first, _ = await run("first question")
+            assert first.ok, first.error
+        spent, events = await run("second question")
+        unknown, _ = await run("third question")
+
+    (begun,) = [event for event in events if isinstance(event, Init)]
+    offered = next(request.tools for request in stage.requests if request.tools)
+    if name in TELL_TOOLS:
+        renamed = TELL_TOOLS[name]
+        assert {renamed.get(tool, tool) for tool in offered} <= set(begun.tools)
+    else:
+        assert begun.tools == ()
+    assert (workspace / "probe.txt").exists(), "the turn that failed has called a tool before"
+    assert spent.error is not None
+    assert (spent.status, spent.error.code) == ("error", "quota_spent"), spent.error
+    assert (spent.error.retryable, spent.error.hint) == (False, QUOTA)
+    assert unknown.error is not None
+    assert (unknown.status, unknown.error.code) == ("error", "model_not_found"), unknown.error
+    assert not unknown.error.retryable
