@@ -2,15 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
+# The tests start hundreds of Python processes: each would compile all it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 # The real agents that the tests drive; AGENTS=all adds those that are not in wide use.
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
 
-.PHONY: help demo test check bench fuzz table lock format clean
+.PHONY: help demo test test-fast check bench fuzz table lock format clean
 
 help:
 	@echo "make demo    the real Gemini CLI against a scripted model: no key, nothing spent"
-	@echo "make test    every test, the real CLI included"
+	@echo "make test    every test, the real agents included"
+	@echo "make test-fast   those without a real agent, Postgres or worker processes: 3 minutes"
 	@echo "make check   formatter, linter, both type checkers"
 	@echo "make bench   speed against named peers and against the limit, as ratios"
 	@echo "make fuzz    1,000,000 generated commands against the shell rules, in real shells"
@@ -24,6 +27,11 @@ demo: .venv/ready
 
 test: .venv/ready agents
 	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
+
+# By marks that tests/heavy.py sets. Nothing is installed for it but .venv.
+test-fast: .venv/ready
+	$(BIN)/python -m pytest -n auto --dist worksteal \
+		-m "not slow and not real_agent and not postgres and not worker_process" $(ARGS)
 
 check: .venv/ready tools/pyright/node_modules/.ready
 	$(BIN)/ruff format --check .

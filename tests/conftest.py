@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import heavy
 import last_will
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,6 +53,7 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def gemini_program() -> str:
     """The real Gemini CLI. Missing Node skips; a missing install beside Node fails."""
+    heavy.require("real_agent")
     if shutil.which("node") is None:
         pytest.skip("Node is missing: the real Gemini CLI cannot run")
     program = MANAGED / programs.managed_program(agents.find("gemini-cli")).relative_to(
@@ -108,12 +110,27 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("markers", marked)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More workers than cores: many tests wait for a process, a timer or a server."""
+    cores = len(os.sched_getaffinity(0))
+    return cores + (cores + 1) // 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    heavy.begin(item)
+
+
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 """Agent → how many of its tests were left out, as it is not installed."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of agents that ``make test`` does not install run where somebody did."""
+    for item in items:
+        heavy.add_marks(item)
     left: dict[str, list[pytest.Item]] = {}
     for mark, name in ON_DEMAND.items():
         if not os.path.exists(managed(name)):

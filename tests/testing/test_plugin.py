@@ -35,6 +35,20 @@ class TestMany:
             assert result.text == text, result.error
 """
 
+LIGHT = [
+    word
+    for name in (
+        "cacheprovider",
+        "hypothesispytest",
+        "xdist",
+        "xdist.looponfail",
+        "anyio",
+        "timeout",
+    )
+    for word in ("-p", f"no:{name}")
+]
+"""Without the plugins of others, which take most of the time to start. Ours is found as always."""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -46,7 +60,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *words: str, **env: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        [sys.executable, "-m", "pytest", *LIGHT, *words],
         cwd=project,
         env={**os.environ, **env},
         capture_output=True,

@@ -59,12 +59,19 @@ def seen(row: Row) -> tuple[Outcome, str]:
 
 
 def cases() -> Iterator[object]:
+    """Where two agents drive the same program, each plays every second tier, and all of them with
+    AGENTS=all: a start of some programs takes seconds of a processor."""
+    transports: dict[str, list[str]] = {}
+    for name in PROGRAMS:
+        transports.setdefault(mark_of(name), []).append(name)
     for name, has_program in PROGRAMS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if has_program else []
-        for tier in TIERS:
-            # The attack kit tries all of it, and more.
-            slow = [pytest.mark.slow] if has_program and tier == "permissions" else []
-            yield pytest.param(name, tier, marks=[*marks, *slow])
+        same = transports[mark_of(name)]
+        for number, tier in enumerate(TIERS):
+            left_out = number % len(same) != same.index(name)
+            # The attack kit tries all permissions, and more.
+            is_slow = has_program and (left_out or tier == "permissions")
+            yield pytest.param(name, tier, marks=[*marks, *([pytest.mark.slow] if is_slow else [])])
     for name in WIRES:
         yield pytest.param(name, "", marks=[])
 

@@ -1,0 +1,44 @@
+"""Which tests ``make test-fast`` leaves out: those that start a real agent, Postgres, or
+processes of the durable engine to kill them.
+
+No test is listed here: the mark of an agent or a fixture says it. A test that starts one of these
+and has no mark fails (``require``), so none of them gets into the fast run unseen.
+"""
+
+from __future__ import annotations
+
+import pytest
+from installed import mark_of
+
+from corral import agents
+
+AGENT_MARKS = frozenset(mark_of(agent.name) for agent in agents.every() if agent.programs)
+FIXTURES = {
+    "gemini_program": "real_agent",
+    "postgres_server": "postgres",
+    "zygote": "worker_process",
+}
+"""Fixture → mark of every test that uses it."""
+
+_running: list[pytest.Item] = []
+
+
+def add_marks(item: pytest.Item) -> None:
+    fixtures: set[str] = set(getattr(item, "fixturenames", ()))
+    found = {mark for fixture, mark in FIXTURES.items() if fixture in fixtures}
+    if any(item.get_closest_marker(mark) for mark in AGENT_MARKS):
+        found.add("real_agent")
+    for mark in found:
+        item.add_marker(mark)
+
+
+def begin(item: pytest.Item) -> None:
+    _running[:] = [item]
+
+
+def require(mark: str) -> None:
+    """Fail a test that needs this mark and does not have it."""
+    for item in _running:
+        if item.get_closest_marker(mark) is None:
+            which = "the mark of its agent" if mark == "real_agent" else f"the mark {mark}"
+            pytest.fail(f"{item.nodeid} needs {which}: else `make test-fast` runs it")

@@ -1,0 +1,27 @@
+"""The fast run has no test of a real agent, of Postgres or of worker processes."""
+
+from __future__ import annotations
+
+import heavy
+import pytest
+from installed import installed
+
+
+@pytest.mark.parametrize(
+    ("needed", "words"),
+    [("real_agent", "needs the mark of its agent"), ("postgres", "needs the mark postgres")],
+)
+def test_a_test_that_starts_one_without_the_mark_fails(needed: str, words: str) -> None:
+    with pytest.raises(pytest.fail.Exception, match=words):
+        heavy.require(needed)
+
+
+def test_a_real_agent_is_not_handed_to_a_test_without_the_mark() -> None:
+    with pytest.raises(pytest.fail.Exception, match="needs the mark of its agent"):
+        installed("gemini-cli")
+
+
+@pytest.mark.codex
+def test_the_mark_of_an_agent_is_enough(request: pytest.FixtureRequest) -> None:
+    assert request.node.get_closest_marker("real_agent")
+    heavy.require("real_agent")
