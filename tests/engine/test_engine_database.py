@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -213,3 +214,16 @@ def test_what_a_database_will_not_do_is_told_in_our_words(
         raise OperationalError("INSERT", {}, cause)
     with pytest.raises(KeyError), database.spoken_of(there):
         raise KeyError
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, "the disk is full"), (1 << 30, "disk I/O error")])
+def test_an_input_output_error_on_a_full_disk_says_that_it_is_full(
+    free: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So SQLite reports that it cannot make the index of its log."""
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    there = database.find(str(tmp_path / "x.db"))
+    with pytest.raises(StorageFailed, match=said) as told, database.spoken_of(there):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
+    assert told.value.hint == ("Free some disk space." if free == 0 else None)

@@ -7,6 +7,7 @@ a disk that takes no more.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from corral.engine import database
+from corral.engine.host import RESERVED, Kept, Place
+from corral.pipelines.outcome import Outcome
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 LIMITED = (
@@ -89,3 +92,49 @@ def test_a_batch_ends_with_an_error_and_goes_on_later(workspace: Path, made_db: 
     assert again.returncode == 0, again.stderr
     lines = [json.loads(line) for line in (workspace / "out.jsonl").read_text().splitlines()]
     assert sorted(line["id"] for line in lines) == sorted(f"t{i}" for i in range(60))
+
+
+def test_a_node_whose_result_cannot_be_written_fails_and_names_the_folder(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """The command takes its host the right to write more than 1,500 bytes to a file."""
+    command = "prlimit --pid $PPID --fsize=1500; head -c 5000 /dev/zero | tr '\\\\0' x"
+    (workspace / "p.dot").write_text(
+        f'''digraph g {{ start [shape=Mdiamond]; done [shape=Msquare];
+        a [shape=parallelogram, tool_command="{command}"]; start -> a -> done }}'''
+    )
+    done = subprocess.run(
+        [CORRAL, "pipeline", "run", "p.dot", "--db", str(tmp_path / "runs.db")],
+        cwd=workspace,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "tool_output.txt: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_result_that_cannot_be_written_leaves_a_failure_in_the_reserved_room(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    for name in ("cut", "lost"):
+        place.job(name).mkdir(parents=True)
+        place.reserve(name)
+        assert (place.job(name) / "reserve").stat().st_blocks * 512 >= RESERVED
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500, limits[1]))
+    try:
+        place.keep("cut", Kept(outcome=Outcome(notes="x" * 5_000)))
+        place.keep("lost", Kept(outcome=Outcome(notes="x" * (RESERVED + 1))))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for name in ("cut", "lost"):
+        kept = place.result(name)
+        assert kept is not None
+        assert kept.outcome is not None
+        reason = f"its result cannot be written to {place.job(name)}: File too large"
+        assert kept.outcome.failure_reason.startswith(reason)
+        assert [each.name for each in place.job(name).iterdir()] == ["result.json"]

@@ -19,6 +19,7 @@ from corral.content import path_from_printable, printable_path
 from corral.errors import StorageFailed
 from corral.io import snapshots, workspace, worktrees
 from corral.io.git import command, ignore, listing
+from corral.io.git.repository import checked
 from corral.io.regular_files import open_regular, parent_below
 
 
@@ -351,3 +352,14 @@ def test_a_path_is_printable_and_comes_back(path: str) -> None:
 )
 def test_passwords_are_not_shown(text: str, shown: str) -> None:
     assert command.redact(text) == shown
+
+
+def test_git_that_cannot_write_a_file_hints_at_a_full_disk() -> None:
+    full = command.Answer(code=128, out=b"", errors="error: unable to write file f")
+    with pytest.raises(StorageFailed) as caught:
+        checked(["read-tree"], full)
+    assert "Is the disk full?" in (caught.value.hint or "")
+    other = command.Answer(code=128, out=b"", errors="fatal: bad object")
+    with pytest.raises(StorageFailed) as caught:
+        checked(["read-tree"], other)
+    assert caught.value.hint is None

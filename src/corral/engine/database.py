@@ -9,9 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,17 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
         "disk is full": "Free some disk space.",
     }
     hint = next((words for part, words in hints.items() if part in text), None)
+    if "disk I/O error" in text and _is_full(database):  # it cannot even make its index file
+        text, hint = "the disk is full", hints["disk is full"]
     return StorageFailed(f"the database {database.shown}: {text}", hint=hint, phase="config")
+
+
+def _is_full(database: Database) -> bool:
+    if database.path is None:
+        return False
+    with suppress(OSError):
+        return shutil.disk_usage(database.path.parent).free < 64 * 1024
+    return False
 
 
 def _prepare_server(database: Database) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -31,6 +32,9 @@ FIRST_LOOK, LAST_LOOK = 0.02, 0.25
 """Seconds between two looks for a result: the first, and after a while."""
 CANCELLED = "cancelled"
 ALL = "all.cancel"
+RESERVED = 64 * 1024
+"""Bytes of disk that are reserved for each job's result before it begins: a job whose result
+cannot be written on a full disk would otherwise have nobody to report that to."""
 APART = "apart"
 """In the folder of a job: it has a host of its own."""
 
@@ -88,6 +92,39 @@ class Place:
             return msgspec.json.decode((self.job(name) / "result.json").read_bytes(), type=Kept)
         return None
 
+    def keep(self, name: str, kept: Kept) -> None:
+        """Write a job's result. Where the disk is full it goes into the reserved room, and where
+        that is too small, a failure that says so does."""
+        folder = self.job(name)
+        try:
+            detached.put(folder / "result.json", msgspec.json.encode(kept))
+        except OSError as error:
+            why = error.strerror or str(error)
+            reason = f"its result cannot be written to {folder}: {why}; free some space"
+            lost = Kept(outcome=failed(reason, retryable=False))
+            if not any(self._put_in_reserve(folder, each) for each in (kept, lost)):
+                raise
+        else:
+            (folder / "reserve").unlink(missing_ok=True)
+
+    def _put_in_reserve(self, folder: Path, kept: Kept) -> bool:
+        data = msgspec.json.encode(kept)
+        if len(data) > RESERVED:
+            return False
+        try:
+            fd = os.open(folder / "reserve", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                if os.pwrite(fd, data, 0) < len(data):
+                    return False
+                os.ftruncate(fd, len(data))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(folder / "reserve", folder / "result.json")
+        except OSError:
+            return False
+        return True
+
     def submit(self, begun: Begun, name: str, job: Job) -> None:
         """Ask for a job, and see that somebody is there to do it. Asking twice is as good
         as once. Blocking."""
@@ -100,6 +137,7 @@ class Place:
             if not (self.job(name) / "job.json").exists():
                 # Whoever made the folder may have been killed before it wrote the file.
                 self.job(name).mkdir(exist_ok=True)
+                self.reserve(name)
                 detached.put(self.job(name) / "job.json", msgspec.json.encode(job))
             if not detached.is_held(self.lock):
                 self._set_apart()
@@ -112,6 +150,21 @@ class Place:
                 "corral.engine.hosting", str(self.folder), *which, lock=place.lock, log=place.log
             )
         detached.knock(place.fifo)
+
+    def reserve(self, name: str) -> None:
+        """Room for the result of a job."""
+        path = self.job(name) / "reserve"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Allocates blocks; a file system without such a call gets them written.
+            if sys.platform == "linux":
+                os.posix_fallocate(fd, 0, RESERVED)
+            else:
+                os.pwrite(fd, bytes(RESERVED), 0)
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+        finally:
+            os.close(fd)
 
     def open(self) -> None:
         """Whoever asks for something there is heard from now on."""

@@ -40,7 +40,8 @@ def main(folder: str, apart: str = "") -> None:
         place = place.apart(apart)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a person's Ctrl-C is for the worker
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    (place.folder / "pid").write_text(f"{os.getpid()}\n")  # for people: only the lock counts
+    with contextlib.suppress(OSError):  # for people: only the lock counts
+        (place.folder / "pid").write_text(f"{os.getpid()}\n")
     asyncio.run(_Host(place).serve())
 
 
@@ -122,7 +123,7 @@ class _Host:
         return await attempts.tied(self.begun, job.visit, job.attempt, desk)
 
     def _keep(self, name: str, kept: Kept) -> None:
-        detached.put(self.place.job(name) / "result.json", msgspec.json.encode(kept))
+        self.place.keep(name, kept)
 
     def _is_over(self, idle_since: float) -> bool:
         return (

@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from corral.errors import CorralError
+from corral.errors import CorralError, StorageFailed
 from corral.pipelines import desk as desks
 from corral.pipelines.failures import outcome_of
 from corral.pipelines.handlers import Handler, Work
@@ -63,7 +63,7 @@ async def _called(handler: Handler, work: Work) -> object:
         in_main = threading.current_thread() is threading.main_thread()
         if isinstance(error, KeyboardInterrupt) and in_main:
             raise
-        with suppress(OSError):  # the reason is in the outcome all the same
+        with suppress(StorageFailed):  # the reason is in the outcome all the same
             desks.keep(work, "error.txt", traceback.format_exc())
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         return failed(f"the handler of {work.node.kind!r} raised {said}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.agents import DEFAULT_AGENT
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
 from corral.io import config
 from corral.io.environment import SHORTEST_SECRET, Eraser, is_secret, named_secrets
@@ -182,10 +182,16 @@ def of(work: Work) -> Desk:
 
 def keep(work: Work, name: str, data: str | bytes) -> None:
     """A file in the node's folder, with secrets struck out; none where nothing is to be kept.
-    Raises ``OSError``."""
+    Raises ``StorageFailed``."""
     if not work.keeps:
         return
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     if isinstance(work.desk, Desk):
         raw = work.desk.eraser.clean(raw)
-    stage.put(f"{work.folder}{os.sep}{name}", raw)
+    path = f"{work.folder}{os.sep}{name}"
+    try:
+        stage.put(path, raw)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write {path}: {error.strerror or error}", hint="Free some space there."
+        ) from error

@@ -34,6 +34,10 @@ class Difference(msgspec.Struct, frozen=True, gc=False):
     new: Entry | None
 
 
+_FULL = ("unable to write", "No space left", "file write error", "Disk quota exceeded")
+"""What git says when a file cannot be written; it rarely names the reason."""
+
+
 def locate(folder: Path) -> Layout:
     """The repository around a folder. Raises ``StorageFailed``."""
     found = layout.find(folder)
@@ -84,7 +88,9 @@ def checked(words: Sequence[str], answer: Answer) -> Answer:
     """Raises ``StorageFailed`` if the command failed or its output was cut."""
     if answer.code or answer.is_cut:
         reason = "too much output" if answer.is_cut else answer.errors or answer.code
-        raise StorageFailed(f"git {words[0]}: {reason}")
+        is_full = any(sign in str(reason) for sign in _FULL)
+        hint = "Is the disk full? Free some space in CORRAL_HOME and in the repository."
+        raise StorageFailed(f"git {words[0]}: {reason}", hint=hint if is_full else None)
     return answer
 
 
