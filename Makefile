@@ -2,25 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
-# The tests start hundreds of Python processes: each would compile all it imports again.
+# The tests start hundreds of Python processes: without bytecode files each would compile all its imports.
 unexport PYTHONDONTWRITEBYTECODE
-# The real agents that the tests drive; AGENTS=all adds those that are not in wide use.
+# The real agents that the tests use; AGENTS=all adds those that are less common.
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
 
 .PHONY: help demo test test-fast check bench fuzz table lock format clean
 
 help:
-	@echo "make demo    the real Gemini CLI against a scripted model: no key, nothing spent"
-	@echo "make test    every test, the real agents included"
-	@echo "make test-fast   those without a real agent, Postgres or worker processes: 3 minutes"
-	@echo "make check   formatter, linter, both type checkers"
-	@echo "make bench   speed against named peers and against the limit, as ratios"
-	@echo "make fuzz    1,000,000 generated commands against the shell rules, in real shells"
-	@echo "make table   every agent against the conformance kit, into the tables in docs/"
-	@echo "make lock    compile the lock files anew"
+	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
+	@echo "make test       run all tests, with the real agents"
+	@echo "make test-fast  run the tests without real agents, Postgres and worker processes: 3 minutes"
+	@echo "make check      run formatter, linter and both type checkers"
+	@echo "make bench      measure speed against other programs, as ratios"
+	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
+	@echo "make table      run the conformance and attack kits and update the tables in docs/"
+	@echo "make lock       compile the lock files again"
 
-# With the pinned CLI, also where another one is on PATH.
+# Uses the pinned CLI, even if another one is on PATH.
 demo: .venv/ready
 	@gemini="$$($(BIN)/corral agents install --quiet gemini)" && \
 		PATH="$$(dirname "$$gemini"):$$PATH" $(BIN)/python examples/demo.py
@@ -28,7 +28,7 @@ demo: .venv/ready
 test: .venv/ready agents
 	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
-# By marks that tests/heavy.py sets. Nothing is installed for it but .venv.
+# Selected by marks that tests/heavy.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal \
 		-m "not slow and not real_agent and not postgres and not worker_process" $(ARGS)
@@ -50,7 +50,7 @@ COUNT ?= 1000000
 fuzz: .venv/ready
 	$(BIN)/python tests/words/shell_fuzz.py $(COUNT) $(SEED)
 
-# The other wires of our own agent, beside the one it is probed on.
+# Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model
 table: AGENTS = all
 table: .venv/ready agents
@@ -59,14 +59,14 @@ table: .venv/ready agents
 	$(BIN)/corral agents check --attack --all --markdown > .cache/attack.md
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
 
-# Without Node the real agents cannot be installed: their tests skip, and say so.
+# Without Node the real agents cannot be installed; their tests are skipped with a reason.
 .PHONY: agents
 agents: .venv/ready
 	@if command -v npm >/dev/null; then \
 		for agent in $(AGENTS_HERE); do \
 			$(BIN)/corral agents install $$agent >/dev/null || exit 1; done && \
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
-	else echo "no npm here: the real agents are left out"; fi
+	else echo "npm not found: the real agents are left out"; fi
 
 .venv/ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'

@@ -1,7 +1,7 @@
 """The real Gemini CLI at work on a small project, against a scripted model.
 
-It reads the project, fixes a bug, is refused a shell command by the policy, and
-ends in one typed result. No key, no network: the model is a script.
+It reads the project, fixes a bug, is denied a shell command by the policy, and
+returns one typed result. No key, no network: the model is a script.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def script(project: Path) -> list[Turn]:
             ],
         ),
         Turn(
-            text="Now I will try it out.",
+            text="Now I will test it.",
             calls=[Call("run_shell_command", {"command": "python -c 'import greet' > ran.txt"})],
         ),
         Turn(
@@ -65,7 +65,7 @@ async def main() -> int:
         async with ModelServer(script(Path(folder))) as model:
             result = await corral.run(
                 "gemini-cli",
-                "greet.py fails with a NameError. Fix it, and try it out.",
+                "greet.py fails with a NameError. Fix it, and test it.",
                 cwd=folder,
                 model="gemini-2.5-flash",
                 policy=corral.Policy.edits(),
@@ -80,11 +80,11 @@ async def main() -> int:
     print(f"status   {result.status}")
     print(f"text     {result.final_text}")
     print(f"files    {[(file.kind, Path(file.path).name) for file in result.files]}")
-    print(f"denied   {[refusal.title for refusal in result.denied]}")
+    print(f"denied   {[call.title for call in result.denied]}")
     print(f"usage    {result.usage}")
     print(f"model    {result.model} by {result.agent} {result.agent_version}")
     good = result.ok and "name}" in fixed and not ran and len(result.denied) == 1
-    print("\nEverything went as it must." if good else "\nSomething is wrong.")
+    print("\nEverything worked as expected." if good else "\nSomething is wrong.")
     return 0 if good else 1
 
 

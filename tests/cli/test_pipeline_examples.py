@@ -78,7 +78,7 @@ def test_a_tools_round_trip(workspace: Path) -> None:
 
 
 class Author:
-    """A model that plans, writes, finds fault once, and mends."""
+    """A model that plans, writes, finds one problem, and fixes it."""
 
     def __init__(self) -> None:
         self.reviews = 0
@@ -93,7 +93,7 @@ class Author:
             return Turn(calls=[Call("write_file", {"file_path": "REVIEW.md", "content": verdict})])
         if "Carry out the plan" in task:
             return Turn(calls=[Call("write_file", {"file_path": "HELLO.md", "content": "Hi"})])
-        if "Mend what" in task:
+        if "Fix what" in task:
             return Turn(calls=[Call("write_file", {"file_path": "HELLO.md", "content": "Hello!"})])
         return say("First this, then that.")
 

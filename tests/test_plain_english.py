@@ -1,0 +1,169 @@
+"""Documentation is written in plain technical English: short sentences, the field's own words.
+
+``BANNED`` lists words and phrases of a private dialect that this project once had, each with what
+to write instead. ``GLOBS`` says which files are checked; extend both lists. A pattern is a regular
+expression. It ignores case, a space in it also matches a line break, and inline code is not
+searched. The patterns are narrow, so that ordinary English passes: "hands over" is banned,
+"hand-written" is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+GLOBS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "examples/*",
+    "benchmarks/*.md",
+    "Makefile",
+    "src/corral/pipelines/starters/*.dot",
+)
+"""Files that are checked. Extend this to sources and tests when they are clean."""
+
+IT_IS = r"(?:is|are|was|were|be|been)"
+
+BANNED: tuple[tuple[str, str], ...] = (
+    # Reporting.
+    (rf"{IT_IS} told\b(?! (?:apart|by))", "is reported, is given, is an error"),
+    (r"\btold as\b|\bas told\b|\bwhere told\b|\btells? (?:no|of)\b", "report"),
+    (r"\b(?:its|his|their) (?:last|own) words?\b", "its last message"),
+    (r"\bsays? so (?:itself|themselves)\b|\bsaid by\b", "reports"),
+    (r"\bwithout a word\b", "silently"),
+    (r"\b(?:in|with) words\b", "as text"),
+    # Repair, completeness, repetition.
+    (r"\bmend(?:s|ed|ing)?\b", "fix"),
+    (r"\b(?:arrives?|takes?|takes it|written|read|replaced|is|are|runs?) whole\b", "complete"),
+    (r"\bwhole or not at all\b", "atomically"),
+    (r"\b(?:begins?|begun|makes?|made|compiled?|writes?|started) anew\b", "again"),
+    (r"\bgo(?:es)? on where it (?:stood|was)\b|\bwhere it stood\b", "resume, continue"),
+    (r"\bgoes on with it\b|\bgone on with\b", "continues it"),
+    (r"\bbegun\b", "started"),
+    # Permission.
+    (r"\b(?:get|gets|got|given|gives|no|needs no|is|for|further) leave\b", "permission"),
+    (r"\bleave (?:for a|to (?:run|write|use|read|do))\b", "permission"),
+    (r"\bhold (?:them|him|her|somebody|an? \w+) to\b|\bheld to\b", "enforce"),
+    (r"\bput to (?:whoever|somebody|the policy|a person|it|them)\b", "decided by, asked"),
+    # Money and secrets.
+    (r"\bwhose bill\b", "which credentials are billed"),
+    (r"\bstr(?:uck|ike|ikes|iking) out\b", "redacted"),
+    (r"\bstays? home\b|\bstay at home\b", "stays private"),
+    # Agents and processes.
+    (r"\bpeers? that stays?\b|\bwarm peers?\b|\bas a peer\b", "persistent agent"),
+    (r"\ba process a prompt\b|\bprocess a prompt\b", "one process per prompt"),
+    (
+        r"\ban? (?:object|line|event|value|edge|file|idea|row) a (?:line|floor|file|prompt)\b",
+        "one per line",
+    ),
+    (r"\bthinks? aloud\b", "reports its thoughts"),
+    (r"\bour own agent\b", "the built-in agent"),
+    (r"\bof ours\b|\bof its own accord\b", "corral's"),
+    # Metaphors.
+    (r"\bthe house\b|\bmap of the house\b", "the source tree"),
+    (r"\bfloors?\b", "layer"),
+    (r"\bdoors?\b", "function, API"),
+    (r"\bdesks?\b", "resources"),
+    (r"\b(?:by|in|with|of) (?:the )?hands\b|\bhands (?:over|in|out)\b", "passes, submits"),
+    (r"\bdiar(?:y|ies)\b", "history"),
+    (r"\btongues?\b", "language"),
+    (r"\bmanners\b", "quirks"),
+    (r"\boddit(?:y|ies)\b", "differences, malformed input"),
+    (r"\bthrough one gate\b|\bthe first gate\b", "one interface"),
+    (r"\bstands? on the same floors\b|\bone trunk\b|\btwo trunks\b", "layers"),
+    (r"\bthe small blocking face\b|\bpublic face\b|\bblocking face\b", "interface"),
+    (r"\b(?:its|their) kin\b", "related types"),
+    (r"\bthe laws\b", "guarantees"),
+    (r"\ban eye of its own\b|\bplays? the \w+ again\b", "focus, replay"),
+    # Archaic or unclear grammar.
+    (
+        r"\bhath\b|\bwhence\b|\bthither\b|\bhither\b|\bupon\b|\bwhereby\b|\bthereof\b|\bunto\b",
+        "(plain words)",
+    ),
+    (
+        r"\bnobody knows of\b|\bnot to be had\b|\bcannot be had\b|\bthat cannot be\b(?=\s*[.,;:)])",
+        "is unknown, is invalid",
+    ),
+    (r"\b(?:is|are) none\b", "is invalid"),
+    (r"\ban? [\w-]+ of (?:its|their|his|one's) own\b", "its own ..."),
+    (r"\bwithin a while\b|\bfor a while to\b|\bhas a while to\b", "some time"),
+    (r"\bat the most\b", "at most"),
+    (r"\blooked for on disk\b", "checked on disk"),
+    (r"\bhole(?:s)? `?\{\{", "placeholder"),
+    (r"\bif (?:it|he|she) pleases\b|\bas it pleases\b", "without limits"),
+    (r"\bwould have it\b|\bas the kit has it\b|\bas it has it\b", "says"),
+)
+"""(pattern, what to write instead)"""
+
+PATTERNS = tuple(
+    (re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), use) for pattern, use in BANNED
+)
+
+
+def prose(path: Path) -> str:
+    """The text of a file, with inline code blanked; line numbers stay as they are."""
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"`[^`\n]*`", lambda found: "`" + "_" * (len(found[0]) - 2) + "`", text)
+
+
+def findings(text: str) -> Iterator[str]:
+    for pattern, use in PATTERNS:
+        for found in pattern.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f"line {line}: {' '.join(found[0].split())!r}; write: {use}"
+
+
+def files() -> list[Path]:
+    return sorted({path for each in GLOBS for path in ROOT.glob(each) if path.is_file()})
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_has_no_banned_phrase(path: Path) -> None:
+    assert [*findings(prose(path))] == []
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_every_glob_finds_files(glob: str) -> None:
+    assert any(ROOT.glob(glob))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A call is told once, with its result.",
+        "A refused key is\ntold as such.",
+        "Mend the file.",
+        "It takes the prompt whole or not at all.",
+        "It gave up when it got no leave.",
+        "Secrets are struck out.",
+        "It says whose bill it is.",
+        "Codex as a peer that stays.",
+        "Each runs as a process a prompt.",
+        "The map of the house.",
+        "A condition of the graph is none.",
+    ],
+)
+def test_the_old_dialect_is_found(text: str) -> None:
+    assert [*findings(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Leave the loop early only inside aclosing.",
+        "The complete process tree ends; the whole file is read.",
+        "A hand-written parser that handles errors.",
+        "Two workers cannot be told apart.",
+        "Leaving the block ends the agent.",
+        "`shape=house` and ``doors`` are code.",
+    ],
+)
+def test_plain_english_passes(text: str) -> None:
+    assert [*findings(re.sub(r"`+[^`\n]*`+", "", text))] == []
