@@ -48,7 +48,7 @@ bench: .venv/ready agents
 
 COUNT ?= 1000000
 fuzz: .venv/ready
-	$(BIN)/python tests/words/shell_fuzz.py $(COUNT) $(SEED)
+	$(BIN)/python tests/shell_fuzz.py $(COUNT) $(SEED)
 
 # Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model

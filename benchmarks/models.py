@@ -173,7 +173,7 @@ def _imports(world: World) -> list[Row]:
     own = str(world.python)
     first = (
         "from corral.models import Client, generate, stream\n"
-        "import corral.io.http, corral.models.gemini, corral.inference.doors"
+        "import corral.system.http.client, corral.models.gemini.spec, corral.inference.api"
     )
     names = {
         "bare": contender("pass", own),

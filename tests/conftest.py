@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from installed import ON_DEMAND, managed, mark_of
 from real_gemini import Gemini
 
-from corral import agents
-from corral.io import folders, programs
+from corral.agents import registry
+from corral.system import paths, programs
 from corral.testing import ModelServer
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,7 +31,7 @@ MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".ca
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key, no settings, no home of the person who runs the tests."""
-    gemini = agents.find("gemini-cli")
+    gemini = registry.find("gemini-cli")
     for name in list(os.environ):
         if name in gemini.env_family or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
             monkeypatch.delenv(name)
@@ -56,8 +56,8 @@ def gemini_program() -> str:
     heavy.require("real_agent")
     if shutil.which("node") is None:
         pytest.skip("Node is missing: the real Gemini CLI cannot run")
-    program = MANAGED / programs.managed_program(agents.find("gemini-cli")).relative_to(
-        folders.home()
+    program = MANAGED / programs.managed_program(registry.find("gemini-cli")).relative_to(
+        paths.home()
     )
     if not program.exists():
         pytest.fail(f"the Gemini CLI is not installed at {program}: run `make agents`")
@@ -104,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     shell starts in the background ignores SIGINT, and so would all that is started here."""
     last_will.make()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for agent in agents.every():
+    for agent in registry.every():
         if agent.programs:
             marked = f"{mark_of(agent.name)}: drives the real {agent.title}"
             config.addinivalue_line("markers", marked)
@@ -155,7 +155,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     for mark, count in config.stash.get(LEFT_OUT, dict[str, int]()).items():
-        agent = agents.find(ON_DEMAND[mark])
+        agent = registry.find(ON_DEMAND[mark])
         terminalreporter.write_line(
             f"{count} tests of the real {agent.title} ({agent.programs[0]}) did NOT run: it is"
             " not installed"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import pytest
 from installed import mark_of
 
-from corral import agents
+from corral.agents import registry
 
-AGENT_MARKS = frozenset(mark_of(agent.name) for agent in agents.every() if agent.programs)
+AGENT_MARKS = frozenset(mark_of(agent.name) for agent in registry.every() if agent.programs)
 FIXTURES = {
     "gemini_program": "real_agent",
     "postgres_server": "postgres",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral import agents
-from corral.io import programs
+from corral.agents import registry
+from corral.system import programs
 
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[1] / ".cache" / "corral")
 """Read before any test moves CORRAL_HOME."""
@@ -23,7 +23,7 @@ def managed(name: str) -> str:
     """Where this agent's program is, once it is installed."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setenv("CORRAL_HOME", MANAGED)
-        return str(programs.managed_program(agents.find(name)))
+        return str(programs.managed_program(registry.find(name)))
 
 
 def mark_of(name: str) -> str:
@@ -32,7 +32,7 @@ def mark_of(name: str) -> str:
 
 _MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text()
 _MORE = re.findall(r"^AGENTS_HERE = .*,\$\(AGENTS\)\),(.*)\)$", _MAKEFILE, re.MULTILINE)[0].split()
-ON_DEMAND = {mark_of(agents.find(name).name): agents.find(name).name for name in _MORE}
+ON_DEMAND = {mark_of(registry.find(name).name): registry.find(name).name for name in _MORE}
 """Mark → agent, of those that only ``make test AGENTS=all`` installs."""
 
 
@@ -43,7 +43,7 @@ def installed(name: str) -> str:
     require("real_agent")
     program = managed(name)
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip(f"npm is missing: the real {agents.find(name).title} cannot be installed")
+        pytest.skip(f"npm is missing: the real {registry.find(name).title} cannot be installed")
     if not os.path.exists(program):
         pytest.fail(f"{name} is not installed at {program}: run `make agents`")
     return program

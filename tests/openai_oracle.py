@@ -13,11 +13,11 @@ import httpx2
 import openai
 
 from corral.errors import StreamBroken
-from corral.generation import Response, StreamEvent
 from corral.messages import Message
-from corral.models.profile import Provider
-from corral.wire.parts import Parts
-from corral.wire.sse import Sse
+from corral.model_types import Response, StreamEvent
+from corral.models.spec import Provider
+from corral.protocol.response_builder import Parts
+from corral.protocol.sse import Sse
 
 
 def sdk(answer: Callable[[httpx2.Request], httpx2.Response]) -> openai.OpenAI:

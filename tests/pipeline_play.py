@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from corral.events import Json
-from corral.pipelines import dot
+from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph
-from corral.pipelines.orders import (
+from corral.pipelines.scheduler.commands import (
     Answer,
     Answered,
     Ask,
@@ -22,9 +22,9 @@ from corral.pipelines.orders import (
     Visit,
     Wait,
 )
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.plan import Plan
-from corral.pipelines.state import from_json, to_json
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.state import from_json, to_json
 
 FAIL = Outcome(status="fail", failure_reason="broken")
 ENDS = "s [shape=Mdiamond]; e [shape=Msquare];"
@@ -32,7 +32,7 @@ ENDS = "s [shape=Mdiamond]; e [shape=Msquare];"
 
 def graph_of(body: str) -> Graph:
     """``s`` is the start, ``e`` the exit."""
-    return dot.parse(f"digraph g {{ {ENDS} {body} }}")
+    return parser.parse(f"digraph g {{ {ENDS} {body} }}")
 
 
 class Play:

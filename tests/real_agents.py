@@ -12,11 +12,12 @@ from gemini_cli.hands import Bell, running, sent
 from laws import lawful
 
 import corral
-from corral import Session, agents
+from corral import Session
+from corral.agents import registry
 from corral.events import Event, Text, Thinking
-from corral.keywords import Options
+from corral.options import Options
 from corral.result import Result, fold
-from corral.sessions.broker import Asker
+from corral.sessions.permissions import Asker
 from corral.testing import Lane, ModelServer, Request, Turn
 
 KEY = "canary-key-0123456789abcdef"
@@ -89,7 +90,7 @@ class RealAgent:
 
 def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
     """None of the machine's own reaches the agent."""
-    for name in agents.find(agent).env_family:
+    for name in registry.find(agent).env_family:
         patch.delenv(name, raising=False)
 
 

@@ -19,9 +19,9 @@ from gemini_cli.hands import git, sent, steps
 from real_agents import RealAgent
 
 import corral
-from corral.keywords import Options
+from corral.options import Options
 from corral.result import Result
-from corral.sessions.broker import Asker
+from corral.sessions.permissions import Asker
 from corral.testing import Call, Request, Turn, say
 
 SECRET = "outside-canary-5f2c9e"

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from real_agents import KEY, RealAgent
 
-from corral.keywords import Options
+from corral.options import Options
 
 __all__ = ["KEY", "Gemini"]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Unpack
 
-from corral.keywords import Options
+from corral.options import Options
 
 PROGRAM = Path(__file__).parent / "programs" / "scripted_gemini.py"
 GOOD = "init\ntext hello\nresult"

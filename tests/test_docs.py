@@ -29,13 +29,13 @@ import pytest
 from real_gemini import KEY
 
 from corral import errors, events, pipelines
-from corral.agents.declared import declared_agent
+from corral.agents.configured import declared_agent
 from corral.cli.main import command
-from corral.generation import StreamEvent
-from corral.inference.asking import OPTIONS
-from corral.keywords import Options
+from corral.inference.request import OPTIONS
+from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.pipelines.rules import values
+from corral.options import Options
+from corral.pipelines.linter.rules import values
 from corral.policy import policy_from
 from corral.protected_paths import GROUPS
 from corral.result import Result

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine.engine_world import is_alive
+from durable.engine_world import is_alive
 
 PROGRAM = """
 import os, signal, subprocess, sys

@@ -31,7 +31,11 @@ COPILOT, REAL_COPILOT = "agents/test_copilot.py", "copilot/test_real_copilot.py"
 COPILOT_SAID = "agents/test_copilot_recordings.py"
 QWEN, REAL_QWEN = "agents/test_qwen.py", "qwen/test_real_qwen.py"
 QWEN_SAID = "agents/test_qwen_recordings.py"
-CONTROL, ACP, ACP_SAID = "wire/test_control.py", "wire/test_acp.py", "wire/test_acp_recordings.py"
+CONTROL, ACP, ACP_SAID = (
+    "protocol/test_control.py",
+    "protocol/test_acp.py",
+    "protocol/test_acp_recordings.py",
+)
 SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/test_acp_session.py"
 
 TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -290,7 +294,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CODEX_SAID, "what_nobody_knows_is_passed_on_as_it_came"),
         (OPENCODE_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
         (COPILOT_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
-        ("wire/test_stream.py", "a_frame_nobody_knows_is_kept_as_it_came"),
+        ("protocol/test_stream.py", "a_frame_nobody_knows_is_kept_as_it_came"),
     ),
     "a model that is silent is waited for, or tried again in silence": (
         (SESSION, "silence_in_between_ends_by_its_own_deadline"),

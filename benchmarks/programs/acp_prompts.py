@@ -20,7 +20,7 @@ from statistics import median
 
 import corral
 from corral.events import Event, Text
-from corral.keywords import Options
+from corral.options import Options
 
 COUNT = int(sys.argv[2])
 OPTIONS: Options = {"program": sys.argv[3], "model": "gemini-2.5-flash", "keep": False}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import corral
 from corral.events import Done, Text
-from corral.wire.acp import Acp
+from corral.protocol.acp.client import Acp
 
 FLOOD = Path(__file__).with_name("flood.py")
 CHUNK = 1 << 16

@@ -31,17 +31,18 @@ COMMENT: /\/\/[^\n]*|\/\*.*?\*\/|#[^\n]*/s
 
 
 def corral_parse(text: str) -> Callable[[], int]:
-    from corral.pipelines import dot
+    from corral.pipelines.dot import parser as dot_parser
 
-    return lambda: len(dot.parse(text).nodes)
+    return lambda: len(dot_parser.parse(text).nodes)
 
 
 def corral_lint(text: str) -> Callable[[], int]:
-    from corral.pipelines import dot, linting
+    from corral.pipelines.dot import parser as dot_parser
+    from corral.pipelines.linter import engine
 
     def read() -> int:
-        graph = dot.parse(text)
-        assert not any(finding.severity == "error" for finding in linting.lint(graph))
+        graph = dot_parser.parse(text)
+        assert not any(finding.severity == "error" for finding in engine.lint(graph))
         return len(graph.nodes)
 
     return read

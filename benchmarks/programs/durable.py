@@ -32,16 +32,16 @@ def main() -> None:
 
 
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
-    from corral.engine import doors
-    from corral.engine.database import find, prepare
-    from corral.pipelines import handlers
+    from corral.durable import service
+    from corral.durable.dbos.database import find, prepare
+    from corral.pipelines.execution import node_kind
     from corral.pipelines.graph import Edge, Graph, Node
-    from corral.pipelines.outcome import Outcome
+    from corral.pipelines.scheduler.outcome import Outcome
 
     async def nothing(_work: Any) -> Outcome:
         return Outcome()
 
-    handlers.register("nothing", nothing)
+    node_kind.register("nothing", nothing)
     names = [f"n{number}" for number in range(count)]
     nodes = {name: Node(name, {"type": "nothing"}) for name in names}
     nodes |= {"start": Node("start", {"type": "start"}), "exit": Node("exit", {"type": "exit"})}
@@ -59,13 +59,13 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
 
     async def whole() -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
-        await asyncio.to_thread(doors.local, find(db), poll=POLL)
+        await asyncio.to_thread(service.local, find(db), poll=POLL)
         begin = clocks()
-        run = await doors.start(graph, folder=folder / "run", workspace=folder, db=db)
-        closed = await doors.wait(run, db=db)
+        run = await service.start(graph, folder=folder / "run", workspace=folder, db=db)
+        closed = await service.wait(run, db=db)
         end = clocks()
         assert closed.status == "success", closed.reason
-        await asyncio.to_thread(doors.close)
+        await asyncio.to_thread(service.close)
         return end[0] - begin[0], end[1] - begin[1]
 
     return asyncio.run(whole())

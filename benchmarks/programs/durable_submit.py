@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from corral.engine import doors
+from corral.durable import service
 from corral.pipelines.graph import Edge, Graph, Node
 
 
@@ -29,14 +29,14 @@ async def main() -> None:
         edges += [Edge("fork", name), Edge(name, "join")]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        run = await doors.start(
+        run = await service.start(
             Graph("wait", {}, nodes, edges),
             folder=Path(folder) / "run",
             workspace=Path(folder),
             db=db,
             pool="default",
         )
-        closed = await doors.wait(run, db=db, timeout=300)
+        closed = await service.wait(run, db=db, timeout=300)
     assert closed.status == "success", closed.reason
     print(json.dumps({"seconds": time.monotonic() - begin}))
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corral.engine import worker
-from corral.pipelines import handlers
-from corral.pipelines.outcome import Outcome
+from corral.durable.worker import worker
+from corral.pipelines.execution import node_kind
+from corral.pipelines.scheduler.outcome import Outcome
 
 
-@handlers.handler("wait")
+@node_kind.handler("wait")
 async def wait(work: Any) -> Outcome:
     with Path(work.node.text("log")).open("a") as file:
         file.write(f"{time.time()}\n")

@@ -36,7 +36,7 @@ Read: TypeAlias = Callable[[str], Awaitable[int]]
 
 
 def corral(wire: str, url: str) -> tuple[Read, Read]:
-    from corral.generation import TextDelta
+    from corral.model_types import TextDelta
     from corral.models import Client, generate, stream
 
     if wire in ("openai", "chat"):

@@ -14,39 +14,40 @@ from typing import Any
 
 
 def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object]]:
-    from corral.pipelines import dot, handlers, inline
+    from corral.pipelines.dot import parser
+    from corral.pipelines.execution import memory_runner, node_kind
 
-    async def nothing(_work: handlers.Work) -> None:
+    async def nothing(_work: node_kind.Work) -> None:
         return None
 
     class Desk:
         simulate = False
 
-    handlers.register("nothing", nothing)
+    node_kind.register("nothing", nothing)
     chain = " -> ".join(f"n{number}" for number in range(count))
-    graph = dot.parse(
+    graph = parser.parse(
         "digraph chain { node [type=nothing] s [type=start] e [type=exit]"
         + f" s -> {chain} -> e }}"
     )
 
     async def run() -> object:
         if not folder:
-            return await inline.run(graph, desk=Desk())
+            return await memory_runner.run(graph, desk=Desk())
         with tempfile.TemporaryDirectory() as place:
-            return await inline.run(graph, desk=Desk(), folder=Path(place) / "run")
+            return await memory_runner.run(graph, desk=Desk(), folder=Path(place) / "run")
 
     return run
 
 
 def plan(count: int) -> Callable[[], Awaitable[object]]:
     """Our own scheduling alone, without a loop and tasks."""
-    from corral.pipelines import dot
-    from corral.pipelines.orders import Ended, Visit
-    from corral.pipelines.outcome import Outcome
-    from corral.pipelines.plan import Plan
+    from corral.pipelines.dot import parser
+    from corral.pipelines.scheduler.commands import Ended, Visit
+    from corral.pipelines.scheduler.outcome import Outcome
+    from corral.pipelines.scheduler.scheduler import Plan
 
     chain = " -> ".join(f"n{number}" for number in range(count))
-    graph = dot.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")
+    graph = parser.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")
 
     async def run() -> object:
         walked = Plan(graph)

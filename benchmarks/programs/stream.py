@@ -17,9 +17,10 @@ AGENT = Path(__file__).with_name("agent.sh")
 
 
 def through_corral(file: str) -> Callable[[], int]:
-    from corral import agents, events, session
+    from corral import events, session
+    from corral.agents import registry
 
-    agents.find("gemini-cli")  # what is loaded once is not the stream's
+    registry.find("gemini-cli")  # what is loaded once is not the stream's
 
     async def main() -> int:
         count, last = 0, None
@@ -56,7 +57,7 @@ def through_readline(file: str) -> Callable[[], int]:
 def from_memory(file: str) -> Callable[[], int]:
     import msgspec
 
-    from corral.agents.gemini import Frames
+    from corral.agents.gemini.spec import Frames
 
     data = Path(file).read_bytes()
     decode = msgspec.json.Decoder(Frames).decode
@@ -74,7 +75,7 @@ def from_memory(file: str) -> Callable[[], int]:
 def from_ready_lines(file: str) -> Callable[[], int]:
     import msgspec
 
-    from corral.agents.gemini import Frames
+    from corral.agents.gemini.spec import Frames
 
     lines = Path(file).read_bytes().splitlines()
     decode = msgspec.json.Decoder(Frames).decode

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from corral.io.process import Process
+from corral.system.process.process import Process
 
 FAMILY = Path(__file__).with_name("family.sh")
 GRACE = 0.1

@@ -16,27 +16,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral import errors, events, models, pipelines, providers
-    from corral.content import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
-    from corral.engine.batches import Batch, BatchReport, BatchResult, map, map_sync
+    from corral.durable.batch.api import Batch, BatchReport, BatchResult, map, map_sync
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
-    from corral.keywords import Options
+    from corral.options import Options
     from corral.policy import Policy, decide
     from corral.prompt import Prompt, Section
     from corral.result import Result, fold
-    from corral.sessions.doors import available, pool, run, run_sync, session
-    from corral.sessions.merge import merge
+    from corral.sessions.api import available, pool, run, run_sync, session
+    from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
-    from corral.sessions.tool_guards import (
-        Hook,
-        call_budget,
-        read_before_write,
-        required_order,
-    )
-    from corral.sessions.tools import Tool, Tools
+    from corral.sessions.tools.hooks import Hook, call_budget, read_before_write, required_order
+    from corral.sessions.tools.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
+    from corral.values import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
     from corral.version import __version__
 
 _HOME = {
@@ -45,42 +40,42 @@ _HOME = {
     "models": "corral",
     "pipelines": "corral",
     "providers": "corral",
-    "AgentSession": "corral.content",
-    "Cost": "corral.content",
-    "FileChanged": "corral.content",
-    "McpServer": "corral.content",
-    "Refusal": "corral.content",
-    "Usage": "corral.content",
-    "Batch": "corral.engine.batches",
-    "BatchReport": "corral.engine.batches",
-    "BatchResult": "corral.engine.batches",
-    "map": "corral.engine.batches",
-    "map_sync": "corral.engine.batches",
+    "AgentSession": "corral.values",
+    "Cost": "corral.values",
+    "FileChanged": "corral.values",
+    "McpServer": "corral.values",
+    "Refusal": "corral.values",
+    "Usage": "corral.values",
+    "Batch": "corral.durable.batch.api",
+    "BatchReport": "corral.durable.batch.api",
+    "BatchResult": "corral.durable.batch.api",
+    "map": "corral.durable.batch.api",
+    "map_sync": "corral.durable.batch.api",
     "CorralError": "corral.errors",
     "Event": "corral.events",
     "from_json": "corral.events",
     "to_json": "corral.events",
-    "Options": "corral.keywords",
+    "Options": "corral.options",
     "Policy": "corral.policy",
     "decide": "corral.policy",
     "Prompt": "corral.prompt",
     "Section": "corral.prompt",
     "Result": "corral.result",
     "fold": "corral.result",
-    "available": "corral.sessions.doors",
-    "pool": "corral.sessions.doors",
-    "run": "corral.sessions.doors",
-    "run_sync": "corral.sessions.doors",
-    "session": "corral.sessions.doors",
-    "merge": "corral.sessions.merge",
+    "available": "corral.sessions.api",
+    "pool": "corral.sessions.api",
+    "run": "corral.sessions.api",
+    "run_sync": "corral.sessions.api",
+    "session": "corral.sessions.api",
+    "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
-    "Hook": "corral.sessions.tool_guards",
-    "call_budget": "corral.sessions.tool_guards",
-    "read_before_write": "corral.sessions.tool_guards",
-    "required_order": "corral.sessions.tool_guards",
-    "Tool": "corral.sessions.tools",
-    "Tools": "corral.sessions.tools",
+    "Hook": "corral.sessions.tools.hooks",
+    "call_budget": "corral.sessions.tools.hooks",
+    "read_before_write": "corral.sessions.tools.hooks",
+    "required_order": "corral.sessions.tools.hooks",
+    "Tool": "corral.sessions.tools.tools",
+    "Tools": "corral.sessions.tools.tools",
     "Turn": "corral.sessions.turn",
     "command_succeeds": "corral.sessions.until",
     "files_exist": "corral.sessions.until",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from corral.content import Cost, FileChanged, Refusal, Usage
+from corral.values import Cost, FileChanged, Refusal, Usage
 
 VERSION = 1
 """Of the JSON form; carried by ``init``."""

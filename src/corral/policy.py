@@ -15,7 +15,7 @@ import msgspec
 
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.shell import MAX_LENGTH, accepts, is_literal, matches, parse
+from corral.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -49,7 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       matches a command decides. ``*`` stands for any text. Allow rules accept plain
       words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
       rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
-      assignments ...) is not accepted. See ``corral.shell``. Rules refuse commands of
+      assignments ...) is not accepted. See ``corral.shell_patterns``. Rules refuse commands of
       more than 16 KB.
     - ``writable``: further folders that may be written; everything outside the
       workspace and these is not.

@@ -7,7 +7,7 @@ start a command when that agent starts.
 This is the only list. Agents whose own rules judge paths derive their rules from it: as globs
 (``globs``), as a regular expression (``regex``) or by calling ``protection_of``. Paths are judged
 relative to the workspace (or to the writable folder that contains them), after links were
-resolved (``corral.io.path_guard``): a workspace may itself stand below ``.claude/worktrees``.
+resolved (``corral.system.path_guard``): a workspace may itself stand below ``.claude/worktrees``.
 
 Documents that agents read (``AGENTS.md``, ``CLAUDE.md``, ``GEMINI.md``) and files that run only
 when the user runs them (``Makefile``, ``package.json``, sources) are ordinary files and not listed.

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from corral.content import Cost, FileChanged, Refusal, Usage
+from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
-from corral.raised import from_event
+from corral.values import Cost, FileChanged, Refusal, Usage
 
 BLOCK = 65_536
 """Characters, or pieces, of an answer that are joined at a time."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 
-from corral.shell import BUILTINS, RESERVED_WORDS
+from corral.shell_patterns import BUILTINS, RESERVED_WORDS
 
 PLAIN = r"[A-Za-z0-9_@%+:,.\/= -]{0,2000}"
 """Unquoted words and the blanks between them."""

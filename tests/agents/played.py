@@ -10,12 +10,12 @@ from pathlib import Path
 
 from laws import lawful
 
-from corral import agents
-from corral.agents.profile import Agent, Ending
+from corral.agents import registry
+from corral.agents.spec import Agent, Ending
 from corral.events import Done, Event, Init, to_json
 from corral.options import Run
-from corral.sessions.guard import Guard
-from corral.wire.stream import Stream
+from corral.protocol.ndjson import Stream
+from corral.sessions.event_normalizer import Guard
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -64,7 +64,7 @@ class Tapes:
     """The recordings of one agent, in the folder that has the first word of its name."""
 
     def __init__(self, agent: str) -> None:
-        self.agent = agents.find(agent)
+        self.agent = registry.find(agent)
         self.folder = RECORDINGS / agent.partition("-")[0]
         self.names = names(self.folder)
 

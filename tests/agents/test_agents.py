@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from corral import agents
-from corral.agents.profile import Agent
+from corral.agents import registry
+from corral.agents.spec import Agent
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
 from corral.options import KNOWN
 
-EVERY = list(agents.every())
+EVERY = list(registry.every())
 
 
 def test_there_is_an_agent() -> None:
@@ -32,41 +32,41 @@ def test_there_is_an_agent() -> None:
     ],
 )
 def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str, meant: str) -> None:
-    assert agents.find(name).name == meant
+    assert registry.find(name).name == meant
 
 
 @pytest.mark.parametrize("command", ["some-agent --acp", "/opt/agent", "'a b' --x"])
 def test_a_command_line_is_an_agent(command: str) -> None:
-    agent = agents.find(command)
+    agent = registry.find(command)
     assert (agent.name, agent.transport) == (command, "acp")
 
 
 @pytest.mark.parametrize("command", ["'unclosed --acp", "  /  'x"])
 def test_what_is_no_command_line_is_told(command: str) -> None:
     with pytest.raises(ConfigError, match="not a command line"):
-        agents.find(command)
+        registry.find(command)
 
 
 @pytest.mark.parametrize("name", ["gemni", "gemini-clii", "gemini.cli"])
 def test_an_unknown_agent_is_refused_with_the_nearest(name: str) -> None:
     with pytest.raises(UnknownAgent, match="no agent is called") as raised:
-        agents.find(name)
+        registry.find(name)
     assert "Did you mean 'gemini" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("name", ["", "profile", "__init__", "zzz", "gemini_policy", "os"])
 def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(UnknownAgent) as raised:
-        agents.find(name)
+        registry.find(name)
     names = ", ".join(sorted(agent.name for agent in EVERY))
     assert f"Known: {names}." in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
 def test_an_agents_record_is_whole(agent: Agent) -> None:
-    assert agents.find(agent.name) is agent
+    assert registry.find(agent.name) is agent
     for alias in agent.aliases:
-        assert agents.find(alias) is agent
+        assert registry.find(alias) is agent
     assert agent.supports <= set(KNOWN)
     for name in agent.secret_env:
         patterns = (*agent.env_family, *(more for names in agent.env_if.values() for more in names))

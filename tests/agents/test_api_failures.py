@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from corral import agents, errors
-from corral.agents.api_failures import QUOTA, unauthenticated
-from corral.agents.profile import Ending
+from corral import errors
+from corral.agents import registry
+from corral.agents.shared.api_errors import QUOTA, unauthenticated
+from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.options import Run
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
 
-NAMES = [agent.name for agent in agents.every() if agent.driver is None]
+NAMES = [agent.name for agent in registry.every() if agent.driver is None]
 
 
 def explained(
@@ -25,7 +26,7 @@ def explained(
         answered=False,
         run=Run.build(name, {"model": "some-model"}),
     )
-    return agents.find(name).explain(ending)
+    return registry.find(name).explain(ending)
 
 
 SAID = {

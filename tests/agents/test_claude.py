@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral import McpServer, Policy, agents, errors
-from corral.agents.profile import Ending, Launch, Place
+from corral import McpServer, Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Ending, Launch, Place
 from corral.options import Run
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
 
-AGENT, PEER = agents.find("claude"), agents.find("claude-acp")
+AGENT, PEER = registry.find("claude"), registry.find("claude-acp")
 NONE: set[str] = set()
 KEY = {"ANTHROPIC_API_KEY": "canary-key-in-env"}
 
@@ -53,8 +54,8 @@ def rules(started: Launch) -> dict[str, list[str]]:
 
 
 def test_both_names_of_the_program_and_its_bridge_are_found() -> None:
-    assert agents.find("claude-code") is AGENT
-    assert agents.find("claude-acp").transport == "acp"
+    assert registry.find("claude-code") is AGENT
+    assert registry.find("claude-acp").transport == "acp"
 
 
 def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() -> None:

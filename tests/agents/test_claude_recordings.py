@@ -15,8 +15,8 @@ import pytest
 from goldens import check_golden
 from laws import lawful
 
-from corral import agents
-from corral.agents.profile import Ending
+from corral.agents import registry
+from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import (
     Done,
@@ -31,13 +31,13 @@ from corral.events import (
     to_json,
 )
 from corral.options import Run
+from corral.protocol.ndjson import Stream
 from corral.result import fold
-from corral.sessions.guard import Guard
-from corral.wire.stream import Stream
+from corral.sessions.event_normalizer import Guard
 
 FOLDER = Path(__file__).parents[1] / "recordings" / "claude"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
-AGENT = agents.find("claude")
+AGENT = registry.find("claude")
 
 CODE = {
     "connrefused": "network",

@@ -12,13 +12,14 @@ from laws import lawful
 from msgspec.structs import replace
 
 import corral
-from corral import Policy, agents, errors
-from corral.agents.profile import Place
+from corral import Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Place
 from corral.events import FileChange, ToolUse
 from corral.options import Run
 from corral.result import fold
 
-AGENT = agents.find("cline")
+AGENT = registry.find("cline")
 PLACE = Place(
     program=("cline",),
     version=None,

@@ -12,15 +12,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from corral import McpServer, Policy, agents, errors
-from corral.agents.profile import Ending, Launch, Place
+from corral import McpServer, Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Ending, Launch, Place
 from corral.events import ToolResult
-from corral.io import programs
 from corral.options import Run
 from corral.policy import CAPABILITIES
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
+from corral.system import programs
 
-AGENT = agents.find("codex")
+AGENT = registry.find("codex")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 NOTES: dict[str, Any] = {"name": "notes", "command": ["notes", "-x"], "env": {"TOKEN": "canary-1"}}
 OWN = McpServer("corral", url="http://h/", headers={"Authorization": "canary-2"}, own=True)
@@ -134,7 +135,7 @@ def test_the_hook_guards_the_folders_of_the_session() -> None:
     policy = Policy(write="allow", writable=("/more",))
     told = settings(launch(policy=policy, include_directories=["/else"]))
     words = shlex.split(told["hooks"]["PreToolUse"][0]["hooks"][0]["command"])
-    guarded = json.loads(words[words.index("corral.io.hook_guard") + 1])
+    guarded = json.loads(words[words.index("corral.system.hook_guard") + 1])
     assert guarded == {
         "cwd": "/work/repo",
         "readable": ["/else"],

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from corral import McpServer, Policy, agents, errors
-from corral.agents import codex_policy
-from corral.agents.codex import QUIRKS
-from corral.agents.profile import Ending, Launch, Place
+from corral import McpServer, Policy, errors
+from corral.agents import registry
+from corral.agents.codex import policy as codex_policy
+from corral.agents.codex.spec import QUIRKS
+from corral.agents.spec import Ending, Launch, Place
 from corral.options import Run
-from corral.wire.acp_frames import ToolFields
-from corral.wire.acp_tools import OpenCall
-from corral.wire.stream import Finish
+from corral.protocol.acp.frames import ToolFields
+from corral.protocol.acp.tool_calls import OpenCall
+from corral.protocol.ndjson import Finish
 
-AGENT = agents.find("codex-acp")
+AGENT = registry.find("codex-acp")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 
 

@@ -13,8 +13,8 @@ import pytest
 from goldens import check_golden
 from laws import lawful
 
-from corral import agents
-from corral.agents.profile import Ending
+from corral.agents import registry
+from corral.agents.spec import Ending
 from corral.events import (
     Done,
     Error,
@@ -28,10 +28,10 @@ from corral.events import (
     to_json,
 )
 from corral.options import Run
-from corral.sessions.guard import Guard
-from corral.wire.stream import Stream
+from corral.protocol.ndjson import Stream
+from corral.sessions.event_normalizer import Guard
 
-AGENT = agents.find("codex")
+AGENT = registry.find("codex")
 FOLDER = Path(__file__).parents[1] / "recordings" / "codex"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral import Policy, agents, errors
-from corral.agents.profile import Agent, Compiled, Ending, Launch, Place, Row
-from corral.io import programs
+from corral import Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
 from corral.options import Run
+from corral.protocol.ndjson import Finish
 from corral.sessions.prepare import prepare
-from corral.wire.stream import Finish
+from corral.system import programs
 
-ALONE, PEER = agents.find("copilot-cli"), agents.find("copilot")
+ALONE, PEER = registry.find("copilot-cli"), registry.find("copilot")
 ENV = {
     "COPILOT_PROVIDER_API_KEY": "canary-key-in-env",
     "COPILOT_PROVIDER_BASE_URL": "http://host/v1",

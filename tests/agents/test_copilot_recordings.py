@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from agents.played import Tapes
 
-from corral.agents.copilot_report import read_report
+from corral.agents.copilot.usage_file import read_report
 from corral.events import (
     Error,
     FileChange,
@@ -17,8 +17,8 @@ from corral.events import (
     ToolResult,
     Unknown,
 )
+from corral.protocol.ndjson import Finish, Stream
 from corral.result import fold
-from corral.wire.stream import Finish, Stream
 
 played = Tapes("copilot-cli")
 done, NAMES = played.done, played.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agents.gemini_chats import older_names
+from corral.agents.gemini.session_files import older_names
 
 ID = "4b969d99-3ae1-4d2f-8c1a-f90185cd65a6"
 NOON = 1_800_014_430.0  # 2027-01-15 12:00:30

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import unhurried
 
-from corral import agents, errors
-from corral.agents.gemini_failures import read_stderr
-from corral.agents.profile import Ending
+from corral import errors
+from corral.agents import registry
+from corral.agents.gemini.errors import read_stderr
+from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import Error
 from corral.options import Run
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
 
 NOISE = (
     "Warning: True color (24-bit) support not detected. Using a terminal with it helps.\n"
@@ -39,7 +40,7 @@ def explain(
         answered=False,
         run=run or Run(agent="gemini-cli"),
     )
-    return agents.find("gemini-cli").explain(ending)
+    return registry.find("gemini-cli").explain(ending)
 
 
 def explained(code: int | None, message: str | None = None, kind: str = "unknown") -> CorralError:

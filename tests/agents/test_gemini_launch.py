@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import unhurried
 
-from corral import agents
-from corral.agents.gemini_launch import launch_acp
-from corral.agents.profile import Launch, Place
+from corral.agents import registry
+from corral.agents.gemini.launch import launch_acp
+from corral.agents.spec import Launch, Place
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import Run
 from corral.policy import Policy
@@ -44,7 +44,7 @@ def launch(
     prompt: str = "hello", *, at: Place | None = None, resume: str | None = None, **options: Any
 ) -> Launch:
     run = Run.build("gemini-cli", options)
-    return agents.find("gemini-cli").launch(run, at or place(), prompt, resume)
+    return registry.find("gemini-cli").launch(run, at or place(), prompt, resume)
 
 
 def settings_of(started: Launch) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from laws import unhurried
 
-from corral.agents.gemini_policy import (
+from corral.agents.gemini.policy import (
     HARMLESS,
     KINDS,
     NETWORK,
@@ -34,12 +34,12 @@ from corral.agents.gemini_policy import (
     compile_asking,
     compile_policy,
 )
-from corral.agents.profile import Compiled, Place
+from corral.agents.spec import Compiled, Place
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.options import Run
 from corral.policy import Action, Policy, decide, parse_rule, policy_from
 from corral.protected_paths import NAMES, Link, Links
-from corral.shell import covers, split
+from corral.shell_patterns import covers, split
 from corral.shell_regex import allow_regex
 
 GOLDENS = Path(__file__).parent / "goldens"

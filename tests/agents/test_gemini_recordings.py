@@ -14,14 +14,14 @@ import pytest
 from goldens import check_golden
 from laws import lawful
 
-from corral import agents
-from corral.agents.profile import Ending
+from corral.agents import registry
+from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, Unknown, to_json
 from corral.options import Run
+from corral.protocol.ndjson import Item, Stream
 from corral.result import fold
-from corral.sessions.guard import Guard
-from corral.wire.stream import Item, Stream
+from corral.sessions.event_normalizer import Guard
 
 FOLDER = Path(__file__).parents[1] / "recordings" / "gemini"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
@@ -105,7 +105,7 @@ DENIED = {
 
 def play(name: str, size: int = 1 << 20) -> list[Event]:
     """The recording as the events of a run, its output read ``size`` bytes at a time."""
-    agent = agents.find("gemini-cli")
+    agent = registry.find("gemini-cli")
     ended = json.loads((FOLDER / f"{name}.exit.json").read_bytes())["exit"]
     output = (FOLDER / f"{name}.ndjson").read_bytes()
     stderr_file = FOLDER / f"{name}.stderr"
@@ -130,7 +130,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
 
 
 def heard(stderr: str) -> list[Item]:
-    read = agents.find("gemini-cli").read_stderr
+    read = registry.find("gemini-cli").read_stderr
     assert read is not None
     return [item for line in stderr.splitlines() if (item := read(line)) is not None]
 

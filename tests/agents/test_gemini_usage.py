@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.agents.gemini import Frames, translator
-from corral.content import Usage
-from corral.wire.stream import Finish, Stream
+from corral.agents.gemini.spec import Frames, translator
+from corral.protocol.ndjson import Finish, Stream
+from corral.values import Usage
 
 SEARCH = b'{"type":"tool_use","tool_name":"google_web_search","tool_id":"s","parameters":{}}\n'
 RESULT = (

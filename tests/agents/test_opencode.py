@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral import Policy, agents, errors
-from corral.agents.profile import Agent, Ending, Launch, Place, Row
-from corral.io import programs
+from corral import Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Agent, Ending, Launch, Place, Row
 from corral.options import Run
 from corral.protected_paths import Link, Links
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
+from corral.system import programs
 
-AGENT = agents.find("opencode")
+AGENT = registry.find("opencode")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 
 

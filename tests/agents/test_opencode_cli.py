@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from corral import McpServer, Policy, agents, errors
-from corral.agents.profile import Ending, Launch, Place, Row
+from corral import McpServer, Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Ending, Launch, Place, Row
 from corral.options import Run
 from corral.protected_paths import Link, Links
+from corral.protocol.ndjson import Finish
 from corral.sessions.prepare import prepare
-from corral.wire.stream import Finish
 
-AGENT = agents.find("opencode-cli")
+AGENT = registry.find("opencode-cli")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 NO_LINKS = Links()
 INSIDE = {"*": "deny", "work/repo": "allow", "work/repo/*": "allow"}

@@ -7,7 +7,7 @@ import pytest
 from agents.played import Tapes
 
 from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
-from corral.wire.stream import Stream
+from corral.protocol.ndjson import Stream
 
 played = Tapes("opencode-cli")
 done, NAMES = played.done, played.names

@@ -12,12 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import corral
-from corral import McpServer, Policy, agents, errors
-from corral.agents.profile import Ending, Launch, Place
+from corral import McpServer, Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Ending, Launch, Place
 from corral.options import Run
-from corral.wire.stream import Finish
+from corral.protocol.ndjson import Finish
 
-ALONE, PEER = agents.find("qwen-cli"), agents.find("qwen-acp")
+ALONE, PEER = registry.find("qwen-cli"), registry.find("qwen-acp")
 NONE: set[str] = set()
 KEY = {"OPENAI_API_KEY": "canary-key-in-env"}
 NOTES = McpServer("notes", command=("notes", "--here"), env={"TOKEN": "canary-token"})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from corral import Policy, agents
-from corral.agents import cline
-from corral.agents.tool_names import near
+from corral import Policy
+from corral.agents import cline, registry
+from corral.agents.shared.tool_names import near
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import policy_from
 
-NAMES = [agent.name for agent in agents.every() if agent.name != "manual"]
+NAMES = [agent.name for agent in registry.every() if agent.name != "manual"]
 SHELLS = [name for name in NAMES if name != "codex-acp"]
 """``codex-acp`` has a shell with ``full`` only."""
 MODEL = "gemini:gemini-2.5-flash"
@@ -20,7 +20,7 @@ MODEL = "gemini:gemini-2.5-flash"
 
 def compiled(name: str, **options: object) -> list[tuple[str, str]]:
     """The cells of the report that ``strict`` refuses."""
-    agent = agents.find(name)
+    agent = registry.find(name)
     if agent.driver is not None:
         options["model"] = MODEL
     run = Run.build(name, options)
@@ -33,7 +33,7 @@ def compiled(name: str, **options: object) -> list[tuple[str, str]]:
 
 
 def of_kind(name: str, kind: ToolKind) -> list[str]:
-    tools = cline.KINDS if name == "cline-acp" else agents.find(name).tools
+    tools = cline.KINDS if name == "cline-acp" else registry.find(name).tools
     return [tool for tool, does in tools.items() if does == kind]
 
 

@@ -14,11 +14,11 @@ from laws import lawful
 
 import corral
 from corral.events import Error, Event, Json, ToolResult
-from corral.io.process import Process
-from corral.keywords import Options
+from corral.options import Options
 from corral.result import Result, fold
-from corral.sessions.broker import Asker
+from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
+from corral.system.process.process import Process
 from corral.testing import Lane, ModelServer, Request, Turn
 
 KEY = "canary-key-0123456789abcdef"

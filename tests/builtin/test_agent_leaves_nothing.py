@@ -14,9 +14,9 @@ from scripted import children, descriptors
 
 import corral
 from corral.events import Event, Init, Text, ToolUse
-from corral.io import folders
-from corral.io.ledger import Ledger
 from corral.result import Result
+from corral.system import paths as folders
+from corral.system.process.registry import Ledger
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("builtin.agent_fixture",)

@@ -9,19 +9,19 @@ from pathlib import Path
 from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
 
 import corral
-from corral.builtin.calls import Hands
-from corral.builtin.outbox import FULL, Outbox
-from corral.builtin.striking import Striker
+from corral.builtin.event_queue import FULL, Outbox
+from corral.builtin.secret_filter import Striker
+from corral.builtin.tool_execution import Hands
 from corral.builtin.tools import truncate
 from corral.builtin.tools.tool import Arguments, Outcome, Output, define
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
 from corral.policy import Policy
-from corral.sessions.broker import Broker
-from corral.sessions.tools import Tools
+from corral.protocol.ndjson import Item
+from corral.sessions.permissions import Broker
+from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, hang, say
-from corral.wire.stream import Item
 
 pytest_plugins = ("builtin.agent_fixture",)
 

@@ -16,9 +16,9 @@ from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.result import Result, fold
-from corral.sessions.tool_guards import Answer, Change, Deny, Hook, Verdict
-from corral.sessions.tool_guards import Call as Called
-from corral.sessions.tools import Tools
+from corral.sessions.tools.hooks import Answer, Change, Deny, Hook, Verdict
+from corral.sessions.tools.hooks import Call as Called
+from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("builtin.agent_fixture",)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from builtin.agent_runs import Ours, of, outcomes, told
-from words.shell_attacks import EVASIONS, RULES
+from shell_attacks import EVASIONS, RULES
 
 import corral
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolResult

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builtin.agent_runs import Ours
 
-from corral.builtin.documents import LARGEST, git_branch, project_documents
+from corral.builtin.project_documents import LARGEST, git_branch, project_documents
 from corral.models.families import family_of
 from corral.policy import Policy
 from corral.testing import say

@@ -6,12 +6,12 @@ import pytest
 from builtin.agent_runs import Ours, of, warnings
 
 from corral.builtin.loop import Tally
-from corral.content import Cost
 from corral.events import FileChange, UsageReport
-from corral.generation import FinishReason, Response
 from corral.messages import Message
+from corral.model_types import FinishReason, Response
 from corral.result import fold
 from corral.testing import Call, Turn, call, say
+from corral.values import Cost
 
 pytest_plugins = ("builtin.agent_fixture",)
 

@@ -28,10 +28,10 @@ from scripted import children
 import corral
 from corral.builtin.history import CUT_OFF, NAME, History
 from corral.events import Init
-from corral.io.process import Process
 from corral.messages import Image, Message, Text, ToolCall, ToolResult
 from corral.result import Result, fold
 from corral.sessions import store
+from corral.system.process.process import Process
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("builtin.agent_fixture",)

@@ -6,12 +6,12 @@ import pytest
 from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
 
 import corral
-from corral.builtin.striking import Striker
+from corral.builtin.secret_filter import Striker
 from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
-from corral.io.environment import for_commands, is_secret
 from corral.models import registry
 from corral.result import fold
 from corral.sessions import store
+from corral.system.environment import for_commands, is_secret
 from corral.testing import Call, Turn, call, fail, say
 
 pytest_plugins = ("builtin.agent_fixture",)

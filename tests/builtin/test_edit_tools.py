@@ -10,7 +10,7 @@ from builtin.tooling import call, done, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.builtin.tools.changes import diff, numbers
+from corral.builtin.tools.edit_summary import diff, numbers
 from corral.builtin.tools.workspace import Workspace
 
 

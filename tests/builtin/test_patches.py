@@ -12,7 +12,7 @@ from builtin.tooling import call, done, refused
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from corral.builtin.tools.apply import State, carry_out
+from corral.builtin.tools.apply_patch import State, carry_out
 from corral.builtin.tools.files import Text
 from corral.builtin.tools.patch import Update, apply, parse, paths_in
 from corral.builtin.tools.tool import ToolError

@@ -13,7 +13,7 @@ import pytest
 from builtin.tooling import call, done, refused
 
 from corral.builtin.tools import by_name
-from corral.builtin.tools.running import run
+from corral.builtin.tools.run_program import run
 from corral.builtin.tools.shell import WHOLE, Kept
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import Workspace

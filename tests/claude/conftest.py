@@ -10,7 +10,7 @@ import pytest
 from installed import installed
 from real_agents import KEY, RealAgent
 
-from corral.keywords import Options
+from corral.options import Options
 from corral.testing import ModelServer
 
 __all__ = ["KEY", "MODEL", "Claude"]

@@ -17,13 +17,13 @@ from claude.hands import edit, fetch, read, shell, write
 from gemini_cli.hands import sent
 from installed import installed
 from msgspec.structs import replace
-from words.shell_attacks import EVASIONS, RULES
+from shell_attacks import EVASIONS, RULES
 
 import corral
 from corral import Policy, Result
 from corral.events import Decision, PermissionRequest
-from corral.keywords import Options
-from corral.sessions.broker import Asker
+from corral.options import Options
+from corral.sessions.permissions import Asker
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:

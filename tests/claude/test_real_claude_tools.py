@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import corral
-from corral.sessions.tool_server import ToolServer
+from corral.sessions.tools.mcp_server import ToolServer
 from corral.testing import Turn
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cli.pipeline_place import CORRAL, corral
-from engine.batch_place import MODEL, Model, results_of
+from durable.batch_place import MODEL, Model, results_of
 
 from corral.testing import ModelServer, Turn, fail, hang
 
@@ -251,8 +251,8 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
 
 def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
-    from corral.cli.batch_progress import Progress
-    from corral.engine.batch_results import BatchError, BatchResult, Tally
+    from corral.cli.ui.batch_progress import Progress
+    from corral.durable.batch.results import BatchError, BatchResult, Tally
 
     tally = Tally("b", 10)
     progress = Progress(enabled=True, live=False)

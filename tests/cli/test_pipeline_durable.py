@@ -15,7 +15,7 @@ import pytest
 from cli.pipeline_place import CORRAL, GATE, TINY, corral, fresh_corral, lines_of, pipeline, put
 
 from corral.cli import worker as worker_command
-from corral.engine.queues import Limit
+from corral.durable.dbos.queues import Limit
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]

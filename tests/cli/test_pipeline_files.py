@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from cli.pipeline_place import EXAMPLES, TINY, pipeline, put
 
-from corral.pipelines import loading
-from corral.pipelines.linting import lint
+from corral.pipelines import loader
+from corral.pipelines.linter.engine import lint
 from corral.pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
@@ -29,7 +29,7 @@ def test_a_finding_is_told_as_compilers_do_with_its_fix_below(workspace: Path) -
     file = put(workspace, NO_EXIT)
     done = pipeline("lint", file, cwd=workspace)
     assert done.returncode == 1
-    findings = [found for found in lint(apply(loading.read(workspace / file))) if found.fix]
+    findings = [found for found in lint(apply(loader.read(workspace / file))) if found.fix]
     assert findings
     for found in findings:
         place = f"p.dot:{found.line or 1}:{found.column or 1}"
@@ -155,7 +155,7 @@ def test_what_runs_nothing_loads_no_engine_and_no_network(words: str, workspace:
         "import sys; sys.argv = ['corral', *sys.argv[1:]]\n"
         "from corral.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'corral.io.http', 'rich'}\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'corral.system.http.client', 'rich'}\n"
         "print('LOADED', *sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

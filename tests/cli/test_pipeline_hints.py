@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.databases import option
+from corral.cli.database_option import option
 
 
 @pytest.mark.parametrize(

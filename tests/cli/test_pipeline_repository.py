@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from cli.pipeline_place import lines_of, pipeline, put
-from engine.repository_place import git, repository
+from durable.repository_place import git, repository
 from hostile_git import Traps
 
-from corral.engine import front
+from corral.durable import api
 from corral.errors import ConfigError
 
 __all__ = ["repository"]
@@ -27,7 +27,7 @@ PLAIN = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]
 def refused(tmp_path: Path, **given: Any) -> str:
     path = tmp_path / put(tmp_path, PLAIN)
     with pytest.raises(ConfigError) as caught:
-        asyncio.run(front.run(path, db=str(tmp_path / "x.db"), **given))
+        asyncio.run(api.run(path, db=str(tmp_path / "x.db"), **given))
     return f"{caught.value} {caught.value.hint}"
 
 
@@ -50,7 +50,7 @@ def test_a_pipeline_that_cannot_run_leaves_no_branch(repository: Path, tmp_path:
     put(tmp_path, PLAIN.replace("shape=parallelogram, tool_command=\"echo two >> file\"",
                                 "type=include, dotfile=\"child.dot\""))  # fmt: skip
     with pytest.raises(ConfigError, match=r"child\.dot"):
-        asyncio.run(front.run(tmp_path / "p.dot", repository=repository))
+        asyncio.run(api.run(tmp_path / "p.dot", repository=repository))
     assert git(repository, "branch", "--list", "corral/*") == ""
     assert git(repository, "worktree", "list").count("\n") == 0
 
@@ -84,10 +84,10 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
     assert done.returncode == 10, done.stderr
     run = lines_of(done)[-1]["run"]
-    place = Path(asyncio.run(front.show(run)).workspace)
+    place = Path(asyncio.run(api.show(run)).workspace)
     assert (place / "file").read_text() == "one\ntwo\n"
     shutil.rmtree(place.parent)
-    asyncio.run(front.answer(run, "yes"))
+    asyncio.run(api.answer(run, "yes"))
     done = pipeline("resume", run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"branch corral/{run}" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from scripted import GOOD, PROGRAM
 
-from corral.io import cassette
+from corral.system.cassette import format
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 KEY = "scripted-key-0123456789"
@@ -93,7 +93,7 @@ def test_a_run_is_recorded_and_replayed_without_program_and_key(
     )
     assert (then.returncode, then.stdout) == (0, "hello\n"), then.stderr
     assert KEY not in Path(tape).read_text()
-    assert cassette.read(tape)[0].head.version == "0.61.0"
+    assert format.read(tape)[0].head.version == "0.61.0"
     now = corral("run", "--replay", tape, "-", cwd=other, stdin=GOOD, PATH="/nowhere")
     assert (now.returncode, now.stdout) == (0, "hello\n"), now.stderr
     changed = corral("run", "--replay", tape, "-", cwd=other, stdin="init\ntext bye\nresult")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.questions import BAR, Pages, lines_of
+from corral.cli.ui.questions import BAR, Pages, lines_of
 from corral.events import PermissionRequest
 from corral.testing import Call, ModelServer, Turn, say
 
@@ -293,7 +293,7 @@ def test_a_traceback_is_cleaned(workspace: Path) -> None:
 
 def test_what_a_library_logs_is_cleaned() -> None:
     code = (
-        "import sys, logging; from corral.cli.terminal import protect; protect();"
+        "import sys, logging; from corral.cli.ui.terminal import protect; protect();"
         f"logging.getLogger('x').warning({ATTACK!r}); sys.stderr.writelines([{ATTACK!r}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.agents.codex_policy import patch
+from corral.agents.codex.policy import patch
 from corral.testing import Call
 
 

@@ -12,7 +12,7 @@ from gemini_cli.hands import machine_to_itself, running, shell, steps, write
 
 import corral
 from corral import Options
-from corral.io import folders
+from corral.system import paths
 from corral.testing import Lane
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
         assert result.files_complete
     assert running(str(tmp_path)) == []
     assert descriptors() - before == set()
-    assert list(folders.ledger().iterdir()) == []
-    assert list(folders.sessions().glob("*/tmp")) == []
+    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.sessions().glob("*/tmp")) == []
     assert sorted(os.listdir(tmp_path)) == ["corral-home", "user-home", "workspace"]
     assert os.listdir(tmp_path / "user-home") == []

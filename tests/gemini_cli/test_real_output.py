@@ -11,9 +11,9 @@ from gemini_cli.hands import git, replace, shell, steps, write
 from hostile_git import Traps, make_repository
 
 from corral import FileChanged, Usage, fold
-from corral.content import path_from_printable
 from corral.events import Done, Error, FileChange, Init, Text, ToolResult, ToolUse
 from corral.testing import Call, Turn, say
+from corral.values import path_from_printable
 
 if TYPE_CHECKING:
     from real_gemini import Gemini

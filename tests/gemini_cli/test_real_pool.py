@@ -12,7 +12,7 @@ from gemini_cli.hands import running, write
 from scripted import children
 
 import corral
-from corral.io import folders
+from corral.system import paths
 from corral.testing import Request, Turn, say
 
 if TYPE_CHECKING:
@@ -55,5 +55,5 @@ async def test_many_prompts_share_a_pool_and_nothing_else(
         said = [text for message in request.history for text in message.texts]
         assert said == [request.last_text]
     assert running(str(tmp_path)) == []
-    assert list(folders.sessions().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
     assert os.listdir(tmp_path / "user-home") == []

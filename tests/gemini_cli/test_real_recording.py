@@ -14,8 +14,8 @@ from real_gemini import KEY
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
-from corral.io import cassette
-from corral.keywords import Options
+from corral.options import Options
+from corral.system.cassette import format
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def test_a_conversation_is_played_without_node_key_and_server(
     assert isinstance(then[-1], Done)
     assert then[-1].status == "success", then[-1]
     assert KEY.encode() not in tape.read_bytes()
-    assert cassette.read(tape)[0].head.version
+    assert format.read(tape)[0].head.version
 
     monkeypatch.setenv("PATH", "/nowhere")
     other = tmp_path / "elsewhere"

@@ -75,14 +75,14 @@ async def test_the_vendors_id_resumes_too_and_separate_sessions_share_nothing(
 async def test_a_run_that_is_not_kept_leaves_nothing_and_cannot_be_resumed(
     gemini: Gemini,
 ) -> None:
-    from corral.io import folders
+    from corral.system import paths
 
     result = await gemini.run([say("one")], keep=False)
 
     assert result.ok
     assert result.resume_token is None
-    assert list(folders.sessions().iterdir()) == []
-    assert list(folders.ledger().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
+    assert list(paths.ledger().iterdir()) == []
 
 
 async def test_an_interrupted_headless_conversation_goes_on(gemini: Gemini) -> None:

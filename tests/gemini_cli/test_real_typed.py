@@ -10,7 +10,7 @@ from real_gemini import Gemini
 
 import corral
 from corral import errors
-from corral.sessions.tool_server import ToolServer
+from corral.sessions.tools.mcp_server import ToolServer
 from corral.testing import Call, Turn, call, say
 
 pytestmark = pytest.mark.gemini_cli

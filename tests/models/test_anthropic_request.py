@@ -16,7 +16,6 @@ import pytest
 
 from corral import errors
 from corral.events import Json
-from corral.generation import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.messages import (
     Audio,
     Document,
@@ -28,8 +27,9 @@ from corral.messages import (
     ToolCall,
     ToolResult,
 )
-from corral.models.anthropic import PROVIDERS, WIRE
-from corral.models.profile import Encoded
+from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
+from corral.models.anthropic.spec import PROVIDERS, WIRE
+from corral.models.spec import Encoded
 
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-sonnet-4-5"

@@ -16,10 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.content import Usage
 from corral.errors import CorralError, StreamBroken
 from corral.events import Json
-from corral.generation import FinishReason, ProviderEvent, Request, Response, TextDelta
 from corral.messages import (
     Message,
     RedactedThinking,
@@ -28,10 +26,12 @@ from corral.messages import (
     ToolCall,
     ToolResult,
 )
-from corral.models.anthropic import PROVIDERS, WIRE
-from corral.models.profile import Failure
-from corral.wire.parts import Parts
-from corral.wire.sse import Sse
+from corral.model_types import FinishReason, ProviderEvent, Request, Response, TextDelta
+from corral.models.anthropic.spec import PROVIDERS, WIRE
+from corral.models.spec import Failure
+from corral.protocol.response_builder import Parts
+from corral.protocol.sse import Sse
+from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-opus-4-6"

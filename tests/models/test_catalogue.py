@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from corral.content import Cost, Usage
 from corral.errors import ConfigError
 from corral.models import catalogue, registry
 from corral.models.catalogue import Catalogue, Entry, Prices, Tier
+from corral.values import Cost, Usage
 
 TIERED = Entry(
     id="x:pro",

@@ -17,12 +17,12 @@ from openai_oracle import Told, outcomes_of_cuts, read, replaying, told
 from openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
 
 from corral import errors
-from corral.content import Usage
 from corral.errors import CorralError, StreamBroken
-from corral.generation import FinishReason, ProviderEvent, Response, ToolCallDelta, ToolCallEnd
 from corral.messages import Text, Thinking, ToolCall
-from corral.models.chat import PROVIDERS
-from corral.wire.sse import Sse
+from corral.model_types import FinishReason, ProviderEvent, Response, ToolCallDelta, ToolCallEnd
+from corral.models.chat.spec import PROVIDERS
+from corral.protocol.sse import Sse
+from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
 USED = chunk(choices=[], usage=CHAT_USAGE)

@@ -14,10 +14,10 @@ from openai_oracle import messages_of, sent_by_sdk, told
 from openai_streams import chunk, piece_of, sse
 from pydantic import TypeAdapter
 
-from corral.generation import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.messages import Image, Message, RedactedThinking, Text, Thinking, ToolCall, ToolResult
+from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.models import registry
-from corral.models.profile import Encoded, Provider, Traits
+from corral.models.spec import Encoded, Provider, Traits
 
 PNG = b"\x89PNG\r\n"
 WEATHER = ToolSpec(

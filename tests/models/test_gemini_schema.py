@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.models.gemini_schema import convert
+from corral.models.gemini.schema import convert
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "string", "description": "d"}, {"type": "STRING", "description": "d"}),

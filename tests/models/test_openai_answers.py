@@ -21,9 +21,9 @@ from openai_streams import Answer, called, responded, response, said, sse, thoug
 from pydantic import TypeAdapter
 
 from corral import errors
-from corral.content import Usage
 from corral.errors import CorralError, StreamBroken
-from corral.generation import (
+from corral.messages import Text, Thinking, ToolCall
+from corral.model_types import (
     FinishReason,
     ProviderEvent,
     Response,
@@ -33,9 +33,9 @@ from corral.generation import (
     ToolCallDelta,
     ToolCallEnd,
 )
-from corral.messages import Text, Thinking, ToolCall
-from corral.models.openai import PROVIDERS
-from corral.wire.sse import Sse
+from corral.models.openai.spec import PROVIDERS
+from corral.protocol.sse import Sse
+from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
 LONDON, ROME = '{"city":"London"}', '{"city":"Rome","days":3}'

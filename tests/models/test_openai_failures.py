@@ -15,10 +15,10 @@ from openai_oracle import sdk
 
 from corral import errors
 from corral.errors import CorralError
-from corral.generation import RateLimit
-from corral.models import chat
-from corral.models.openai import PROVIDERS
-from corral.models.profile import Failure
+from corral.model_types import RateLimit
+from corral.models.chat import spec
+from corral.models.openai.spec import PROVIDERS
+from corral.models.spec import Failure
 
 PROVIDER = PROVIDERS[0]
 
@@ -100,6 +100,6 @@ def test_the_delay_is_taken_from_the_headers_first() -> None:
 
 
 def test_what_is_left_is_told_in_headers_for_every_field() -> None:
-    for wire in (PROVIDER.wire, chat.WIRE):
+    for wire in (PROVIDER.wire, spec.WIRE):
         assert wire.limits.keys() == {*RateLimit.__struct_fields__}
         assert wire.limits["tokens_remaining"] == "x-ratelimit-remaining-tokens"

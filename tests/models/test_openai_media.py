@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 
 from corral.errors import MediaInvalid
-from corral.generation import Request
 from corral.messages import Audio, Document, Image, Media, Message
-from corral.models import chat, openai
-from corral.models.profile import Provider
+from corral.model_types import Request
+from corral.models.chat import spec
+from corral.models.openai import spec as openai_spec
+from corral.models.spec import Provider
 
-OPENAI, CHAT = openai.PROVIDERS[0], chat.PROVIDERS[0]
+OPENAI, CHAT = openai_spec.PROVIDERS[0], spec.PROVIDERS[0]
 PNG, PDF, WAV = b"\x89PNG\r\n", b"%PDF-1.7", b"RIFF"
 PNG_URL = "data:image/png;base64," + b64encode(PNG).decode()
 PDF_URL = "data:application/pdf;base64," + b64encode(PDF).decode()

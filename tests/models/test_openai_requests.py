@@ -16,7 +16,6 @@ from openai_oracle import messages_of, sent_by_sdk, told
 from openai_streams import called, responded, said, thought
 from pydantic import TypeAdapter
 
-from corral.generation import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.messages import (
     Document,
     Image,
@@ -27,8 +26,9 @@ from corral.messages import (
     ToolCall,
     ToolResult,
 )
-from corral.models.openai import PROVIDERS
-from corral.models.profile import Encoded
+from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
+from corral.models.openai.spec import PROVIDERS
+from corral.models.spec import Encoded
 
 PROVIDER = PROVIDERS[0]
 PNG, PDF = b"\x89PNG\r\n", b"%PDF-1.7"

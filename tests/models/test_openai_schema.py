@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from corral.generation import Request, ResponseFormat
 from corral.messages import Message
-from corral.models import chat, openai
-from corral.models.openai_schema import is_strict
+from corral.model_types import Request, ResponseFormat
+from corral.models.chat import spec
+from corral.models.openai import spec as openai_spec
+from corral.models.openai.schema import is_strict
 
-OPENAI, CHAT = openai.PROVIDERS[0], chat.PROVIDERS[0]
+OPENAI, CHAT = openai_spec.PROVIDERS[0], spec.PROVIDERS[0]
 CLOSED: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string"}},

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from corral import errors, models
-from corral.inference import call
-from corral.io.keys import access
+from corral.inference import transport
 from corral.models import registry
+from corral.system.api_keys import access
 from corral.testing import ModelServer, say
 
 MODEL = "vertex:gemini-2.5-flash"
@@ -70,7 +70,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
     for name, value in PLACE.items():
         monkeypatch.setenv(name, value)
     # Credentials are kept for the life of the process: this test has its own.
-    monkeypatch.setattr(call, "_tokens", {})
+    monkeypatch.setattr(transport, "_tokens", {})
     yield server
     server.shutdown()
     server.server_close()

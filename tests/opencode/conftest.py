@@ -11,7 +11,7 @@ import pytest
 from installed import installed
 from real_agents import KEY, RealAgent, forget_keys
 
-from corral.keywords import Options
+from corral.options import Options
 from corral.testing import ModelServer
 
 

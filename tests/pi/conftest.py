@@ -9,7 +9,7 @@ import pytest
 from installed import managed
 from real_agents import KEY, RealAgent, forget_keys
 
-from corral.keywords import Options
+from corral.options import Options
 from corral.testing import ModelServer
 
 

@@ -13,7 +13,7 @@ from real_agents import cancelled_at_work
 
 import corral
 from corral import Policy, errors
-from corral.keywords import Options
+from corral.options import Options
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corral.events import Event, Json
-from corral.keywords import Options
-from corral.pipelines import work as works
-from corral.pipelines.desk import Desk
+from corral.options import Options
+from corral.pipelines.execution import attempt as works
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.resources import Desk
 from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.handlers import Work
-from corral.pipelines.orders import Visit
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Lane, ModelServer, Request, Turn
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pipeline_play import FAIL, Play, play
 
 from corral.events import Json
-from corral.pipelines.orders import Child, Steer, Stop, Wait, Woken
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.commands import Child, Steer, Stop, Wait, Woken
+from corral.pipelines.scheduler.outcome import Outcome
 
 INCLUDE = "s -> i -> b -> e; i [type=include, dotfile=child.dot];"
 MANAGER = "s -> m -> e; m [shape=house, manager.poll_interval=5s]; stack.child_dotfile=child.dot;"

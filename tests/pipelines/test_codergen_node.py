@@ -11,9 +11,9 @@ import pytest
 from pipelines.node_works import KEY, MODEL, Bench, Scripted, running_in
 
 from corral.events import Event, Json, ToolOutput, ToolResult
-from corral.io import folders
-from corral.pipelines import work as works
-from corral.pipelines.desk import Desk
+from corral.pipelines.execution import attempt as works
+from corral.pipelines.execution.resources import Desk
+from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
 
 pytest_plugins = ("pipelines.node_fixtures",)
@@ -272,7 +272,7 @@ async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
 ) -> None:
     async with scripted_model.desk([say("done")]) as desk:
         await bench.attempt(desk=desk, attrs={"prompt": "Go"})
-    assert not folders.sessions().exists() or list(folders.sessions().iterdir()) == []
+    assert not paths.sessions().exists() or list(paths.sessions().iterdir()) == []
 
 
 # Threads.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pipelines.node_works import Bench, Scripted
 
-from corral.io.environment import FOR_COMMANDS, for_commands, named_secrets
-from corral.pipelines.desk import Desk
+from corral.pipelines.execution.resources import Desk
+from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
 from corral.testing import call, say
 
 pytest_plugins = ("pipelines.node_fixtures",)

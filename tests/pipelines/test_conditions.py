@@ -10,7 +10,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.conditions import ConditionError, compile, look_in, of_edge
-from corral.pipelines.dot import parse
+from corral.pipelines.dot.parser import parse
 
 CONTEXT: dict[str, Json] = {
     "outcome": "success",

@@ -10,10 +10,10 @@ import pytest
 from pipelines.node_works import Bench
 
 from corral.events import Json
-from corral.pipelines import work as works
-from corral.pipelines.desk import Desk
+from corral.pipelines.execution import attempt as works
+from corral.pipelines.execution.resources import Desk
 from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome
 
 pytest_plugins = ("pipelines.node_fixtures",)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError, PipelineInvalid
-from corral.pipelines import loading
-from corral.pipelines.dot import DotError, parse
+from corral.pipelines import loader
+from corral.pipelines.dot.parser import DotError, parse
 
 WRONG = [
     # text, line, column, what is said, what to do
@@ -119,7 +119,7 @@ def test_it_is_a_config_error_and_a_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "wrong.dot"
     file.write_text("digraph G {", encoding="utf-8")
     with pytest.raises(PipelineInvalid) as caught:
-        loading.read(file)
+        loader.read(file)
     assert isinstance(caught.value, ConfigError)
     assert caught.value.message.startswith(f"{file}:1:12:")
 
@@ -128,11 +128,11 @@ def test_a_file_that_is_no_utf8_is_refused_with_the_place(tmp_path: Path) -> Non
     file = tmp_path / "latin.dot"
     file.write_bytes('digraph G {\n a [label="ü"] }'.encode("latin-1"))
     with pytest.raises(DotError, match="0xfc is no UTF-8") as caught:
-        loading.read(file)
+        loader.read(file)
     assert (caught.value.line, caught.value.column) == (2, 12)
 
 
 @pytest.mark.parametrize("name", ["missing.dot", "", ".", "a\x00b"])
 def test_a_file_that_cannot_be_read_is_a_config_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the pipeline"):
-        loading.read(str(tmp_path / name) if name == "missing.dot" else name)
+        loader.read(str(tmp_path / name) if name == "missing.dot" else name)

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines import dot, draw, loading
+from corral.pipelines import loader
+from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, from_json, to_json
+from corral.pipelines.render import text as render_text
 
 WHOLE = r"""
 digraph "P" { // comment
@@ -29,8 +31,8 @@ PIECES = ['"', "\\", "{", "}", "[", "]", "->", "-", "=", ";", ",", "//", "/*", "
 
 def read(text: str) -> Graph | None:
     try:
-        return dot.parse(text)
-    except dot.DotError as error:
+        return parser.parse(text)
+    except parser.DotError as error:
         wrong = error
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     assert 1 <= wrong.line <= len(lines)
@@ -55,7 +57,7 @@ def test_any_heap_of_words_is_a_graph_or_a_dot_error(pieces: list[str]) -> None:
         read(text)
         graph = read(f"digraph G {{ {text} }}")
         if graph is not None:
-            again = dot.parse(draw.as_dot(graph))
+            again = parser.parse(render_text.as_dot(graph))
             assert list(again.nodes) == list(graph.nodes)
             assert from_json(to_json(graph)) == graph
 
@@ -76,15 +78,15 @@ def test_a_whole_pipeline_with_anything_changed_is_a_graph_or_a_dot_error() -> N
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_a_file_of_any_bytes_is_a_graph_or_a_dot_error(data: bytes) -> None:
-    with contextlib.suppress(dot.DotError):
-        dot.parse(dot.decode(b"digraph G {" + data + b"}", "x.dot"))
+    with contextlib.suppress(parser.DotError):
+        parser.parse(parser.decode(b"digraph G {" + data + b"}", "x.dot"))
 
 
 def test_a_file_of_noise_is_a_dot_error(tmp_path: Path) -> None:
     file = tmp_path / "noise.dot"
     file.write_bytes(random.Random(1).randbytes(100_000))
-    with pytest.raises(dot.DotError):
-        loading.read(file)
+    with pytest.raises(parser.DotError):
+        loader.read(file)
 
 
 MANY = 200_000

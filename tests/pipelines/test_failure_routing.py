@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, Play, play
 
-from corral.pipelines.outcome import Outcome, Status
+from corral.pipelines.scheduler.outcome import Outcome, Status
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; p -> a -> f; p -> b -> f;"
 DECIDE = 'd [shape=diamond]; d -> fix [condition="outcome=fail"]; d -> e; fix -> e;'

@@ -9,9 +9,9 @@ import pytest
 from pipelines.node_works import Bench
 
 from corral.events import Json
-from corral.pipelines.desk import Desk
-from corral.pipelines.fidelity import SIZES, preamble, with_preamble
-from corral.pipelines.folder import RunFolder
+from corral.pipelines.execution.preamble import SIZES, preamble, with_preamble
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.run_dir import RunFolder
 
 pytest_plugins = ("pipelines.node_fixtures",)
 

@@ -9,12 +9,14 @@ from pipeline_play import FAIL, Play, play
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import inline, linting, loading, transforms
-from corral.pipelines.desk import Desk
-from corral.pipelines.dot import parse
+from corral.pipelines import loader, transforms
+from corral.pipelines.dot.parser import parse
+from corral.pipelines.execution import memory_runner
+from corral.pipelines.execution.resources import Desk
 from corral.pipelines.graph import Node
-from corral.pipelines.linting import LintError
-from corral.pipelines.orders import Answer, Answered, Ask, Expired
+from corral.pipelines.linter import engine
+from corral.pipelines.linter.engine import LintError
+from corral.pipelines.scheduler.commands import Answer, Answered, Ask, Expired
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
@@ -101,7 +103,7 @@ def test_a_prompt_is_read_from_a_file_beside_the_pipeline_else_in_the_workspace(
         f'digraph g {{ goal="x"; {ENDS} a [prompt="@plan.md"]; b [prompt="@build.md"];'
         " start -> a -> b -> done }"
     )
-    graph = loading.load(file, workspace=workspace)
+    graph = loader.load(file, workspace=workspace)
     assert graph.nodes["a"].attrs["prompt"] == "Plan x.\n"
     assert graph.nodes["b"].attrs["prompt"] == "Build it."
 
@@ -117,19 +119,19 @@ def test_a_prompt_file_that_is_not_there_or_lies_outside_is_an_error(
     file = place / "p.dot"
     file.write_text(f'digraph g {{ {ENDS} a [prompt="@{name}"]; start -> a -> done }}')
     with pytest.raises(LintError, match="prompt_file"):
-        loading.load(file, workspace=place)
+        loader.load(file, workspace=place)
 
 
 def test_text_that_merely_begins_with_an_at_sign_is_a_prompt() -> None:
-    graph = loading.load(f'digraph g {{ {ENDS} a [prompt="@ada write it"]; start -> a -> done }}')
+    graph = loader.load(f'digraph g {{ {ENDS} a [prompt="@ada write it"]; start -> a -> done }}')
     assert graph.nodes["a"].attrs["prompt"] == "@ada write it"
 
 
 async def outcome_of(attrs: str, workspace: Path, **values: Json) -> dict[str, Json]:
     """The context after a node with these attributes has run."""
-    graph = loading.load(f"digraph g {{ {ENDS} n [{attrs}]; start -> n -> done }}", values=values)
+    graph = loader.load(f"digraph g {{ {ENDS} n [{attrs}]; start -> n -> done }}", values=values)
     async with Desk() as desk:
-        result = await inline.run(graph, desk=desk, workspace=workspace, values=values)
+        result = await memory_runner.run(graph, desk=desk, workspace=workspace, values=values)
     if not result.ok:
         raise ConfigError(result.reason)
     return result.context
@@ -246,6 +248,6 @@ def test_unknown_types_are_a_warning_only() -> None:
     graph = transforms.apply(
         parse(f"digraph g {{ {ENDS} n [type=magic, prompt=x]; start -> n -> done }}")
     )
-    [finding] = [f for f in linting.lint(graph) if f.rule == "type_known"]
+    [finding] = [f for f in engine.lint(graph) if f.rule == "type_known"]
     assert finding.severity == "warning"
     assert "runs as codergen" in finding.message

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, Play, graph_of, play
 
-from corral.pipelines.lanes import join_of
-from corral.pipelines.orders import Answer, Answered, Ask, Ended, Stop, Tell, Visit
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.plan import Plan
+from corral.pipelines.scheduler.commands import Answer, Answered, Ask, Ended, Stop, Tell, Visit
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.parallel import join_of
+from corral.pipelines.scheduler.scheduler import Plan
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
 TWO = f"{FORK} p -> a -> f; p -> b -> f;"

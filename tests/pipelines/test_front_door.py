@@ -15,12 +15,14 @@ import pytest
 
 from corral import pipelines
 from corral.errors import ConfigError, ProcessFailed
-from corral.pipelines import events, people
+from corral.pipelines import events
+from corral.pipelines.execution import interviewers
 
 NAMES = [
-    "Answer", "Choice", "Desk", "DotError", "Edge", "Finding", "Graph", "Interviewer",
-    "LintError", "Node", "Outcome", "PipelineResult", "Question", "Work", "answer", "cancel",
-    "draw", "events", "fork", "handlers", "lint", "load", "parse", "people", "resume", "run",
+    "Answer", "AutoApprove", "Callback", "Choice", "Console", "Desk", "DotError", "Edge",
+    "Finding", "Graph", "Interviewer", "LintError", "Node", "Outcome", "PipelineResult",
+    "Question", "Queued", "Recording", "Work", "answer", "as_dot", "as_svg", "as_text", "cancel",
+    "events", "fork", "handler", "lint", "load", "parse", "register", "resume", "run",
     "run_sync", "runs", "show",
 ]  # fmt: skip
 GATE = """digraph gate {
@@ -67,8 +69,8 @@ def test_looking_at_a_pipeline_loads_no_engine_and_no_network() -> None:
     code = (
         "import sys\nfrom corral import pipelines\n"
         "pipelines.lint(pipelines.parse('digraph x { a -> b }'))\n"
-        "pipelines.draw.as_svg(pipelines.parse('digraph x { a -> b }'))\n"
-        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'click', 'rich', 'corral.engine'}\n"
+        "pipelines.as_svg(pipelines.parse('digraph x { a -> b }'))\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'click', 'rich', 'corral.durable'}\n"
         "print(*heavy & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -84,7 +86,7 @@ def test_a_run_tells_its_events_and_its_result(durable: bool, workspace: Path) -
         durable=durable,
         simulate=True,
         workspace=workspace,
-        people=people.Queued(["yes"]),
+        people=interviewers.Queued(["yes"]),
         on_event=told.append,
         on_start=lambda name, folder: begun.append((name, folder)),
     )
@@ -106,7 +108,7 @@ async def test_a_durable_run_waits_is_answered_and_goes_on(workspace: Path) -> N
     await pipelines.answer(result.run, "n", db=db)
     result = await pipelines.resume(result.run, db=db)
     assert result.completed == ["start", "ask", "done"]
-    again = await pipelines.fork(result.run, "ask", db=db, people=people.AutoApprove())
+    again = await pipelines.fork(result.run, "ask", db=db, people=interviewers.AutoApprove())
     assert again.completed == ["start", "ask", "ship", "done"]
     assert {run.id for run in await pipelines.runs(db=db)} == {result.run, again.run}
     assert (await pipelines.show(again.run, db=db)).status == "success"
@@ -117,8 +119,12 @@ def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) 
     """In each of two loops, one after the other."""
 
     async def both() -> list[str]:
-        one = pipelines.run(GATE, simulate=True, workspace=workspace, people=people.AutoApprove())
-        two = pipelines.run(GATE, simulate=True, workspace=workspace, people=people.AutoApprove())
+        one = pipelines.run(
+            GATE, simulate=True, workspace=workspace, people=interviewers.AutoApprove()
+        )
+        two = pipelines.run(
+            GATE, simulate=True, workspace=workspace, people=interviewers.AutoApprove()
+        )
         return [result.status for result in await asyncio.gather(one, two)]
 
     assert asyncio.run(both()) == ["success", "success"]
@@ -127,7 +133,7 @@ def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) 
 def test_check_raises_what_is_no_success(workspace: Path) -> None:
     text = GATE.replace('prompt="ship"', 'shape=parallelogram, tool_command="exit 3"')
     text = text.replace("ship -> done", 'ship -> done [condition="outcome=success"]')
-    given = {"durable": False, "workspace": workspace, "people": people.AutoApprove()}
+    given = {"durable": False, "workspace": workspace, "people": interviewers.AutoApprove()}
     assert pipelines.run_sync(text, **given).status == "fail"  # type: ignore[arg-type]
     with pytest.raises(ProcessFailed, match="exited with 3"):
         pipelines.run_sync(text, check=True, **given)  # type: ignore[arg-type]

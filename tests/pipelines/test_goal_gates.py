@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, play
 
-from corral.pipelines.orders import Finish
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.commands import Finish
+from corral.pipelines.scheduler.outcome import Outcome
 
 BODY = "s -> w -> n -> e; n [goal_gate=true];"
 ON = 'n -> e [condition="outcome=fail"];'

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError
-from corral.pipelines import handlers
-from corral.pipelines.handlers import Work
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.execution import node_kind
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.scheduler.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
+    before = dict(node_kind._registered)  # pyright: ignore[reportPrivateUsage]
     yield
-    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
-    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+    node_kind._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    node_kind._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("kind", handlers.BUILT_IN)
+@pytest.mark.parametrize("kind", node_kind.BUILT_IN)
 def test_every_type_of_ours_has_a_handler(kind: str) -> None:
-    assert callable(handlers.find(kind))
+    assert callable(node_kind.find(kind))
 
 
 async def own(_: Work) -> Outcome:
@@ -32,13 +32,13 @@ async def own(_: Work) -> Outcome:
 
 
 def test_ones_own_wins_over_ours() -> None:
-    handlers.handler("tool")(own)
-    assert handlers.find("tool") is own
+    node_kind.handler("tool")(own)
+    assert node_kind.find("tool") is own
 
 
 def test_what_is_not_async_is_no_handler() -> None:
     with pytest.raises(ConfigError, match="must be an async function"):
-        handlers.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+        node_kind.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 
 
 def package(path: Path, module: str, named: str) -> None:
@@ -61,8 +61,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
     package(site, "async def step(work): ...\n", "node_pack:step")
-    assert getattr(handlers.find("pack.step"), "__name__", "") == "step"
-    assert "pack.step" in handlers.known()
+    assert getattr(node_kind.find("pack.step"), "__name__", "") == "step"
+    assert "pack.step" in node_kind.known()
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
 def test_another_packages_fault_is_told_as_one(site: Path, module: str, said: str) -> None:
     package(site, module, "node_pack:step")
     with pytest.raises(ConfigError, match=said):
-        handlers.find("pack.step")
+        node_kind.find("pack.step")
 
 
 def test_an_unknown_type_names_the_nearest_and_all() -> None:
     with pytest.raises(ConfigError) as raised:
-        handlers.find("for_eech")
+        node_kind.find("for_eech")
     assert raised.value.message == "no node type is called 'for_eech'"
     assert raised.value.hint is not None
     assert raised.value.hint.startswith("Did you mean 'for_each'? Known: ")
     assert "codergen, " in raised.value.hint
 
 
-@pytest.mark.parametrize("kind", handlers.OF_THE_PLAN)
+@pytest.mark.parametrize("kind", node_kind.OF_THE_PLAN)
 def test_what_the_plan_does_itself_has_no_handler(kind: str) -> None:
     with pytest.raises(ConfigError, match="done by the plan itself"):
-        handlers.find(kind)
+        node_kind.find(kind)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pipeline_play import Play, graph_of
 
-from corral.pipelines import gates
-from corral.pipelines.orders import Ask, Ended, Expired, Question, Visit
-from corral.pipelines.outcome import failed
+from corral.pipelines.scheduler import human_gate
+from corral.pipelines.scheduler.commands import Ask, Ended, Expired, Question, Visit
+from corral.pipelines.scheduler.outcome import failed
 
 GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
 BODY = f'{GATE} g -> yes [label="[Y] Yes"]; g -> no [label="No"]; yes -> e; no -> e;'
@@ -20,7 +20,7 @@ def asked(run: Play) -> Question:
 
 def keys(edges: str) -> list[tuple[str, str, str]]:
     graph = graph_of(f"s -> g; {edges}")
-    return [(c.key, c.label, c.target) for c in gates.choices(graph.edges_from("g"))]
+    return [(c.key, c.label, c.target) for c in human_gate.choices(graph.edges_from("g"))]
 
 
 def test_a_gate_asks_with_its_edges_as_options() -> None:
@@ -121,8 +121,8 @@ def test_an_answer_that_is_no_choice_is_asked_again_and_then_fails() -> None:
 
 def test_who_takes_answers_can_tell_a_wrong_one() -> None:
     choices = asked(Play(BODY)).choices
-    assert gates.find(choices, "maybe") is None
-    assert gates.find(choices, "no") == choices[1]
+    assert human_gate.find(choices, "maybe") is None
+    assert human_gate.find(choices, "no") == choices[1]
 
 
 def test_a_gate_without_edges_takes_any_text() -> None:

@@ -17,16 +17,17 @@ from pipeline_play import graph_of
 
 from corral.errors import StorageFailed
 from corral.events import Text
-from corral.pipelines import events, handlers, inline
-from corral.pipelines.desk import Desk as RealDesk
+from corral.pipelines import events
 from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
+from corral.pipelines.execution import memory_runner, node_kind
+from corral.pipelines.execution.interviewers import AutoApprove, Queued
+from corral.pipelines.execution.memory_runner import Running, RunResult
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.resources import Desk as RealDesk
 from corral.pipelines.graph import Graph
-from corral.pipelines.handlers import Work
-from corral.pipelines.inline import Running, RunResult
-from corral.pipelines.orders import Answer, Question
-from corral.pipelines.outcome import Outcome, failed
-from corral.pipelines.people import AutoApprove, Queued
-from corral.pipelines.state import from_json, to_json
+from corral.pipelines.scheduler.commands import Answer, Question
+from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.state import from_json, to_json
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def stage() -> Iterator[Stage]:
     async def step(work: Work) -> Outcome | None:
         return await made.step(work)
 
-    handlers.register("step", step)
+    node_kind.register("step", step)
     yield made
     assert made.at_work == 0, "something was left at work"
 
@@ -90,7 +91,7 @@ def play(work: Awaitable[T]) -> T:
 
 
 def run(body: str, **given: object) -> RunResult:
-    return play(inline.run(steps(body), desk=Desk(), **given))  # type: ignore[arg-type]
+    return play(memory_runner.run(steps(body), desk=Desk(), **given))  # type: ignore[arg-type]
 
 
 async def for_ever(_work: Work) -> Outcome | None:
@@ -134,7 +135,7 @@ def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
-    result = play(inline.run(graph, desk=RealDesk()))
+    result = play(memory_runner.run(graph, desk=RealDesk()))
     assert str(result.context["tool.output"]).strip() == "hello"
     assert not any(scratch.iterdir())
 
@@ -201,13 +202,13 @@ def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
     caplog: pytest.LogCaptureFixture,
     hears: type[BaseException],
 ) -> None:
-    monkeypatch.setattr(inline, "ENDING", 0.05)
-    handlers.register("deaf", deaf(hears))
-    handlers.register("step", for_ever_not)
+    monkeypatch.setattr(memory_runner, "ENDING", 0.05)
+    node_kind.register("deaf", deaf(hears))
+    node_kind.register("step", for_ever_not)
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
     with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along
-        given = inline.run(steps(body), desk=Desk(), folder=tmp_path / "run", run_id="r")
+        given = memory_runner.run(steps(body), desk=Desk(), folder=tmp_path / "run", run_id="r")
         result = apart.submit(asyncio.run, given).result(30)
     assert result.ok
     said = "node 'a' of r did not stop within 0.05 s"
@@ -386,7 +387,7 @@ def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> N
 
     async def whole() -> None:
         graph = steps("s -> a -> e")
-        task = asyncio.create_task(inline.run(graph, desk=Desk(), folder=tmp_path / "run"))
+        task = asyncio.create_task(memory_runner.run(graph, desk=Desk(), folder=tmp_path / "run"))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

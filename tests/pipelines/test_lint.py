@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from corral.pipelines import handlers, linting, transforms
-from corral.pipelines.dot import parse
-from corral.pipelines.findings import Finding
+from corral.pipelines import transforms
+from corral.pipelines.dot.parser import parse
+from corral.pipelines.execution import node_kind
+from corral.pipelines.execution.node_kind import Work
 from corral.pipelines.graph import Edge, Graph
-from corral.pipelines.handlers import Work
-from corral.pipelines.rules import RULES
+from corral.pipelines.linter import engine
+from corral.pipelines.linter.finding import Finding
+from corral.pipelines.linter.rules import RULES
 
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare] "
 LINE = ENDS + "a [label=A] start -> a -> exit "
@@ -19,7 +21,7 @@ def lint(body: str) -> list[Finding]:
     """As ``run`` lints it: with attributes under their own names and types resolved, and nothing
     else filled in."""
     graph = parse(f"digraph G {{\n{body}\n}}")
-    return linting.lint(transforms.with_types(transforms.with_names(graph)))
+    return engine.lint(transforms.with_types(transforms.with_names(graph)))
 
 
 def of(rule: str, body: str) -> list[Finding]:
@@ -240,7 +242,7 @@ def test_a_rule_finds_what_it_is_there_for(case: tuple[str, str, str, object, st
 def test_an_edge_to_nowhere_is_found_in_a_graph_made_by_hand() -> None:
     graph = parse(f"digraph G {{ {LINE} }}")
     graph.edges.append(Edge("a", "ghost"))
-    found = [finding for finding in linting.lint(graph) if finding.severity == "error"]
+    found = [finding for finding in engine.lint(graph) if finding.severity == "error"]
     assert [(f.rule, f.edge) for f in found] == [("edge_target_exists", ("a", "ghost"))]
 
 
@@ -338,7 +340,7 @@ async def _step(work: Work) -> None: ...
 def test_a_type_of_ones_own_is_known_once_it_is_registered() -> None:
     body = LINE + "a [type=lint.own]"
     assert of("type_known", body)
-    handlers.register("lint.own", _step)
+    node_kind.register("lint.own", _step)
     assert not of("type_known", body)
 
 
@@ -358,22 +360,22 @@ def test_lint_finds_slips_by_the_thousand_at_once() -> None:
 def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
     chain = " -> ".join(f"n{i}" for i in range(20_000))
     graph = parse(f"digraph G {{ {ENDS} node [label=x] start -> {chain} -> exit }}")
-    assert linting.lint(graph) == []
+    assert engine.lint(graph) == []
     forks = " ".join(f"start -> p{i} p{i} [shape=component] p{i} -> exit" for i in range(3000))
     graph = parse(f"digraph G {{ {ENDS} {forks} }}")
-    assert len(linting.lint(graph)) == 3000
+    assert len(engine.lint(graph)) == 3000
 
 
 def test_an_error_tells_the_errors_and_keeps_all_findings() -> None:
     findings = lint("a -> b")
-    with pytest.raises(linting.LintError, match="the pipeline has 2 errors") as caught:
-        linting.refuse(findings)
+    with pytest.raises(engine.LintError, match="the pipeline has 2 errors") as caught:
+        engine.refuse(findings)
     assert caught.value.findings == tuple(findings)
     many = lint(LINE + " ".join(f"lost{i} -> exit" for i in range(100)))
-    with pytest.raises(linting.LintError, match="and 80 more"):
-        linting.refuse(many)
-    linting.refuse(finding for finding in findings if finding.severity == "warning")
+    with pytest.raises(engine.LintError, match="and 80 more"):
+        engine.refuse(many)
+    engine.refuse(finding for finding in findings if finding.severity == "warning")
 
 
 def test_an_empty_graph_has_neither_start_nor_exit() -> None:
-    assert [finding.rule for finding in linting.lint(Graph("G"))] == ["start_node", "terminal_node"]
+    assert [finding.rule for finding in engine.lint(Graph("G"))] == ["start_node", "terminal_node"]

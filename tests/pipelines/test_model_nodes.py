@@ -10,8 +10,8 @@ import pytest
 from pipelines.node_works import MODEL, Bench, Scripted
 
 from corral.events import Json
-from corral.pipelines.desk import Desk
-from corral.pipelines.folder import RunFolder
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.run_dir import RunFolder
 from corral.testing import Request, Turn, fail, hang, say
 
 pytest_plugins = ("pipelines.node_fixtures",)

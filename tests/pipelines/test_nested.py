@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError
-from corral.pipelines import nested
-from corral.pipelines.dot import parse
+from corral.pipelines import loader
+from corral.pipelines.dot.parser import parse
 
 CHILD = "digraph child { start [shape=Mdiamond] done [shape=Msquare] start -> done }"
 
@@ -25,36 +25,36 @@ def parent(file: str, graph: str = "", kind: str = "include") -> str:
 
 def test_a_child_beside_its_parent_is_named_by_its_whole_path(tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
-    graph = nested.beside(parse(parent("child.dot")), tmp_path)
-    assert [file for _, file in nested.children(graph)] == [str(tmp_path / "child.dot")]
-    nested.check(graph, Path("/nowhere"))
+    graph = loader.beside(parse(parent("child.dot")), tmp_path)
+    assert [file for _, file in loader.children(graph)] == [str(tmp_path / "child.dot")]
+    loader.check(graph, Path("/nowhere"))
 
 
 def test_a_managers_child_may_be_named_by_the_graph(tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
     text = parent("", 'stack.child_dotfile = "child.dot"', "stack.manager_loop")
-    graph = nested.beside(parse(text), tmp_path)
-    assert [file for _, file in nested.children(graph)] == [str(tmp_path / "child.dot")]
+    graph = loader.beside(parse(text), tmp_path)
+    assert [file for _, file in loader.children(graph)] == [str(tmp_path / "child.dot")]
 
 
 def test_a_child_that_lies_elsewhere_is_the_workspaces(tmp_path: Path) -> None:
-    graph = nested.beside(parse(parent("child.dot")), tmp_path)
-    assert [file for _, file in nested.children(graph)] == ["child.dot"]
+    graph = loader.beside(parse(parent("child.dot")), tmp_path)
+    assert [file for _, file in loader.children(graph)] == ["child.dot"]
     with pytest.raises(ConfigError, match=r"'sub': cannot read the pipeline .*child\.dot"):
-        nested.check(graph, tmp_path)
+        loader.check(graph, tmp_path)
 
 
 def test_a_child_with_errors_is_refused_with_the_name_of_its_node(tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text("digraph child { start [shape=Mdiamond] }")
     with pytest.raises(ConfigError, match=r"node 'sub': the pipeline has"):
-        nested.check(parse(parent("child.dot")), tmp_path)
+        loader.check(parse(parent("child.dot")), tmp_path)
 
 
 def test_a_pipeline_that_includes_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.dot").write_text(parent("p.dot"))
     with pytest.raises(ConfigError, match="includes itself"):
-        nested.check(parse(parent("p.dot")), tmp_path)
+        loader.check(parse(parent("p.dot")), tmp_path)
 
 
 def test_a_name_that_the_run_fills_in_is_left_to_the_run(tmp_path: Path) -> None:
-    nested.check(parse(parent("{{which}}.dot")), tmp_path)
+    loader.check(parse(parent("{{which}}.dot")), tmp_path)

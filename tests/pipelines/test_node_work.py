@@ -16,11 +16,12 @@ from pipelines.node_works import Bench
 
 from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text
-from corral.pipelines import calling, handlers
-from corral.pipelines import work as works
-from corral.pipelines.desk import Desk
-from corral.pipelines.handlers import Work
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.execution import attempt as execution_attempt
+from corral.pipelines.execution import attempt as works
+from corral.pipelines.execution import node_kind
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.scheduler.outcome import Outcome
 
 KIND = "test.step"
 
@@ -32,14 +33,14 @@ def bench(tmp_path: Path, workspace: Path) -> Bench:
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
+    before = dict(node_kind._registered)  # pyright: ignore[reportPrivateUsage]
     yield
-    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
-    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+    node_kind._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    node_kind._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
 async def attempt(bench: Bench, handler: Any, **attrs: Any) -> Outcome:
-    handlers.register(KIND, handler)
+    node_kind.register(KIND, handler)
     return await bench.attempt(attrs={"type": KIND, **attrs})
 
 
@@ -136,7 +137,7 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> Non
 def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "ENDING", 0.05)
+    monkeypatch.setattr(execution_attempt, "ENDING", 0.05)
 
     async def step(_: Work) -> Outcome:
         while True:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pipelines.node_works import MODEL, Scripted
 
-from corral.pipelines import inline, loading
-from corral.pipelines.people import Queued, Recording
+from corral.pipelines import loader
+from corral.pipelines.execution import memory_runner
+from corral.pipelines.execution.interviewers import Queued, Recording
 from corral.testing import Request, Turn, call, say
 
 pytest_plugins = ("pipelines.node_fixtures",)
@@ -57,10 +58,10 @@ async def test_nodes_of_every_kind_hand_their_values_on(
             return say('{"best_id": "two", "reason": "shorter"}')
         return say("one" if "Say one" in said else "two")
 
-    graph = loading.load(PIPELINE)
+    graph = loader.load(PIPELINE)
     people = Recording(Queued(["f", "y"]))
     async with scripted_model.desk(answer, named=None) as desk, asyncio.timeout(60):
-        result = await inline.run(
+        result = await memory_runner.run(
             graph, desk=desk, people=people, folder=tmp_path / "run", workspace=workspace
         )
     assert result.ok, (result.reason, result.outcomes)
@@ -78,7 +79,7 @@ async def test_nodes_of_every_kind_hand_their_values_on(
 async def test_a_switch_by_conditions_sees_the_failure_before_it(
     scripted_model: Scripted, workspace: Path
 ) -> None:
-    graph = loading.load("""
+    graph = loader.load("""
     digraph g {
       start [shape=Mdiamond]; done [shape=Msquare]
       try [shape=parallelogram, tool_command="exit 1"]
@@ -91,7 +92,7 @@ async def test_a_switch_by_conditions_sees_the_failure_before_it(
     }
     """)
     async with scripted_model.desk([]) as desk:
-        result = await inline.run(graph, desk=desk, workspace=workspace)
+        result = await memory_runner.run(graph, desk=desk, workspace=workspace)
     assert result.ok, result.reason
     assert result.context["mended"] is True
 
@@ -99,7 +100,7 @@ async def test_a_switch_by_conditions_sees_the_failure_before_it(
 async def test_a_thread_of_full_fidelity_is_one_conversation(
     scripted_model: Scripted, workspace: Path
 ) -> None:
-    graph = loading.load(
+    graph = loader.load(
         """
     digraph g {
       node [fidelity=full, thread_id=t, model="MODEL"]
@@ -111,7 +112,7 @@ async def test_a_thread_of_full_fidelity_is_one_conversation(
     )
     script = [call("list_dir", path="."), say("one"), say("two")]
     async with scripted_model.desk(script, named=None) as desk:
-        result = await inline.run(graph, desk=desk, workspace=workspace)
+        result = await memory_runner.run(graph, desk=desk, workspace=workspace)
     assert result.ok, result.reason
     texts = [text for m in scripted_model.lane.requests[-1].history for text in m.texts]
     assert [text for text in texts if text in ("First", "one", "Second")] == [

@@ -11,8 +11,7 @@ from functools import partial
 import pytest
 
 from corral.errors import ConfigError
-from corral.pipelines.orders import Answer, Choice, Question
-from corral.pipelines.people import (
+from corral.pipelines.execution.interviewers import (
     AutoApprove,
     Callback,
     Console,
@@ -23,6 +22,7 @@ from corral.pipelines.people import (
     read,
     shown,
 )
+from corral.pipelines.scheduler.commands import Answer, Choice, Question
 
 ASKED = Question(
     id="gate.1",

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 import pytest
 
-from corral.cli import pipeline, worker
-from corral.cli.lazy import Lazy
+from corral.cli import worker
+from corral.cli.lazy_group import Lazy
+from corral.cli.pipeline import group as pipeline_group
+from corral.pipelines.execution.node_kind import BUILT_IN, OF_THE_PLAN
 from corral.pipelines.graph import SHAPES
-from corral.pipelines.handlers import BUILT_IN, OF_THE_PLAN
-from corral.pipelines.linting import lint
-from corral.pipelines.loading import load
+from corral.pipelines.linter.engine import lint
+from corral.pipelines.loader import load
 from corral.pipelines.transforms import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -21,13 +22,13 @@ PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
 
 
 def group() -> Lazy:
-    assert isinstance(pipeline.command, Lazy)
-    return pipeline.command
+    assert isinstance(pipeline_group.command, Lazy)
+    return pipeline_group.command
 
 
 def commands() -> dict[str, click.Command]:
     context = click.Context(group())
-    found = {name: group().get_command(context, name) for name in pipeline.COMMANDS}
+    found = {name: group().get_command(context, name) for name in pipeline_group.COMMANDS}
     return {name: command for name, command in found.items() if command is not None}
 
 
@@ -51,7 +52,7 @@ def test_every_setting_is_on_the_page(name: str) -> None:
 
 
 def test_every_command_is_on_the_page_and_loads() -> None:
-    assert list(commands()) == list(pipeline.COMMANDS)
+    assert list(commands()) == list(pipeline_group.COMMANDS)
     for name in commands():
         assert f"corral pipeline {name}" in PAGE, name
 

@@ -10,9 +10,9 @@ from pipeline_play import FAIL, Play, play
 
 import corral.pipelines
 from corral.errors import PipelineInvalid
-from corral.pipelines import dot
 from corral.pipelines.conditions import ConditionError
-from corral.pipelines.orders import (
+from corral.pipelines.dot import parser
+from corral.pipelines.scheduler.commands import (
     Cancelled,
     Checkpoint,
     Ended,
@@ -22,8 +22,8 @@ from corral.pipelines.orders import (
     Stop,
     Visit,
 )
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.plan import Plan
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.scheduler import Plan
 
 SANS_IO = "plan walk forks lanes gates managers book limits routes state attempts events orders"
 
@@ -67,7 +67,7 @@ def test_every_node_that_ends_is_worth_a_checkpoint() -> None:
 
 
 def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None:
-    graph = dot.parse(
+    graph = parser.parse(
         'digraph demo { goal="ship it"; label="L"; s [shape=Mdiamond]; e [shape=Msquare]; s->a->e }'
     )
     run = Play(graph, values={"ticket": 7})
@@ -273,7 +273,7 @@ def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edge
 
 
 def test_a_graph_without_a_start_fails_at_once() -> None:
-    plan = Plan(dot.parse("digraph g { a -> b }"))
+    plan = Plan(parser.parse("digraph g { a -> b }"))
     finish = plan.begin()[-1]
     assert finish == Finish(status="fail", reason="a pipeline has one start node, this one 0")
 

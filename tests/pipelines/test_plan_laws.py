@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.orders import (
+from corral.pipelines.scheduler.commands import (
     Answer,
     Answered,
     Ask,
@@ -23,9 +23,9 @@ from corral.pipelines.orders import (
     Wait,
     Woken,
 )
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.plan import Plan
-from corral.pipelines.state import from_json, to_json
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.state import from_json, to_json
 
 KINDS = (
     ["codergen"] * 3

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError, MissingKey, NotInstalled, UnknownAgent
-from corral.pipelines.desk import Desk
-from corral.pipelines.dot import parse
-from corral.pipelines.preflight import check
+from corral.pipelines.dot.parser import parse
+from corral.pipelines.execution.preflight import check
+from corral.pipelines.execution.resources import Desk
 
 GEMINI = "gemini:gemini-2.5-flash"
 

@@ -6,8 +6,8 @@ import pytest
 from pipeline_play import FAIL, graph_of
 
 from corral.events import Json
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.routes import Routes, accelerator, plain
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.routing import Routes, accelerator, plain
 
 TRUE, FALSE = 'condition="outcome=success"', 'condition="outcome=fail"'
 

@@ -18,11 +18,10 @@ from pipeline_play import FAIL, graph_of, play
 from corral.errors import StorageFailed
 from corral.pipelines import events
 from corral.pipelines.events import PipelineStarted, StepStarted
-from corral.pipelines.folder import LONGEST, RunFolder, file_name
-from corral.pipelines.keeper import Keeper
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.plan import Plan
-from corral.pipelines.state import State
+from corral.pipelines.execution.run_dir import LONGEST, Keeper, RunFolder, file_name
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.state import State
 
 NOBODY = 65534
 
@@ -173,8 +172,8 @@ def test_a_folder_that_is_gone_is_made_again(folder: RunFolder) -> None:
 READ_ONLY = """
 import os, sys
 from corral.errors import StorageFailed
-from corral.pipelines.folder import RunFolder
-from corral.pipelines.state import State, Lane
+from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.scheduler.state import State, Lane
 os.setuid(int(sys.argv[2]))
 folder = RunFolder(sys.argv[1])
 for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),

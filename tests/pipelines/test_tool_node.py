@@ -14,10 +14,10 @@ from pipelines.node_works import Bench, running_in
 from scripted import children
 
 from corral.events import Json
-from corral.io import folders
-from corral.pipelines.desk import Desk
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.shell import command_of
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.shell import command_of
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.system import paths
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
 
 
 async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: Bench) -> None:
-    ledger = folders.ledger()
+    ledger = paths.ledger()
     outcome = await tool(bench, f"cat '{ledger}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
     assert (entry["owner"], entry["agent"]) == (os.getpid(), "command")

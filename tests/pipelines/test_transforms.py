@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import loading, templates, transforms
-from corral.pipelines.dot import parse
-from corral.pipelines.findings import Finding, error, warning
+from corral.pipelines import loader, templates, transforms
+from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Graph, Node
-from corral.pipelines.linting import LintError
+from corral.pipelines.linter.engine import LintError
+from corral.pipelines.linter.finding import Finding, error, warning
 
 CONTEXT: dict[str, Json] = {
     "name": "Ada",
@@ -81,7 +81,7 @@ PIPELINE = """digraph G {
 
 
 def test_the_goal_the_values_and_the_stylesheet_are_laid_in() -> None:
-    graph = loading.load(PIPELINE, values={"what": "a ship", "limit": "5m"})
+    graph = loader.load(PIPELINE, values={"what": "a ship", "limit": "5m"})
     assert graph.goal == "Build a ship"
     plan, build, check = (graph.nodes[name].attrs for name in ("plan", "build", "check"))
     assert plan["prompt"] == "Plan: Build a ship, {{what}}, {{later}}"
@@ -92,7 +92,7 @@ def test_the_goal_the_values_and_the_stylesheet_are_laid_in() -> None:
 
 
 def test_the_callers_goal_wins_and_is_taken_as_it_is() -> None:
-    graph = loading.load(PIPELINE, values={"what": "x", "limit": "1s"}, goal="Win {{what}}")
+    graph = loader.load(PIPELINE, values={"what": "x", "limit": "1s"}, goal="Win {{what}}")
     assert graph.goal == "Win {{what}}"
     assert str(graph.nodes["plan"].attrs["prompt"]).startswith("Plan: Win {{what}},")
 
@@ -106,14 +106,14 @@ def test_what_was_read_is_left_as_it_was() -> None:
 
 def test_a_setting_that_nobody_filled_is_an_error_before_anything_runs() -> None:
     with pytest.raises(LintError, match="nobody has given limit a value"):
-        loading.load(PIPELINE)
+        loader.load(PIPELINE)
 
 
 def test_the_given_model_is_for_nodes_that_name_neither_model_nor_agent() -> None:
     text = """digraph G { s [shape=Mdiamond] e [shape=Msquare] s -> a -> b -> c -> t -> e
       a [label=A] b [label=B, model="gemini:x"] c [label=C, agent="gemini-acp"]
       t [type=tool, tool_command="true"] }"""
-    nodes = loading.load(text, model="gemini:gemini-2.5-flash").nodes
+    nodes = loader.load(text, model="gemini:gemini-2.5-flash").nodes
     assert {name: nodes[name].attrs.get("model") for name in "abct"} == {
         "a": "gemini:gemini-2.5-flash",
         "b": "gemini:x",
@@ -131,7 +131,7 @@ def test_transforms_of_ones_own_come_last_and_in_order() -> None:
         return Graph(graph.name + "!", graph.attrs, graph.nodes, graph.edges)
 
     values: dict[str, Json] = {"what": "x", "limit": "1s"}
-    assert loading.load(PIPELINE, values=values, transforms=[name, shout]).name == "G!"
+    assert loader.load(PIPELINE, values=values, transforms=[name, shout]).name == "G!"
 
 
 def test_what_a_transform_makes_is_linted_too() -> None:
@@ -140,7 +140,7 @@ def test_what_a_transform_makes_is_linted_too() -> None:
         return Graph(graph.name, graph.attrs, nodes, graph.edges)
 
     with pytest.raises(LintError) as caught:
-        loading.load(PIPELINE, values={"what": "x", "limit": "1s"}, transforms=[lose_exit])
+        loader.load(PIPELINE, values={"what": "x", "limit": "1s"}, transforms=[lose_exit])
     assert {f.rule for f in caught.value.findings if f.severity == "error"} == {
         "terminal_node",
         "edge_target_exists",
@@ -157,9 +157,9 @@ def test_rules_of_ones_own_can_refuse_and_can_warn() -> None:
         return [warning("shy", "hm", node=node) for node in graph.nodes.values()]
 
     values: dict[str, Json] = {"what": "x", "limit": "1s"}
-    assert loading.load(PIPELINE, values=values, rules=[shy])
+    assert loader.load(PIPELINE, values=values, rules=[shy])
     with pytest.raises(LintError, match=r"7:3: error: check is a tool \[no_tools\]") as caught:
-        loading.load(PIPELINE, values=values, rules=[no_tools])
+        loader.load(PIPELINE, values=values, rules=[no_tools])
     assert isinstance(caught.value, ConfigError)
     assert [f.node for f in caught.value.findings if f.rule == "no_tools"] == ["check"]
 
@@ -168,8 +168,8 @@ def test_a_file_is_read_by_path_and_by_name(tmp_path: Path) -> None:
     file = tmp_path / "p.dot"
     file.write_bytes(b"\xef\xbb\xbf" + PIPELINE.replace("\n", "\r\n").encode())
     values: dict[str, Json] = {"what": "x", "limit": "1s"}
-    assert loading.load(file, values=values) == loading.load(PIPELINE, values=values)
-    assert loading.load(str(file), values=values) == loading.load(PIPELINE, values=values)
+    assert loader.load(file, values=values) == loader.load(PIPELINE, values=values)
+    assert loader.load(str(file), values=values) == loader.load(PIPELINE, values=values)
 
 
 def test_a_stylesheet_that_cannot_be_read_is_lints_affair() -> None:
@@ -199,5 +199,5 @@ def test_nodes_called_start_and_exit_are_it_where_nothing_else_is(
 
 
 def test_a_pipeline_without_shapes_runs() -> None:
-    graph = loading.load('digraph g { start; a [prompt="x"]; start -> a -> end }')
+    graph = loader.load('digraph g { start; a [prompt="x"]; start -> a -> end }')
     assert [node.id for node in graph.of_kind("start", "exit")] == ["start", "end"]

@@ -13,15 +13,16 @@ from installed import installed
 from pipeline_play import graph_of
 from pipelines.node_works import Scripted
 
-from corral import agents
-from corral.pipelines import inline, loading, verdict
-from corral.pipelines.desk import Desk
+from corral.agents import registry
+from corral.pipelines import loader
 from corral.pipelines.events import PipelineEvent
-from corral.pipelines.inline import RunResult
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.verdict import Wanted, find, instruction, wanted_of
+from corral.pipelines.execution import memory_runner, verdict
+from corral.pipelines.execution.memory_runner import RunResult
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
+from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say
-from corral.testing.stage import Stage
+from corral.testing.conformance.stage import Stage
 
 pytest_plugins = ("pipelines.node_fixtures",)
 
@@ -126,9 +127,9 @@ async def reviewed(
     desk: Desk, workspace: Path, dot: str = REVIEW, folder: Path | None = None
 ) -> tuple[RunResult, list[PipelineEvent]]:
     heard: list[Any] = []
-    graph = loading.load(dot)
+    graph = loader.load(dot)
     async with desk:
-        result = await inline.run(
+        result = await memory_runner.run(
             graph, desk=desk, workspace=workspace, folder=folder, on_event=heard.append
         )
     return result, heard
@@ -254,7 +255,7 @@ REAL = [
 async def test_a_real_agent_reports_by_the_tool(
     name: str, model_server: ModelServer, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = agents.find(name)
+    record = registry.find(name)
     for variable in list(os.environ):
         if variable in record.env_family:
             monkeypatch.delenv(variable)

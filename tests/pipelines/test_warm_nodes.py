@@ -11,9 +11,9 @@ import pytest
 from pipelines.node_works import Bench, running_in
 from scripted import children
 
-from corral.io import folders
-from corral.keywords import Options
-from corral.pipelines.desk import Desk
+from corral.options import Options
+from corral.pipelines.execution.resources import Desk
+from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
     assert typed.status == "fail"  # it never answered with JSON, in a process of its own
     assert running_in(workspace) == []
     assert children() == []
-    assert list(folders.sessions().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
 
 
 async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(

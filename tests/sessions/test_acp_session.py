@@ -36,9 +36,8 @@ from corral.events import (
     Unknown,
     Vendor,
 )
-from corral.keywords import Options
-from corral.options import PermissionMode
-from corral.sessions.broker import Asker, Broker
+from corral.options import Options, PermissionMode
+from corral.sessions.permissions import Asker, Broker
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 

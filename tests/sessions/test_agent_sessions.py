@@ -13,8 +13,8 @@ from scripted import children
 
 import corral
 from corral import AgentSession, errors
-from corral.keywords import Options
-from corral.sessions import connection
+from corral.options import Options
+from corral.sessions.acp import connection
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 

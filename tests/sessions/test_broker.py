@@ -9,7 +9,7 @@ import pytest
 from corral import Policy
 from corral.events import Decision, PermissionRequest
 from corral.policy import Action
-from corral.sessions.broker import Answer, Asker, Broker
+from corral.sessions.permissions import Answer, Asker, Broker
 
 RUN = Action("run_shell_command", "execute", "make")
 

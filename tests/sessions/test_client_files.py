@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from gemini_cli.hands import names
 
-from corral.io.path_guard import Access, PathGuard
-from corral.sessions import client_files
-from corral.sessions.client_files import ClientFiles, Outside
+from corral.sessions.acp import client_files
+from corral.sessions.acp.client_files import ClientFiles, Outside
+from corral.system.path_guard import Access, PathGuard
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from scripted import children
 import corral
 from corral import errors
 from corral.events import Decision, Error, Vendor
-from corral.keywords import Options
 from corral.nesting import too_deep
-from corral.sessions import acp_backend, chat
+from corral.options import Options
+from corral.sessions.acp import session as acp_session
+from corral.sessions.backends import acp
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 
@@ -72,7 +73,7 @@ async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sendi
 async def test_late_updates_are_waited_for_only_so_long(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp_backend, "DRAIN", 0.4)
+    monkeypatch.setattr(acp, "DRAIN", 0.4)
     async with asyncio.timeout(20):
         events = await events_of(workspace, "text the answer\nendless")
     assert corral.fold(events).ok
@@ -153,7 +154,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
 async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "LEAVING", 0.2)
+    monkeypatch.setattr(acp_session, "LEAVING", 0.2)
     over = asyncio.Event()
 
     async def ask(_request: object) -> Decision:

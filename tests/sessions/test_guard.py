@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from laws import lawful, unhurried
 
 from corral import errors
-from corral.content import Cost, Usage
+from corral.errors import by_code
 from corral.events import (
     Done,
     Error,
@@ -30,10 +30,10 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.raised import by_code
-from corral.sessions import guard as guards
-from corral.sessions.guard import Guard
-from corral.wire.stream import Finish, Item
+from corral.protocol.ndjson import Finish, Item
+from corral.sessions import event_normalizer as guards
+from corral.sessions.event_normalizer import Guard
+from corral.values import Cost, Usage
 
 E = TypeVar("E", bound=Event)
 

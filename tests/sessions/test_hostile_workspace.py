@@ -13,7 +13,7 @@ from laws import lawful
 from scripted import scripted
 
 import corral
-from corral.content import path_from_printable
+from corral.values import path_from_printable
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from scripted import GOOD, scripted
 
 import corral
 from corral import Usage, errors
-from corral.content import Cost, add_by_model, since_by_model
 from corral.events import Done, Init, Json
+from corral.protocol.acp.quirks import PLAIN
+from corral.protocol.acp.replies import finish
+from corral.protocol.ndjson import Finish
 from corral.sessions import store
-from corral.sessions.guard import Guard
-from corral.sessions.output import together
-from corral.wire.acp_quirks import PLAIN
-from corral.wire.acp_replies import finish
-from corral.wire.stream import Finish
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.structured_output import together
+from corral.values import Cost, add_by_model, since_by_model
 
 ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 FULL = Usage(input=10, output=5, coverage="complete")

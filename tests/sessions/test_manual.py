@@ -22,11 +22,11 @@ from laws import lawful
 import corral
 from corral import Policy, errors, events
 from corral.events import Event
-from corral.io import descriptors
-from corral.io.watch import Watch
-from corral.sessions import asked, store
-from corral.sessions.asked import UNFINISHED
+from corral.sessions import question_files, store
 from corral.sessions.prepare import prepare
+from corral.sessions.question_files import UNFINISHED
+from corral.system import descriptors
+from corral.system.file_watch import Watch
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 AWAITED = "the answer is awaited in: "
@@ -170,12 +170,12 @@ def test_a_question_stays_open_after_a_deadline(workspace: Path) -> None:
     assert result.status == "timeout"
     assert result.error
     assert f"--resume {result.resume_token}" in (result.error.hint or "")
-    question = asked.open_question(store.find("last"))
+    question = question_files.open_question(store.find("last"))
     assert question is not None
     question.answer.write_text("I was away.")
     again = corral.run_sync("manual", cwd=workspace, resume=result.resume_token)
     assert (again.status, again.text) == ("success", "I was away.")
-    assert asked.open_question(store.find("last")) is None
+    assert question_files.open_question(store.find("last")) is None
 
 
 async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
@@ -185,7 +185,7 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
                 break
     kept = store.find("last")
     assert kept.meta.status == "waiting"
-    assert asked.open_prompt(kept) == "Still there?"
+    assert question_files.open_prompt(kept) == "Still there?"
     assert not store.in_use(kept)
 
 
@@ -375,7 +375,7 @@ def test_an_editor_that_is_left_without_an_answer_leaves_the_question_open(
     result = corral.run_sync("manual", "What now?", cwd=workspace, via="editor")
     assert result.error
     assert result.error.code == code
-    assert asked.open_prompt(store.find("last")) == "What now?"
+    assert question_files.open_prompt(store.find("last")) == "What now?"
 
 
 def test_a_run_that_ends_takes_the_editor_along(

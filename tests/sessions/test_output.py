@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.content import Cost, FileChanged, Refusal, Usage
 from corral.events import Error, Json
+from corral.protocol.schema.build import schema_of
 from corral.result import Result
-from corral.sessions.output import (
+from corral.sessions.structured_output import (
     Submission,
     extract,
     find,
@@ -24,8 +24,8 @@ from corral.sessions.output import (
     typed,
     wanted,
 )
-from corral.sessions.tools import Tools
-from corral.wire.schema import schema_of
+from corral.sessions.tools.tools import Tools
+from corral.values import Cost, FileChanged, Refusal, Usage
 
 
 @dataclasses.dataclass

@@ -19,15 +19,15 @@ from scripted import PROGRAM as STREAM_PROGRAM
 from scripted import children, descriptors
 
 import corral
-from corral import agents, errors
-from corral.agents import command
-from corral.agents.profile import Agent
+from corral import errors
+from corral.agents import acp_command, registry
+from corral.agents.spec import Agent
 from corral.events import Decision, Event, PermissionRequest, Text
-from corral.io import folders
-from corral.keywords import Options
+from corral.options import Options
 from corral.policy import Policy
-from corral.sessions.chat import Chat
+from corral.sessions.acp.session import Chat
 from corral.sessions.pool import Pool
+from corral.system import paths
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 
@@ -67,8 +67,8 @@ async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) 
     assert len({r.session_id for r in results}) == 40
     assert children() == []
     assert descriptors() - before == set()
-    assert list(folders.ledger().iterdir()) == []
-    assert list(folders.sessions().iterdir()) == []
+    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
 
 
 async def test_no_more_prompts_run_at_once_than_there_are_places(workspace: Path) -> None:
@@ -199,13 +199,13 @@ async def test_a_process_that_cannot_shake_hands_fails_its_prompt_and_leaves_not
 async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = command.agent_for
+    make = acp_command.agent_for
 
     def tiring(name: str) -> Agent:
         return msgspec.structs.replace(make(name), sessions_a_process=3)
 
-    monkeypatch.setattr(command, "agent_for", tiring)
-    assert agents.find(agent()).sessions_a_process == 3
+    monkeypatch.setattr(acp_command, "agent_for", tiring)
+    assert registry.find(agent()).sessions_a_process == 3
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         pids = [(await pool.run("pid")).text for _ in range(7)]
         assert pool.started == 3
@@ -296,7 +296,7 @@ async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: P
     await asyncio.wait([task])
     assert task.cancelled()
     assert children() == []
-    assert list(folders.sessions().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
 
 
 async def test_a_pool_asks_whoever_answers(workspace: Path) -> None:

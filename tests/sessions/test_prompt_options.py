@@ -15,10 +15,10 @@ from scripted import GOOD, PROGRAM, children, scripted
 
 import corral
 from corral import Policy, errors
-from corral.agents import command
-from corral.agents.profile import Agent
+from corral.agents import acp_command
+from corral.agents.spec import Agent
+from corral.protocol.acp.quirks import Quirks
 from corral.testing import Call, Turn
-from corral.wire.acp_quirks import Quirks
 
 if TYPE_CHECKING:
     from real_gemini import Gemini
@@ -191,12 +191,12 @@ async def test_gemini_holds_the_narrower_policy_for_one_prompt(name: str, gemini
 
 def changed(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     """From here on the scripted ACP agent has these facts in its record."""
-    make = command.agent_for
+    make = acp_command.agent_for
 
     def other(name: str) -> Agent:
         return replace(make(name), **facts)
 
-    monkeypatch.setattr(command, "agent_for", other)
+    monkeypatch.setattr(acp_command, "agent_for", other)
 
 
 async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_model(

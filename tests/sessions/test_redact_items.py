@@ -11,10 +11,10 @@ from scripted import scripted
 
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
-from corral.io import folders
-from corral.io.environment import Eraser
-from corral.sessions.redact_items import Redactor, title_of
-from corral.wire.stream import Item
+from corral.protocol.ndjson import Item
+from corral.sessions.redaction import Redactor, title_of
+from corral.system import paths
+from corral.system.environment import Eraser
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 KEY = "sk-test-0123456789abcdef"
@@ -109,7 +109,7 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
     for kind in (Text, Thinking):
         said = "".join(event.delta for event in events if isinstance(event, kind))
         assert KEY not in said
-    stored = b"".join(path.read_bytes() for path in folders.sessions().rglob("events.ndjson"))
+    stored = b"".join(path.read_bytes() for path in paths.sessions().rglob("events.ndjson"))
     assert to_json(events[-1]) in stored
     answer = [line for line in stored.splitlines() if b'"name":"prompt"' not in line]
     assert answer

@@ -21,7 +21,7 @@ from scripted import GOOD, PROGRAM, children, descriptors, scripted
 import corral
 from corral import errors
 from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
-from corral.keywords import Options
+from corral.options import Options
 from corral.sessions import store
 
 

@@ -11,9 +11,9 @@ from scripted import GOOD, scripted
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text
-from corral.io import folders
 from corral.sessions import store
 from corral.sessions.store import Kept
+from corral.system import paths
 
 
 def made() -> Kept:
@@ -33,13 +33,13 @@ def kept(updated: float, session_id: str | None = None) -> Kept:
 def test_a_session_that_nobody_prompts_leaves_nothing_on_disk() -> None:
     session = store.create("an-agent", "/work")
     session.close(keep=True)
-    assert not folders.home().exists()
+    assert not paths.home().exists()
 
 
 def test_a_turns_folders_are_private_and_made_once() -> None:
     session = made()
     session.make()
-    assert session.folder.parent == folders.sessions()
+    assert session.folder.parent == paths.sessions()
     for folder in (session.folder, session.home, session.tmp):
         assert folder.stat().st_mode & 0o777 == 0o700
     assert (session.meta.agent, session.meta.cwd, session.meta.session_id) == (
@@ -92,11 +92,11 @@ def test_a_path_is_no_name_of_a_session(name: str) -> None:
 
 def test_a_folder_that_is_no_session_is_stepped_over() -> None:
     session = kept(1.0)
-    (folders.sessions() / "empty").mkdir()
-    broken = folders.sessions() / "broken"
+    (paths.sessions() / "empty").mkdir()
+    broken = paths.sessions() / "broken"
     broken.mkdir()
     (broken / store.META).write_text("{")
-    (folders.sessions() / "a-file").write_text("x")
+    (paths.sessions() / "a-file").write_text("x")
     assert [found.meta.id for found in store.every()] == [session.meta.id]
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_kept_leaves_nothing() -> None:
     session = kept(1.0)
     session.record(EVENTS)
     session.close(keep=False)
-    assert list(folders.sessions().iterdir()) == []
+    assert list(paths.sessions().iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(
@@ -171,7 +171,7 @@ async def test_a_disk_that_is_full_costs_the_transcript_and_the_warning_names_th
     workspace: Path,
 ) -> None:
     async with corral.session("gemini-cli", **scripted(workspace, record=True)) as session:
-        folder = folders.sessions() / session.id
+        folder = paths.sessions() / session.id
         folder.mkdir(parents=True)
         (folder / "events.ndjson").symlink_to("/dev/full")
         events = [event async for event in session.prompt(GOOD)]

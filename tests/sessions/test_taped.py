@@ -16,9 +16,9 @@ from scripted import GOOD, PROGRAM, children
 import corral
 from corral import errors
 from corral.events import Done, Text
-from corral.io import cassette
-from corral.keywords import Options
-from corral.sessions.broker import Asker
+from corral.options import Options
+from corral.sessions.permissions import Asker
+from corral.system.cassette import format
 
 PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 TALK = "text hello\ncwd\nthought hm\nask execute ls -l\nstderr ouch\nusage 20 8\ntext bye"
@@ -130,7 +130,7 @@ async def test_each_prompt_of_a_session_has_its_own_answer(workspace: Path, tape
     then = await talk(
         "gemini-cli", *prompts, cwd=workspace, record_to=tape, program=PROGRAM, env=env
     )
-    assert len(cassette.read(tape)) == 3
+    assert len(format.read(tape)) == 3
     now = await talk("gemini-cli", *prompts, cwd=workspace, replay=tape)
     assert essence(then, workspace) == essence(now, workspace)
     more = await talk("gemini-cli", *prompts, GOOD, cwd=workspace, replay=tape)
@@ -215,7 +215,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
                 assert len(left(tmp_path)) == 2
                 break
     assert left(tmp_path) == []
-    assert cassette.read(tape)[0].head.agent == peer()
+    assert format.read(tape)[0].head.agent == peer()
 
 
 async def test_secrets_of_the_run_are_not_in_the_file_and_need_not_be_the_same(

@@ -26,10 +26,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from corral import errors
-from corral.content import McpServer
 from corral.events import Event, Json, ToolResult, ToolUse
 from corral.policy import Policy
-from corral.sessions.tool_guards import (
+from corral.sessions.tools.hooks import (
     Answer,
     Call,
     Change,
@@ -39,9 +38,10 @@ from corral.sessions.tool_guards import (
     read_before_write,
     required_order,
 )
-from corral.sessions.tool_server import ToolServer
-from corral.sessions.tools import Tool, Tools
+from corral.sessions.tools.mcp_server import ToolServer
+from corral.sessions.tools.tools import Tool, Tools
 from corral.testing import call, say
+from corral.values import McpServer
 
 if TYPE_CHECKING:
     from real_gemini import Gemini
@@ -275,7 +275,7 @@ async def test_a_hanging_tool_is_given_up_on_sync_or_async() -> None:
 def test_a_hanging_sync_tool_does_not_keep_the_program_from_ending() -> None:
     code = """
 import asyncio, time
-from corral.sessions.tools import Tool, Tools
+from corral.sessions.tools.tools import Tool, Tools
 def hang(): time.sleep(600)
 print(asyncio.run(Tools([Tool.of(hang, timeout=0.05)]).call("hang")).text)
 """
@@ -735,7 +735,7 @@ async def test_without_the_sdk_the_install_line_is_told(monkeypatch: pytest.Monk
 
 def test_the_sdk_is_loaded_only_when_a_server_starts() -> None:
     code = (
-        "import sys, corral.sessions.tool_server, corral.sessions.output;"
+        "import sys, corral.sessions.tools.mcp_server, corral.sessions.structured_output;"
         "print(*{n.split('.')[0] for n in sys.modules} & {'mcp', 'uvicorn', 'pydantic'})"
     )
     done = subprocess.run(

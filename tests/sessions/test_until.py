@@ -17,12 +17,12 @@ from scripted import GOOD, children, scripted
 
 import corral
 from corral import errors
-from corral.content import FileChanged, Usage
+from corral.errors import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section
-from corral.raised import from_event
 from corral.result import Result
 from corral.sessions.until import Until, Verdict, command_succeeds, files_exist, until_done
+from corral.values import FileChanged, Usage
 
 AGENT = "gemini-cli"
 MEND = "init\nwrite done\ntext mended\nresult"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents.profile import Row
+from corral.agents.spec import Row
 from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.attempts import Cell

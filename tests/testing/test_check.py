@@ -12,9 +12,9 @@ import pytest
 
 from corral.errors import ConfigError, NotInstalled
 from corral.testing import Report, check_agent
-from corral.testing.check import Row
-from corral.testing.grid import markdown
-from corral.testing.scenarios import SCENARIOS
+from corral.testing.conformance.check import Row
+from corral.testing.conformance.grid import markdown
+from corral.testing.conformance.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[1] / "programs" / "plain_acp.py")])
@@ -69,7 +69,7 @@ def test_nothing_but_skips_is_no_pass() -> None:
 async def test_an_agent_that_writes_what_it_may_not_is_found_out(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corral.builtin.calls import Hands
+    from corral.builtin.tool_execution import Hands
 
     async def never(*_: object) -> None:
         return None

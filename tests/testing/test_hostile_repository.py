@@ -18,13 +18,13 @@ from gemini_cli.hands import notes_server
 from installed import installed, mark_of
 
 import corral
-from corral import agents
-from corral.agents.profile import Agent
+from corral.agents import registry
+from corral.agents.spec import Agent
 from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
-AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
 MODEL = "gemini:gemini-2.5-flash"
 KEY = "hostile-needs-no-key-0123456789"
 
@@ -36,7 +36,7 @@ REFUSES = {"cline-acp", "codex-acp", "copilot-acp", "copilot-cli", "opencode-acp
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from installed import installed, mark_of
 
-from corral import agents
+from corral.agents import registry
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
 from corral.testing.attack.report import MARKS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
 SAMPLE = 8
 """Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
 EVERY_DAY = ("default", "edits", "rules", "all")
@@ -25,7 +25,7 @@ EVERY_DAY = ("default", "edits", "rules", "all")
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)

@@ -15,12 +15,12 @@ from installed import installed, mark_of
 from laws import lawful
 
 import corral
-from corral import agents
-from corral.agents.api_failures import QUOTA
+from corral.agents import registry
+from corral.agents.shared.api_errors import QUOTA
 from corral.events import Event, Init
 from corral.result import Result, fold
 from corral.testing import Call, ModelServer, Request, Turn, fail, say
-from corral.testing.stage import Stage
+from corral.testing.conformance.stage import Stage
 
 TELL_TOOLS = {
     "claude-cli": {"Agent": "Task", "DeferredToolPlaceholder": "TaskCreate"},
@@ -32,7 +32,7 @@ TELL_NO_STATUS = {"cline-acp", "opencode-acp"}
 
 
 def cases() -> Iterator[Any]:
-    for agent in agents.every():
+    for agent in registry.every():
         if agent.programs:
             yield pytest.param(agent.name, marks=[getattr(pytest.mark, mark_of(agent.name))])
 
@@ -55,7 +55,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for agent in agents.every():
+    for agent in registry.every():
         for name in agent.env_family:
             monkeypatch.delenv(name, raising=False)
 
@@ -64,7 +64,7 @@ def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
     name: str, workspace: Path, model_server: ModelServer
 ) -> None:
-    agent = agents.find(name)
+    agent = registry.find(name)
     stage = Stage(name, agent, model_server, workspace, options={}, scenario="errors")
     model = Model(Call(*stage.probe.write), tells_status=name not in TELL_NO_STATUS)
     options = stage.scripted(model, policy="edits", strict=False, program=installed(name))

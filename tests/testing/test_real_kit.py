@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from installed import installed, mark_of
 
-from corral import agents
+from corral.agents import registry
 from corral.testing import check_agent
-from corral.testing.check import MARKS, Outcome, Row
-from corral.testing.grid import NOT_RUN
-from corral.testing.scenarios import SCENARIOS
+from corral.testing.conformance.check import MARKS, Outcome, Row
+from corral.testing.conformance.grid import NOT_RUN
+from corral.testing.conformance.scenarios import SCENARIOS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
 PROGRAMS = {
     agent.name: bool(agent.programs)
-    for agent in agents.every()
+    for agent in registry.every()
     if "person" not in agent.capabilities
 }
 """Agent → whether it has a program to be installed."""
@@ -78,7 +78,7 @@ def cases() -> Iterator[object]:
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in agents.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)

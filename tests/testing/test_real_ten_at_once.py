@@ -13,14 +13,14 @@ from gemini_cli.hands import living_off, machine_to_itself, names
 from installed import ON_DEMAND, installed, managed, mark_of
 
 import corral
-from corral import agents
+from corral.agents import registry
 from corral.events import Event, Text
-from corral.io import folders
 from corral.options import Run
 from corral.policy import Policy
 from corral.result import Result, fold
+from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, hang
-from corral.testing.stage import Stage
+from corral.testing.conformance.stage import Stage
 
 WIRES = ("gemini:gemini-2.5-flash", "anthropic:claude-sonnet-5", "openai:gpt-5.5", "chat:any-model")
 CANCELLED = "gemini-acp"
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(600)]
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for agent in agents.every():
+    for agent in registry.every():
         for name in agent.env_family:
             monkeypatch.delenv(name, raising=False)
 
@@ -51,7 +51,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def here() -> dict[str, str | None]:
     """Agent → its program: all that ``make test`` installs, and of the others those that are."""
     found: dict[str, str | None] = dict.fromkeys(WIRES)
-    for agent in agents.every():
+    for agent in registry.every():
         wanted = mark_of(agent.name) not in ON_DEMAND or os.path.exists(managed(agent.name))
         if agent.programs and wanted:
             found[agent.name] = installed(agent.name)
@@ -62,7 +62,7 @@ class One:
     """An agent with a folder, a model and an answer of its own."""
 
     def __init__(self, name: str, number: int, server: ModelServer, folder: Path) -> None:
-        agent = agents.find(name)
+        agent = registry.find(name)
         if agent.for_run is not None and name in WIRES:
             agent = agent.for_run(Run.build(agent.name, {"model": name}))
         self.name = name
@@ -143,7 +143,7 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         if one.name != CANCELLED:
             # Of the text, as one of them has words of its own between its steps.
             assert (result.final_text or "").strip() == one.answer, story
-            if "usage" in agents.find(one.name).capabilities:
+            if "usage" in registry.find(one.name).capabilities:
                 assert result.usage.input, story
                 assert result.usage.input % one.tokens["input"] == 0, (one.name, result.usage)
         asked = [request.last_text for request in one.stage.requests if request.tools]
@@ -152,8 +152,8 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
 
     assert living_off(tmp_path) == {}
     assert descriptors() - before == set()
-    assert list(folders.ledger().iterdir()) == []
-    assert os.listdir(folders.sessions()) == []
+    assert list(paths.ledger().iterdir()) == []
+    assert os.listdir(paths.sessions()) == []
     assert os.listdir(temporary) == []
     kept = [name for name in names(tmp_path / "user-home") if not name.startswith(UNPACKED)]
     assert kept == []

@@ -11,14 +11,14 @@ import json
 
 from msgspec.structs import replace
 
-from corral.agents.command import keyed_agent
-from corral.agents.offered import NO_WALL
-from corral.agents.profile import Act, Compiled, Form, Launch, Package, Place, Probe, Row
-from corral.agents.tool_names import check_names
+from corral.agents.acp_command import keyed_agent
+from corral.agents.shared.tool_allowlist import NO_WALL
+from corral.agents.shared.tool_names import check_names
+from corral.agents.spec import Act, Compiled, Form, Launch, Package, Place, Probe, Row
 from corral.events import ToolKind
 from corral.options import Run
 from corral.policy import CAPABILITIES, Capability, Policy, Verdict
-from corral.wire.acp_quirks import Quirks
+from corral.protocol.acp.quirks import Quirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
 HINT = f"Set {KEY}: of the service at {URL} where that is set, else of Cline's own."

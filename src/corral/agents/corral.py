@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.profile import (
+from corral.agents.shared.tool_names import check_names
+from corral.agents.spec import (
     Act,
     Agent,
     Compiled,
@@ -19,12 +20,11 @@ from corral.agents.profile import (
     Probe,
     Row,
 )
-from corral.agents.tool_names import check_names
 from corral.errors import ConfigError, CorralError
 from corral.events import ToolKind
 from corral.models import registry
 from corral.models.families import family_of
-from corral.models.profile import Provider
+from corral.models.spec import Provider
 from corral.options import Run
 from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy
 

@@ -20,19 +20,18 @@ from typing import Any
 
 import msgspec
 
-from corral.agents import endings
-from corral.agents.launching import credentials, refuse_own_files, refuse_users
-from corral.agents.offered import compiler
-from corral.agents.profile import Act, Agent, Form, Launch, Package, Place, Probe
-from corral.content import Cost, Usage, add_by_model
+from corral.agents.shared import exit_errors
+from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
+from corral.agents.shared.tool_allowlist import compiler
+from corral.agents.spec import Act, Agent, Form, Launch, Package, Place, Probe
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import Run
 from corral.protected_paths import regex
-from corral.wire.calls import call, hidden, texts
-from corral.wire.frames import named, one_of
-from corral.wire.notices import retrying
-from corral.wire.stream import Finish, Item, Translate
+from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.notices import retrying
+from corral.protocol.tool_fields import call, hidden, texts
+from corral.values import Cost, Usage, add_by_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 KEY_HINT = f"Set one of {', '.join(KEYS)}."
@@ -237,7 +236,7 @@ AGENT = Agent(
     translator=translator,
     compile=POLICY,
     launch=launch,
-    explain=endings.explained("pi", "pi", KEY_HINT, lost="No session found matching"),
+    explain=exit_errors.explained("pi", "pi", KEY_HINT, lost="No session found matching"),
     tools=TOOLS,
     probe=PROBE,
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),

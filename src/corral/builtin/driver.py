@@ -10,34 +10,34 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.builtin import tools as shelf
-from corral.builtin.calls import Emit, Hands
+from corral.builtin.event_queue import Outbox
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
-from corral.builtin.outbox import Outbox
 from corral.builtin.prompt import system_prompt
-from corral.builtin.striking import Striker
+from corral.builtin.secret_filter import Striker
 from corral.builtin.subagents import Subagents
+from corral.builtin.tool_execution import Emit, Hands
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
 from corral.events import Error, Init
-from corral.generation import Request, Response
 from corral.inference.client import Client
-from corral.inference.toolbox import Described, spec_of
-from corral.io import prices
-from corral.io.attached import prompt_message
-from corral.io.environment import Eraser
+from corral.inference.tools import Described, spec_of
 from corral.messages import Message
+from corral.model_types import Request, Response
 from corral.models.families import family_of
 from corral.models.registry import split
 from corral.policy import Policy
-from corral.sessions.backend import Fail
-from corral.sessions.broker import Asker, Broker
-from corral.sessions.guard import Guard
+from corral.protocol.ndjson import Finish, Item
+from corral.sessions.backends.base import Fail
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.permissions import Asker, Broker
 from corral.sessions.prepare import Prepared
 from corral.sessions.store import Kept
-from corral.sessions.tools import Tool, Tools
-from corral.wire.stream import Finish, Item
+from corral.sessions.tools.tools import Tool, Tools
+from corral.system import catalogue_overrides
+from corral.system.attachments import prompt_message
+from corral.system.environment import Eraser
 
 
 class Driver:
@@ -96,7 +96,7 @@ class Driver:
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
         )
-        entry = prices.catalogue().lookup(model)
+        entry = catalogue_overrides.catalogue().lookup(model)
         self._limits = Limits(
             max_turns=run.max_turns,
             max_tool_rounds=run.max_tool_rounds,

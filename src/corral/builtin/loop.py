@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec.structs import replace
 
-from corral.builtin.calls import Emit, Hands
 from corral.builtin.history import History
 from corral.builtin.repetition import ADVICE, Repetition
-from corral.builtin.striking import Striker
-from corral.content import Cost, Usage, add_by_model
+from corral.builtin.secret_filter import Striker
+from corral.builtin.tool_execution import Emit, Hands
 from corral.errors import (
     ContentRefused,
     ContextLengthExceeded,
@@ -24,7 +23,10 @@ from corral.errors import (
     TurnLimit,
 )
 from corral.events import Error, Text, Thinking, UsageReport, Vendor
-from corral.generation import (
+from corral.inference.client import Client
+from corral.inference.retry import delay
+from corral.messages import Message
+from corral.model_types import (
     Finish,
     ProviderEvent,
     Request,
@@ -33,10 +35,8 @@ from corral.generation import (
     TextDelta,
     ThinkingDelta,
 )
-from corral.inference.client import Client
-from corral.inference.retry import delay
-from corral.messages import Message
-from corral.sessions.output import SUBMIT
+from corral.sessions.structured_output import SUBMIT
+from corral.values import Cost, Usage, add_by_model
 
 NEARLY_FULL = 0.8
 """Of the model's window, when it is worth a warning."""

@@ -6,7 +6,7 @@ import platform
 import time
 from pathlib import Path
 
-from corral.builtin.documents import git_branch, project_documents
+from corral.builtin.project_documents import git_branch, project_documents
 from corral.models.families import Family
 from corral.policy import Capability, Policy
 

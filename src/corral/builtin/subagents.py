@@ -9,15 +9,15 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from corral.builtin.calls import Emit, current_call
 from corral.builtin.loop import Loop, Mailbox
+from corral.builtin.tool_execution import Emit, current_call
 from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define, outcome
 from corral.builtin.tools.truncate import READ
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import CorralError, Interrupted
 from corral.events import Event, Text
 from corral.messages import Message
-from corral.wire.stream import Finish, Item
+from corral.protocol.ndjson import Finish, Item
 
 MOST = 8
 """At once: each is a conversation that costs money."""

@@ -10,14 +10,14 @@ from typing import Any, cast
 import click
 import msgspec
 
-from corral import agents
-from corral.agents.profile import Agent
-from corral.cli.tables import policy_table, table
-from corral.cli.terminal import echo, echo_json
+from corral.agents import registry
+from corral.agents.spec import Agent
+from corral.cli.ui.tables import policy_table, table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
-from corral.io import config, install, programs
 from corral.options import Run
 from corral.policy import PRESETS, Policy
+from corral.system import config, install, programs
 
 
 @click.group("agents")
@@ -80,7 +80,7 @@ def install_agent(name: str, quiet: bool) -> None:
 
 
 @command.command("policy")
-@click.argument("name", default=agents.DEFAULT_AGENT)
+@click.argument("name", default=registry.DEFAULT_AGENT)
 @click.option(
     "--approve", type=click.Choice(["reads", "edits", "all"]), help="One preset.  [default: all]"
 )
@@ -114,7 +114,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
     if reap:
         return examination.reap(as_json=as_json)
-    agent = config.find_agent(name or agents.DEFAULT_AGENT)
+    agent = config.find_agent(name or registry.DEFAULT_AGENT)
     report = asyncio.run(examination.examine(agent))
     if as_json:
         echo_json(json.dumps(report))
@@ -165,7 +165,7 @@ def check(
         wanted = dict.fromkeys((*(attacking.attackable() if every else ()), *names))
         chosen = attacking.Chosen(approve, only, program, names)
         return attacking.attack(tuple(wanted), chosen, as_json=as_json, markdown=markdown)
-    from corral.testing.check import MARKS, Report, check_agent
+    from corral.testing.conformance.check import MARKS, Report, check_agent
 
     options = {"program": program} if program else {}
     wanted = dict.fromkeys((*(_checkable() if every else ()), *names))
@@ -196,7 +196,7 @@ def check(
             err=markdown,
         )
     if markdown:
-        from corral.testing.grid import markdown as drawn
+        from corral.testing.conformance.grid import markdown as drawn
 
         echo(drawn(reports, absent))
     return 0 if reports and all(report.ok for report in reports) else 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from corral.cli.tables import table
-from corral.cli.terminal import echo, echo_json
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import NotInstalled
-from corral.io import config
+from corral.system import config
 from corral.testing.attack import AttackReport, attack_agent
 from corral.testing.attack.report import LEGEND, MARKS
 from corral.testing.attack.report import markdown as drawn

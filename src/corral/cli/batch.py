@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from corral.agents import DEFAULT_AGENT
-from corral.cli.terminal import echo, echo_json
+from corral.agents.registry import DEFAULT_AGENT
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
 from corral.nesting import decode_json
 
 if TYPE_CHECKING:
-    from corral.cli.batch_progress import Progress
-    from corral.engine.batches import Batch, BatchReport
+    from corral.cli.ui.batch_progress import Progress
+    from corral.durable.batch.api import Batch, BatchReport
 
 INTERRUPTED = 130
 BUDGET = 8
@@ -107,20 +107,20 @@ def command(tasks: str, **given: Any) -> int:
     Exit codes: 0 all is done, and well · 1 some failed · 2 bad input, nothing was begun ·
     8 the budget is spent · 130 interrupted
     """
-    from corral.cli.batch_progress import Progress
-    from corral.engine import batches
+    from corral.cli.ui.batch_progress import Progress
+    from corral.durable.batch import api
 
     if given["no_durable"] and (given["db"] or given["queue"]):
         raise ConfigError("--no-durable and --db or --queue both given")
     output = given["output"]
     progress = Progress(enabled=not given["quiet"])
 
-    def show(result: batches.BatchResult, report: BatchReport) -> None:
+    def show(result: api.BatchResult, report: BatchReport) -> None:
         if output is None:
-            echo_json(batches.line_of(result).removesuffix(b"\n"))
+            echo_json(api.line_of(result).removesuffix(b"\n"))
         progress.show(result, report)
 
-    batch = batches.map(
+    batch = api.map(
         Path(tasks),
         _prompt(given["prompt"]),
         agent=given["agent"],
@@ -156,7 +156,7 @@ def command(tasks: str, **given: Any) -> int:
         echo(f"  then give the same command again: corral {join(sys.argv[1:])}", err=True)
         return error.cli_exit
     if given["as_json"]:
-        whole = {"type": "report", **batches.as_json(report)}
+        whole = {"type": "report", **api.as_json(report)}
         echo_json(msgspec.json.encode(whole))
     progress.report(report)
     if report.stopped:
@@ -165,7 +165,7 @@ def command(tasks: str, **given: Any) -> int:
 
 
 async def _through(batch: Batch, progress: Progress) -> BatchReport:
-    from corral.cli.signals import signals
+    from corral.cli.ui.signals import signals
 
     task = asyncio.ensure_future(batch.whole())
 
@@ -195,7 +195,7 @@ def _interrupted(batch: Batch) -> int:
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    from corral.cli.choices import chosen_policy
+    from corral.cli.run_options import chosen_policy
 
     chosen: dict[str, Any] = {
         "cwd": given["cwd"],
@@ -213,7 +213,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(given: str) -> str:
-    from corral.cli.prompts import read_prompt
+    from corral.cli.prompt_input import read_prompt
 
     if not given.startswith("@"):
         return given

@@ -7,11 +7,11 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.pipeline_run import DB, NEWEST
-from corral.cli.tables import table
-from corral.cli.terminal import echo, echo_json
-from corral.cli.times import when
-from corral.engine.adapter import require
+from corral.cli.pipeline.run import DB, NEWEST
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
+from corral.cli.ui.times import when
+from corral.durable.dbos.adapter import require
 
 JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
@@ -31,9 +31,9 @@ def command() -> None:
 def list_batches(limit: int, db: str | None, as_json: bool) -> None:
     """The batches of a database, the newest first."""
     require()
-    from corral.engine import batch_looking
+    from corral.durable.batch import query
 
-    found = asyncio.run(batch_looking.list_batches(db=db, limit=limit))
+    found = asyncio.run(query.list_batches(db=db, limit=limit))
     if as_json:
         echo_json(msgspec.json.encode(found).decode())
         return
@@ -61,9 +61,9 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 def show(name: str, db: str | None, as_json: bool) -> None:
     """How BATCH stands, and what failed of it."""
     require()
-    from corral.engine import batch_looking, batches
+    from corral.durable.batch import api, query
 
-    found = asyncio.run(batch_looking.show_batch(name, db=db))
+    found = asyncio.run(query.show_batch(name, db=db))
     one = found.overview
     if as_json:
         whole = {
@@ -72,7 +72,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
             "agent": found.agent,
             "model": found.model,
             "folder": found.folder,
-            "report": batches.as_json(found.report),
+            "report": api.as_json(found.report),
         }
         echo_json(msgspec.json.encode(whole).decode())
         return
@@ -105,13 +105,13 @@ def cancel(name: str, db: str | None) -> None:
     The command that began it can still go on with it: those tasks count as failed.
     """
     require()
-    from corral.engine import batch_looking
+    from corral.durable.batch import query
     from corral.errors import ConfigError
 
-    shown = asyncio.run(batch_looking.show_batch(name, db=db)).overview
-    if shown.status in batch_looking.OVER:
+    shown = asyncio.run(query.show_batch(name, db=db)).overview
+    if shown.status in query.OVER:
         raise ConfigError(f"{name} has ended already: {shown.status}")
-    count = asyncio.run(batch_looking.cancel_batch(name, db=db))
+    count = asyncio.run(query.cancel_batch(name, db=db))
     echo(f"{name} is cancelled, {count:,} tasks with it")
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import click
 
-from corral.agents import DEFAULT_AGENT
-from corral.cli.answers import Answer
-from corral.cli.choices import chosen_agent, chosen_policy
-from corral.cli.out import Out
-from corral.cli.progress import Progress
-from corral.cli.questions import Terminal, somebody_is_there
+from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.run import exit_code
-from corral.cli.signals import signals
-from corral.cli.terminal import echo
-from corral.content import Usage
+from corral.cli.run_options import chosen_agent, chosen_policy
+from corral.cli.ui.answer import Answer
+from corral.cli.ui.progress import Progress
+from corral.cli.ui.questions import Terminal, somebody_is_there
+from corral.cli.ui.signals import signals
+from corral.cli.ui.stdout import Out
+from corral.cli.ui.terminal import echo
 from corral.errors import CallerError, CorralError
 from corral.events import Done
 from corral.sessions.session import Session
+from corral.values import Usage
 
 HELP = """\
   /help    this        /usage   what it took so far

@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.profile import Agent
-from corral.cli.tables import policy_table, table
-from corral.cli.terminal import echo, echo_json
+from corral.agents.spec import Agent
+from corral.cli.ui.tables import policy_table, table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError
-from corral.io import folders
-from corral.io.environment import gather
-from corral.io.ledger import Ledger
 from corral.policy import Policy
 from corral.sessions import store
-from corral.sessions.doors import run
+from corral.sessions.api import run
 from corral.sessions.prepare import prepare
+from corral.system import paths
+from corral.system.environment import gather
+from corral.system.process.registry import Ledger
 from corral.testing import Call, ModelServer, Turn
 
 
@@ -119,14 +119,14 @@ def told(report: dict[str, Any]) -> str:
 
 
 def _row_type() -> Any:
-    from corral.agents.profile import Row
+    from corral.agents.spec import Row
 
     return Row
 
 
 def reap(*, as_json: bool) -> int:
     """End what belongs to runs whose own process is gone."""
-    ledger = Ledger(folders.ledger())
+    ledger = Ledger(paths.ledger())
     ended = ledger.reap()
     for folder in store.abandoned():
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from corral.cli.questions import somebody_is_there
-from corral.cli.tables import policy_table
-from corral.cli.terminal import echo, echo_json
-from corral.io.folders import sessions
+from corral.cli.ui.questions import somebody_is_there
+from corral.cli.ui.tables import policy_table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.sessions.prepare import prepare, the_prompt
+from corral.system.paths import sessions
 
 
 def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ import signal
 
 import click
 
-from corral.cli.terminal import echo
+from corral.cli.ui.terminal import echo
 from corral.testing import ModelServer, Request, Script
 
 

@@ -10,8 +10,8 @@ import warnings
 
 import click
 
-from corral.cli.lazy import Lazy
-from corral.cli.terminal import echo, print_traceback, protect
+from corral.cli.lazy_group import Lazy
+from corral.cli.ui.terminal import echo, print_traceback, protect
 from corral.version import __version__
 
 COMMANDS = {
@@ -19,7 +19,10 @@ COMMANDS = {
     "chat": ("corral.cli.chat", "Talk with an agent or a model, turn by turn."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
-    "pipeline": ("corral.cli.pipeline", "Run pipelines: graphs of agents, commands and people."),
+    "pipeline": (
+        "corral.cli.pipeline.group",
+        "Run pipelines: graphs of agents, commands and people.",
+    ),
     "batch": ("corral.cli.batch", "Put many tasks to an agent, and collect the results."),
     "batches": ("corral.cli.batches", "List, show and end batches."),
     "worker": ("corral.cli.worker", "Work at the runs of a database, here or anywhere."),
@@ -100,7 +103,7 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
 
 def _explained(error: Exception) -> int:
     from corral.errors import CorralError
-    from corral.io.threads import is_refused, no_thread
+    from corral.system.threads import is_refused, no_thread
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
         echo(f"corral: {error}", err=True)

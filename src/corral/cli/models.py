@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from corral.cli.tables import table
-from corral.cli.terminal import echo, echo_json
-from corral.io import prices
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.models import registry
 from corral.models.catalogue import Catalogue, Entry, Prices
-from corral.models.profile import Provider
+from corral.models.spec import Provider
+from corral.system import catalogue_overrides as prices
 
 UNLISTED = "Not in the catalogue, which is advice only: the model can be used all the same."
 OTHERS = "Other models can be used too."

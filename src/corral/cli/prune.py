@@ -7,10 +7,10 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.pipeline_run import DB
-from corral.cli.tables import table
-from corral.cli.terminal import echo, echo_json
-from corral.cli.times import when
+from corral.cli.pipeline.run import DB
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
+from corral.cli.ui.times import when
 from corral.errors import ConfigError
 
 
@@ -30,10 +30,10 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
     They go from the database, and their folders from corral's home. What has not ended stays,
     however old; so do run folders elsewhere, results of batches, and branches.
     """
-    from corral.engine.adapter import require
+    from corral.durable.dbos.adapter import require
 
     require()
-    from corral.engine import retention
+    from corral.durable import retention
     from corral.pipelines.graph import seconds
 
     try:

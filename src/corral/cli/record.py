@@ -7,7 +7,7 @@ import os
 
 import click
 
-from corral.io.record import record
+from corral.system.cassette.record import record
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True})

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from corral.io.replay import replay
+from corral.system.cassette.replay import replay
 
 
 @click.command("replay", context_settings={"ignore_unknown_options": True})

@@ -8,18 +8,17 @@ from typing import Any
 
 import click
 
-from corral.agents import DEFAULT_AGENT
-from corral.cli.answers import Answer
-from corral.cli.choices import chosen_agent, chosen_policy, chosen_way
+from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.dry_run import dry_run
-from corral.cli.out import Out
-from corral.cli.progress import Progress
-from corral.cli.prompts import read_prompt
-from corral.cli.questions import Terminal, somebody_is_there
-from corral.cli.signals import signals
-from corral.errors import ConfigError
+from corral.cli.prompt_input import read_prompt
+from corral.cli.run_options import chosen_agent, chosen_policy, chosen_way
+from corral.cli.ui.answer import Answer
+from corral.cli.ui.progress import Progress
+from corral.cli.ui.questions import Terminal, somebody_is_there
+from corral.cli.ui.signals import signals
+from corral.cli.ui.stdout import Out
+from corral.errors import ConfigError, by_code
 from corral.events import Done, Event, to_json
-from corral.raised import by_code
 from corral.sessions.session import Session
 
 

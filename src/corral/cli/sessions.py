@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from corral.cli.prompts import read_prompt
-from corral.cli.tables import table
-from corral.cli.terminal import echo, echo_json
+from corral.cli.prompt_input import read_prompt
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, ResumeLost
 from corral.events import (
     Done,
@@ -25,7 +25,7 @@ from corral.events import (
     Vendor,
     to_json,
 )
-from corral.sessions import asked, store
+from corral.sessions import question_files, store
 
 
 @click.group("sessions")
@@ -95,7 +95,7 @@ def export(name: str, output: str | None) -> None:
 def answer(name: str, file: str) -> None:
     """Answer what a session asks a person, out of FILE or stdin; 'last' is the newest."""
     kept = store.find(name)
-    question = asked.open_question(kept)
+    question = question_files.open_question(kept)
     if question is None:
         raise ConfigError(f"session {kept.meta.id} waits for no answer")
     text = read_prompt(None, file) or ""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.modules import imported
-from corral.cli.terminal import echo
+from corral.cli.import_option import imported
+from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral.engine.queues import Limit
+    from corral.durable.dbos.queues import Limit
 
 
 @click.command("worker")
@@ -64,7 +64,8 @@ def command(
     once. Nothing is lost either way: another worker goes on, or this one when it is started
     again.
     """
-    from corral.engine import adapter, database, queues, worker
+    from corral.durable.dbos import adapter, database, queues
+    from corral.durable.worker import worker
 
     adapter.require()
     if not all(name.strip() for name in pools):
@@ -91,7 +92,7 @@ def command(
 
 def limit_of(text: str) -> Limit:
     """Raises ``ConfigError``."""
-    from corral.engine.queues import Limit
+    from corral.durable.dbos.queues import Limit
 
     name, _, limits = text.rpartition("=")
     try:

@@ -14,15 +14,15 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 
 from corral.errors import CorralError
-from corral.generation import Request, Response, StreamEvent
-from corral.inference.call import Reading, Sent, encode, failed_event, read_whole, send
 from corral.inference.middleware import Middleware, around_complete, around_stream
 from corral.inference.retry import attempts
-from corral.io import prices
-from corral.io.http import Http
-from corral.io.keys import Access, access, has_key
+from corral.inference.transport import Reading, Sent, encode, failed_event, read_whole, send
+from corral.model_types import Request, Response, StreamEvent
 from corral.models import registry
-from corral.models.profile import Provider
+from corral.models.spec import Provider
+from corral.system import catalogue_overrides
+from corral.system.api_keys import Access, access, has_key
+from corral.system.http.client import Http
 
 RETRIES = 2
 
@@ -139,7 +139,7 @@ class Client:
         provider = self._own.get(prefix)
         if provider is None or not colon or not name:
             provider, name = registry.split(model)
-        name = prices.catalogue().unaliased(provider.name, name)
+        name = catalogue_overrides.catalogue().unaliased(provider.name, name)
         self._known[model] = provider, name
         return provider, name
 

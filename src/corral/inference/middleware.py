@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from corral.generation import Request, Response, StreamEvent
+from corral.model_types import Request, Response, StreamEvent
 
 Complete: TypeAlias = Callable[[Request], Awaitable[Response]]
 Streamed: TypeAlias = Callable[[Request], AsyncIterator[StreamEvent]]

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from corral.content import Cost, Usage
-from corral.generation import FinishReason, Response
 from corral.messages import Message, ToolCall, ToolResult
+from corral.model_types import FinishReason, Response
+from corral.values import Cost, Usage
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -13,9 +13,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.content import Cost, Usage
     from corral.errors import NoObject as NoObjectError
-    from corral.generation import (
+    from corral.inference.api import GenerationStream, generate, stream
+    from corral.inference.client import AnswerStream, Client, set_default_client
+    from corral.inference.middleware import Middleware
+    from corral.inference.results import Generation, Step
+    from corral.inference.structured import ObjectStream, generate_object, stream_object
+    from corral.messages import (
+        Audio,
+        Document,
+        Image,
+        Message,
+        RedactedThinking,
+        Text,
+        Thinking,
+        ToolCall,
+        ToolResult,
+    )
+    from corral.model_types import (
         Failed,
         Finish,
         FinishReason,
@@ -40,39 +55,24 @@ if TYPE_CHECKING:
         ToolNamed,
         ToolSpec,
     )
-    from corral.inference.client import AnswerStream, Client, set_default_client
-    from corral.inference.doors import GenerationStream, generate, stream
-    from corral.inference.middleware import Middleware
-    from corral.inference.objects import ObjectStream, generate_object, stream_object
-    from corral.inference.results import Generation, Step
-    from corral.messages import (
-        Audio,
-        Document,
-        Image,
-        Message,
-        RedactedThinking,
-        Text,
-        Thinking,
-        ToolCall,
-        ToolResult,
-    )
     from corral.models import catalogue
-    from corral.models.profile import Provider, Traits, Wire
+    from corral.models.spec import Provider, Traits, Wire
+    from corral.values import Cost, Usage
 
 _HOMES = {
-    "corral.content": "Cost Usage",
-    "corral.generation": "Failed Finish FinishReason ProviderEvent RateLimit Request Response"
+    "corral.values": "Cost Usage",
+    "corral.model_types": "Failed Finish FinishReason ProviderEvent RateLimit Request Response"
     " ResponseFormat Start StepFinish StreamEvent TextDelta TextEnd TextStart ThinkingDelta"
     " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
     " ToolSpec",
     "corral.inference.client": "AnswerStream Client set_default_client",
-    "corral.inference.doors": "GenerationStream generate stream",
+    "corral.inference.api": "GenerationStream generate stream",
     "corral.inference.middleware": "Middleware",
-    "corral.inference.objects": "ObjectStream generate_object stream_object",
+    "corral.inference.structured": "ObjectStream generate_object stream_object",
     "corral.inference.results": "Generation Step",
     "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"
     " ToolResult",
-    "corral.models.profile": "Provider Traits Wire",
+    "corral.models.spec": "Provider Traits Wire",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from corral.content import Cost, Usage
 from corral.errors import ConfigError
+from corral.values import Cost, Usage
 
 Ability = Literal["tools", "images", "audio", "documents", "reasoning", "json_schema", "caching"]
 

@@ -7,9 +7,9 @@ from typing import cast
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.generation import Request
 from corral.messages import Media, Message, Text, ToolCall, is_address
-from corral.models.profile import JsonObject, Provider
+from corral.model_types import Request
+from corral.models.spec import JsonObject, Provider
 
 
 def instructions(request: Request) -> list[str]:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import cast
 
 from corral.errors import ConfigError, UnknownProvider
-from corral.models.profile import Provider
+from corral.models.spec import Provider
 
 ENTRY_POINTS = "corral.models"
 EXAMPLE = "gemini:gemini-2.5-flash"
@@ -84,10 +84,13 @@ def every() -> Iterator[Provider]:
 def _of_module(stem: str) -> tuple[Provider, ...]:
     if not stem.isidentifier():
         return ()
-    try:
-        module = import_module(f"corral.models.{stem}")
-    except ModuleNotFoundError as error:
-        if error.name != f"corral.models.{stem}":
-            raise
-        return ()
-    return cast("tuple[Provider, ...]", getattr(module, "PROVIDERS", ()))
+    package = f"corral.models.{stem}"
+    for name in (f"{package}.spec", package):
+        try:
+            module = import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, package):
+                raise
+            continue
+        return cast("tuple[Provider, ...]", getattr(module, "PROVIDERS", ()))
+    return ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.models.chat import WIRE
-from corral.models.profile import Provider, Traits
+from corral.models.chat.spec import WIRE
+from corral.models.spec import Provider, Traits
 
 
 def _local(name: str, title: str, port: int, traits: Traits) -> Provider:

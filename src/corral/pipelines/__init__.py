@@ -15,49 +15,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.engine.front import (
-        answer,
-        cancel,
-        fork,
-        resume,
-        run,
-        run_sync,
-        runs,
-        show,
+    from corral.durable.api import answer, cancel, fork, resume, run, run_sync, runs, show
+    from corral.durable.result import PipelineResult
+    from corral.pipelines import events
+    from corral.pipelines.dot.parser import DotError, parse
+    from corral.pipelines.execution.interviewers import (
+        AutoApprove,
+        Callback,
+        Console,
+        Interviewer,
+        Queued,
+        Recording,
     )
-    from corral.engine.results import PipelineResult
-    from corral.pipelines import draw, events, handlers, people
-    from corral.pipelines.desk import Desk
-    from corral.pipelines.dot import DotError, parse
-    from corral.pipelines.findings import Finding
+    from corral.pipelines.execution.node_kind import Work, handler, register
+    from corral.pipelines.execution.resources import Desk
     from corral.pipelines.graph import Edge, Graph, Node
-    from corral.pipelines.handlers import Work
-    from corral.pipelines.linting import LintError, lint
-    from corral.pipelines.loading import load
-    from corral.pipelines.orders import Answer, Choice, Question
-    from corral.pipelines.outcome import Outcome
-    from corral.pipelines.people import Interviewer
+    from corral.pipelines.linter.engine import LintError, lint
+    from corral.pipelines.linter.finding import Finding
+    from corral.pipelines.loader import load
+    from corral.pipelines.render.svg import as_svg
+    from corral.pipelines.render.text import as_dot, as_text
+    from corral.pipelines.scheduler.commands import Answer, Choice, Question
+    from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.engine.results": "PipelineResult",
-    "corral.engine.front": "answer cancel fork resume run run_sync runs show",
-    "corral.pipelines": "draw events handlers people",
-    "corral.pipelines.desk": "Desk",
-    "corral.pipelines.dot": "DotError parse",
+    "corral.durable.result": "PipelineResult",
+    "corral.durable.api": "answer cancel fork resume run run_sync runs show",
+    "corral.pipelines": "events",
+    "corral.pipelines.execution.resources": "Desk",
+    "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.graph": "Edge Graph Node",
-    "corral.pipelines.handlers": "Work",
-    "corral.pipelines.findings": "Finding",
-    "corral.pipelines.linting": "LintError lint",
-    "corral.pipelines.loading": "load",
-    "corral.pipelines.orders": "Answer Choice Question",
-    "corral.pipelines.outcome": "Outcome",
-    "corral.pipelines.people": "Interviewer",
+    "corral.pipelines.execution.node_kind": "Work handler register",
+    "corral.pipelines.linter.finding": "Finding",
+    "corral.pipelines.linter.engine": "LintError lint",
+    "corral.pipelines.loader": "load",
+    "corral.pipelines.scheduler.commands": "Answer Choice Question",
+    "corral.pipelines.scheduler.outcome": "Outcome",
+    "corral.pipelines.execution.interviewers": "AutoApprove Callback Console Interviewer Queued"
+    " Recording",
+    "corral.pipelines.render.svg": "as_svg",
+    "corral.pipelines.render.text": "as_dot as_text",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Answer",
+    "AutoApprove",
+    "Callback",
     "Choice",
+    "Console",
     "Desk",
     "DotError",
     "Edge",
@@ -69,17 +75,21 @@ __all__ = [
     "Outcome",
     "PipelineResult",
     "Question",
+    "Queued",
+    "Recording",
     "Work",
     "answer",
+    "as_dot",
+    "as_svg",
+    "as_text",
     "cancel",
-    "draw",
     "events",
     "fork",
-    "handlers",
+    "handler",
     "lint",
     "load",
     "parse",
-    "people",
+    "register",
     "resume",
     "run",
     "run_sync",

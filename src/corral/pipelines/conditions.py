@@ -23,7 +23,7 @@ import msgspec
 from corral.errors import PipelineInvalid
 from corral.events import Json
 from corral.pipelines.graph import Edge, Graph
-from corral.pipelines.outcome import status_word
+from corral.pipelines.scheduler.outcome import status_word
 
 Look: TypeAlias = Callable[[str], Json]
 """The value of a key; ``""`` where there is none."""

@@ -12,7 +12,7 @@ import msgspec
 
 from corral import events
 from corral.events import Envelope
-from corral.pipelines.outcome import Status
+from corral.pipelines.scheduler.outcome import Status
 
 
 class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):

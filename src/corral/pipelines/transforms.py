@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from corral.events import Json
 from corral.models.families import vendor_of
-from corral.pipelines import handlers, stylesheet, templates
+from corral.pipelines import stylesheet, templates
+from corral.pipelines.execution import node_kind
 from corral.pipelines.graph import ALIASES, Graph, Node, Value, shape_kind
 
 Transform: TypeAlias = Callable[[Graph], Graph]
@@ -99,14 +100,14 @@ def with_types(graph: Graph) -> Graph:
         kind = str(node.attrs.get("type", ""))
         if not kind and node.text("shape") == "house" and not _manages(graph, node):
             return {"type": "wait.human"}
-        if not kind or kind in ALIASES or handlers.is_built_in(kind):
+        if not kind or kind in ALIASES or node_kind.is_built_in(kind):
             return {}
         if not known:  # looks through what is installed
-            known.update(handlers.known())
+            known.update(node_kind.known())
         if kind in known:
             return {}
         shape = shape_kind(node)
-        if shape in handlers.OF_THE_PLAN or shape == "parallel.fan_in":
+        if shape in node_kind.OF_THE_PLAN or shape == "parallel.fan_in":
             return {"type": shape, UNKNOWN_TYPE: kind}
         return {UNKNOWN_TYPE: kind}  # whoever runs the node may know it
 

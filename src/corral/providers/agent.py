@@ -7,21 +7,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from corral.agents.profile import Agent
-from corral.content import Refusal
-from corral.errors import CorralError, StartupTimeout, TimedOut
+from corral.agents.spec import Agent
+from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
 from corral.events import Done, Error, Event, Init, Log
-from corral.io import config, keys
-from corral.io.folders import sessions
 from corral.models import registry
 from corral.options import APPROVAL_MODES, Run
 from corral.policy import Action, decide
 from corral.providers.provider import FsAbility, ProviderError, ProviderResult, ResponseProvider
-from corral.raised import from_event
 from corral.result import Result
-from corral.sessions.doors import blocking
+from corral.sessions.api import blocking
 from corral.sessions.prepare import prepare, the_prompt
 from corral.sessions.session import Session
+from corral.system import api_keys, config
+from corral.system.paths import sessions
+from corral.values import Refusal
 
 SAMPLES = 3
 NO_TIMEOUT = 10 * 365 * 86_400.0
@@ -130,7 +129,7 @@ class AgentProvider(ResponseProvider):
         prepared = prepare(self.agent, self.options({}))
         if prepared.agent.driver is not None:
             provider, _ = registry.split(prepared.run.model or self.agent)
-            keys.access(provider, {**os.environ, **prepared.run.env})
+            api_keys.access(provider, {**os.environ, **prepared.run.env})
             return
         prepared.agent.launch(prepared.run, prepared.place(sessions() / "SESSION"), "x", None)
 

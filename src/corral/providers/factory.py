@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from corral.io import config as settings
 from corral.providers.agent import provider_of
 from corral.providers.provider import ResponseProvider
+from corral.system import config as settings
 
 
 class ResponseProviderFactory:

@@ -17,7 +17,7 @@ from corral.providers.agent import (
     seconds,
 )
 from corral.result import Result
-from corral.sessions import asked, store
+from corral.sessions import question_files, store
 from corral.sessions.prepare import prepare, the_prompt
 
 
@@ -49,7 +49,7 @@ class ManualProvider(AgentProvider):
         wanted = the_prompt(prepared, prompt)
         for kept in store.every():
             here = (kept.meta.agent, kept.meta.cwd) == (prepared.agent.name, prepared.cwd)
-            if here and asked.open_prompt(kept) == wanted and not store.in_use(kept):
+            if here and question_files.open_prompt(kept) == wanted and not store.in_use(kept):
                 options["resume"] = kept.meta.id
                 break
         return await super()._run(prompt, system, options, Told(self.name))

@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.profile import Agent
+from corral.agents.spec import Agent
 from corral.errors import AuthenticationFailed, ConfigError
-from corral.io.environment import Environment
 from corral.options import Run
+from corral.system.environment import Environment
 
 Family = Literal["api_key", "subscription"]
 

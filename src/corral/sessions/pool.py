@@ -23,22 +23,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.agents import DEFAULT_AGENT
+from corral.agents.registry import DEFAULT_AGENT
 from corral.errors import ConfigError
 from corral.events import Event
-from corral.io import platform
-from corral.io.environment import Eraser
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.acp_backend import AcpBackend
-from corral.sessions.broker import Asker
-from corral.sessions.chat import Chat
-from corral.sessions.connection import Connection
+from corral.sessions.acp.connection import Connection
+from corral.sessions.acp.session import Chat
+from corral.sessions.backends.acp import AcpBackend
+from corral.sessions.permissions import Asker
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import Kept
 from corral.sessions.turn import Turn
+from corral.system.environment import Eraser
+from corral.system.process import platform
 
 IDLE = 300.0
 """Seconds after which a process that serves nobody is ended."""

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from corral import agents
-from corral.agents.profile import Agent, Compiled, Launch, Place, Row
+from corral.agents import registry
+from corral.agents.spec import Agent, Compiled, Launch, Place, Row
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.events import Json
-from corral.io import config, environment, folders, programs
-from corral.io.path_guard import PathGuard
 from corral.nesting import decode_json
 from corral.options import KNOWN, Run, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.protected_paths import Links
 from corral.sessions.credentials import choose
+from corral.system import config, environment, paths, programs
+from corral.system.path_guard import PathGuard
 
 COMMON = frozenset(
     {
@@ -115,7 +115,7 @@ def prepare(
     that the agent is given.
     """
     agent = config.find_agent(name)
-    if agents.names_a_model(name):
+    if registry.names_a_model(name):
         options = _with_model(name, options)
     defaults = {**agent.patience, **config.load(agent.name)}
     run = Run.build(agent.name, options, defaults, "corral.toml")
@@ -166,12 +166,12 @@ def _is_interactive(run: Run, *, has_asker: bool) -> bool:
 def _program(agent: Agent, run: Run) -> tuple[Agent, programs.Found, environment.Environment]:
     """What is started, and what it sees. A recording stands for the agent."""
     if run.replay is not None:
-        from corral.sessions.taped import replayed
+        from corral.sessions.recording import replayed
 
         return replayed(agent, run)
     found, env = programs.locate(agent, run.program), environment.gather(agent, run)
     if run.record_to is not None:
-        from corral.sessions.taped import recorded
+        from corral.sessions.recording import recorded
 
         found, env = recorded(agent, run, found, env)
     return agent, found, env
@@ -277,12 +277,12 @@ def _attached(path: str) -> None:
 
 
 def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
-    home = folders.user_home()
+    home = paths.user_home()
     return tuple(name for name in names if (home / name).exists())
 
 
 def _user_settings(agent: Agent) -> dict[str, Json]:
-    path = folders.user_home() / (agent.user_settings or "")
+    path = paths.user_home() / (agent.user_settings or "")
     if agent.user_settings is None or not path.is_file():
         return {}
     try:
@@ -296,7 +296,7 @@ def _user_settings(agent: Agent) -> dict[str, Json]:
 
 def _refuse_git_programs(agent: Agent, cwd: Path) -> None:
     """For an agent that runs git by itself. Raises ``UntrustedFolder``."""
-    from corral.io.git import settings
+    from corral.system.git import settings
 
     found = settings.starts_programs(cwd)
     if found:

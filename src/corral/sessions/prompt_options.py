@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from corral import agents
+from corral.agents import registry
 from corral.errors import ConfigError
 from corral.options import Run
 from corral.policy import Policy, is_narrower
@@ -46,7 +46,7 @@ def for_prompt(
     merged = {**options, **chosen}
     if "policy" in chosen:  # other spellings of the session's policy
         merged = {k: v for k, v in merged.items() if k not in ("approval_mode", "allowed_tools")}
-    if agents.names_a_model(name):
+    if registry.names_a_model(name):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
     return prepare(name, merged, has_asker=has_asker, own_tools=session.run.own_tools)
 

@@ -22,26 +22,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from corral.content import AgentSession
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
-from corral.io.environment import Eraser
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions import asked, store
-from corral.sessions.backend import Backend, Driver, Overheard, Steered
+from corral.sessions import question_files, store
+from corral.sessions.backends.base import Backend, Driver, Overheard, Steered
+from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import Prepared, prepare, the_prompt
 from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import Kept
-from corral.sessions.stream_backend import StreamBackend
 from corral.sessions.turn import Turn
+from corral.system.environment import Eraser
+from corral.values import AgentSession
 
 if TYPE_CHECKING:
-    from corral.sessions.broker import Asker
-    from corral.sessions.own_line import OwnLine
-    from corral.sessions.questions import Granted
-    from corral.sessions.tool_server import ToolServer
-    from corral.sessions.tools import Tool, Tools
+    from corral.sessions.acp.connection import OwnLine
+    from corral.sessions.permissions import Asker, Granted
+    from corral.sessions.tools.mcp_server import ToolServer
+    from corral.sessions.tools.tools import Tool, Tools
 
 
 class Session:
@@ -129,7 +128,7 @@ class Session:
                 "a recording calls no tools: replay and tools both given",
                 hint="Test the functions by themselves, or drive the agent with a ModelServer.",
             )
-        from corral.sessions.tool_server import ToolServer
+        from corral.sessions.tools.mcp_server import ToolServer
 
         self._server = await ToolServer(self._tools).__aenter__()
         options["mcp_servers"] = [*options.get("mcp_servers", ()), self._server.mcp_server]
@@ -209,14 +208,14 @@ class Session:
         asks = self._ask is not None
         prepared = for_prompt(session, self._agent, self._effective, given, has_asker=asks)
         if text is None and prepared.agent.open_turns:
-            text = asked.open_prompt(kept)
+            text = question_files.open_prompt(kept)
         whole = the_prompt(prepared, text)
         eraser = Eraser(prepared.environment.redacted)
         backend: Backend
         if prepared.agent.driver is not None:
             backend = self._drive().turn(whole, prepared)
         elif prepared.agent.transport == "acp":
-            from corral.sessions.acp_backend import AcpBackend
+            from corral.sessions.backends.acp import AcpBackend
 
             backend = AcpBackend(prepared, kept, whole, self._own_line(), self._ask)
         else:
@@ -291,7 +290,7 @@ class Session:
         return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
 
     def _own_line(self) -> OwnLine:
-        from corral.sessions.own_line import OwnLine
+        from corral.sessions.acp.connection import OwnLine
 
         if self._line is None:
             self._line = OwnLine(*self._open())
@@ -307,7 +306,7 @@ def tool_names(tools: Sequence[Tool | Callable[..., Any]] | Tools | None) -> tup
     """The names of the caller's own functions. Raises ``ConfigError`` for two of one name."""
     if not tools:
         return ()
-    from corral.sessions.tools import Tools
+    from corral.sessions.tools.tools import Tools
 
     return tuple((tools if isinstance(tools, Tools) else Tools(tools)).by_name)
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from corral.content import Usage
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
-from corral.io import folders
-from corral.io.descriptors import lock_file
+from corral.system import paths
+from corral.system.descriptors import lock_file
+from corral.values import Usage
 
 META = "meta.json"
 LOCK = "lock"
@@ -81,7 +81,7 @@ class Kept:
     def make(self) -> None:
         """The folders of a turn. Raises ``StorageFailed``."""
         try:
-            folders.make(self.folder)
+            paths.make(self.folder)
             if self._lock is None:
                 self._lock = lock_file(self.folder / LOCK)
             self.home.mkdir(mode=0o700, exist_ok=True)
@@ -98,7 +98,7 @@ class Kept:
             ) from error
 
     def save(self) -> None:
-        folders.write_private(self.folder / META, msgspec.json.encode(self.meta))
+        paths.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
     def record(self, events: list[Event]) -> None:
         """Append to the transcript. Secrets were struck out where the bytes came in."""
@@ -150,7 +150,7 @@ def create(agent: str, cwd: str) -> Kept:
     """A new session. Its folder is made when its first turn starts."""
     now = time.time()
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
-    return Kept(folders.sessions() / name, Meta(name, agent, cwd, now, now))
+    return Kept(paths.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
 def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
@@ -161,7 +161,7 @@ def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
     other.meta.session_id = other.meta.forked_from = meta.session_id
     other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
-        folders.make(folders.sessions())
+        paths.make(paths.sessions())
         skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
         shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
@@ -178,7 +178,7 @@ def find(name: str) -> Kept:
         return latest
     if "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
-    direct = _open(folders.sessions() / name)
+    direct = _open(paths.sessions() / name)
     if direct is not None:
         return direct
     for kept in every():
@@ -190,10 +190,10 @@ def find(name: str) -> Kept:
 def every() -> list[Kept]:
     """All, the newest first."""
     try:
-        names = os.listdir(folders.sessions())
+        names = os.listdir(paths.sessions())
     except FileNotFoundError:
         return []
-    found = (_open(folders.sessions() / name) for name in names)
+    found = (_open(paths.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
@@ -209,7 +209,7 @@ def in_use(kept: Kept) -> bool:
 def abandoned() -> list[Path]:
     """Folders of sessions that were killed before they had anything to keep."""
     found: list[Path] = []
-    for folder in folders.sessions().glob("*"):
+    for folder in paths.sessions().glob("*"):
         if (folder / META).exists() or not folder.is_dir():
             continue
         with contextlib.suppress(OSError):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.content import FileChanged, Usage, printable_path, since_by_model
 from corral.errors import (
     CorralError,
     EmptyAnswer,
@@ -26,17 +25,18 @@ from corral.errors import (
     StreamBroken,
 )
 from corral.events import Error, Event, Init, Vendor
-from corral.io import workspace
-from corral.io.environment import Eraser
-from corral.io.threads import NoThread, in_thread
+from corral.protocol.ndjson import Finish, Item
 from corral.result import Fold, Result
-from corral.sessions.backend import Backend
+from corral.sessions.backends.base import Backend
 from corral.sessions.deadlines import Deadlines
-from corral.sessions.guard import Guard
+from corral.sessions.event_normalizer import Guard
 from corral.sessions.prepare import Prepared
-from corral.sessions.redact_items import Redactor, title_of
+from corral.sessions.redaction import Redactor, title_of
 from corral.sessions.store import Kept
-from corral.wire.stream import Finish, Item
+from corral.system.environment import Eraser
+from corral.system.git import changes
+from corral.system.threads import NoThread, in_thread
+from corral.values import FileChanged, Usage, printable_path, since_by_model
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns under way in this process, to tell when two shared a folder."""
@@ -76,7 +76,7 @@ class Turn:
         self._previous = before
         self._guard: Guard | None = None
         self._deadlines: Deadlines | None = None
-        self._before: workspace.Snapshot | None = None
+        self._before: changes.Snapshot | None = None
         self._late_items: list[Item] = []
         self._recording = prepared.run.record
         self._failure: CorralError | None = None
@@ -153,7 +153,7 @@ class Turn:
         try:
             await self._backend.prepare()
             if self._prepared.run.track_files:
-                self._before = await in_thread(workspace.look, Path(self._prepared.cwd))
+                self._before = await in_thread(changes.look, Path(self._prepared.cwd))
             self._guard = self._new_guard(started)
             if self._failure is None:  # it may have been cancelled while the folder was looked at
                 await self._backend.begin(self._fail)
@@ -271,11 +271,11 @@ class Turn:
         if self._before is None:
             return _reported(guard), False
         try:
-            after = await in_thread(workspace.look_again, self._before)
+            after = await in_thread(changes.look_again, self._before)
         except NoThread as error:  # the answer is there, and is worth more than its files
             self._late_items.append(_warning("files_unknown", f"{error.message}: {error.hint}"))
             return _reported(guard), False
-        changed = workspace.compare(self._before, after, guard.written)
+        changed = changes.compare(self._before, after, guard.written)
         return changed, self._before.complete and after.complete and not self._shared
 
     def _note(self, guard: Guard) -> None:

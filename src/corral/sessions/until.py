@@ -30,12 +30,12 @@ from corral.errors import (
     TotalTimeout,
     TurnLimit,
 )
-from corral.io.environment import Eraser, for_commands, named_secrets
-from corral.io.platform import WINDOWS
-from corral.io.process import Exit, Process
 from corral.result import Result
-from corral.sessions.output import Run, together
-from corral.sessions.tools import in_thread
+from corral.sessions.structured_output import Run, together
+from corral.sessions.tools.tools import in_thread
+from corral.system.environment import Eraser, for_commands, named_secrets
+from corral.system.process.platform import WINDOWS
+from corral.system.process.process import Exit, Process
 
 Verdict = str | bool | None
 """None or True: done. A text: what is wrong. False: something is."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral.testing.attack import AttackReport, attack_agent
-    from corral.testing.check import Report, check_agent
+    from corral.testing.conformance.check import Report, check_agent
     from corral.testing.hostile import HostileRepository, hostile_repository
-    from corral.testing.request import Call, Message, Request, ToolResult
-    from corral.testing.script import Expect, Script, Turn, call, fail, hang, say
-    from corral.testing.server import Lane, ModelServer
+    from corral.testing.model_server.request import Call, Message, Request, ToolResult
+    from corral.testing.model_server.script import Expect, Script, Turn, call, fail, hang, say
+    from corral.testing.model_server.server import Lane, ModelServer
 
 __all__ = [
     "AttackReport",
@@ -42,16 +42,16 @@ _HOMES = {
     "HostileRepository": "hostile",
     "hostile_repository": "hostile",
     "attack_agent": "attack",
-    "Call": "request",
-    "Report": "check",
-    "check_agent": "check",
-    "Lane": "server",
-    "Message": "request",
-    "ModelServer": "server",
-    "Request": "request",
-    "ToolResult": "request",
+    "Call": "model_server.request",
+    "Report": "conformance.check",
+    "check_agent": "conformance.check",
+    "Lane": "model_server.server",
+    "Message": "model_server.request",
+    "ModelServer": "model_server.server",
+    "Request": "model_server.request",
+    "ToolResult": "model_server.request",
 }
-"""Where a name lives, when not in the script."""
+"""Where a name lives, when not in ``model_server.script``."""
 
 
 def __getattr__(name: str) -> object:
@@ -59,4 +59,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'script')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'model_server.script')}"), name)

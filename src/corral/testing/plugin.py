@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from corral.keywords import Options
+    from corral.options import Options
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 LONGEST_NAME = 100
@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def agent_cassette(request: pytest.FixtureRequest) -> Iterator[AgentCassette]:
     """Options for an agent that is recorded with ``--corral-record``, and replayed without."""
     # All runs of one test are one file; without this each would begin it anew.
-    from corral.io.record import RUN
+    from corral.system.cassette.record import RUN
 
     before = os.environ.get(RUN)
     os.environ[RUN] = os.urandom(8).hex()

@@ -36,11 +36,11 @@ def by_name(name: str) -> BuiltinTool | None:
 
 @cache
 def _tools() -> dict[str, BuiltinTool]:
-    from corral.builtin.tools.apply import TOOLS as PATCHES
+    from corral.builtin.tools.apply_patch import TOOLS as PATCHES
     from corral.builtin.tools.edit import TOOLS as EDITS
     from corral.builtin.tools.fetch import TOOLS as PAGES
+    from corral.builtin.tools.glob import TOOLS as PATTERNS
     from corral.builtin.tools.grep import TOOLS as SEARCHES
-    from corral.builtin.tools.patterns import TOOLS as PATTERNS
     from corral.builtin.tools.read import TOOLS as READS
     from corral.builtin.tools.shell import TOOLS as COMMANDS
 

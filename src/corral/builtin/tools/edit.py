@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import truncate
-from corral.builtin.tools.changes import diff, effect
+from corral.builtin.tools.edit_summary import diff, effect
 from corral.builtin.tools.files import Text, encoded, mode_of, read_text, write
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain

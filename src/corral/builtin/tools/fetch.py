@@ -11,13 +11,13 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Meta
 
-from corral.builtin.tools import page as page_program
+from corral.builtin.tools import html_text as page_program
 from corral.builtin.tools import truncate
-from corral.builtin.tools.running import run
+from corral.builtin.tools.run_program import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
 from corral.errors import CorralError
-from corral.io.http import Answer, Http
+from corral.system.http.client import Answer, Http
 
 SECONDS = 30.0
 LARGEST = 2_000_000

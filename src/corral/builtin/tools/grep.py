@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import search, truncate
-from corral.builtin.tools.running import run
+from corral.builtin.tools.run_program import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from corral.builtin.tools import truncate
 from corral.builtin.tools.files import HEAD, kind_of, open_file
-from corral.builtin.tools.patterns import is_pattern, matching
+from corral.builtin.tools.glob import is_pattern, matching
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
 

@@ -15,10 +15,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import truncate
-from corral.builtin.tools.running import run
+from corral.builtin.tools.run_program import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define
 from corral.builtin.tools.workspace import Workspace
-from corral.io.process import Exit
+from corral.system.process.process import Exit
 
 TIMEOUT = 120_000
 LONGEST = 600_000

@@ -17,7 +17,7 @@ from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import ToolError, Workspace, plain
 from corral.errors import CorralError
 from corral.events import FileKind, Json, ToolKind
-from corral.wire.schema import Schema, schema_of
+from corral.protocol.schema.build import Schema, schema_of
 
 __all__ = ["Arguments", "BuiltinTool", "Effect", "Outcome", "Output", "ToolError", "outcome"]
 

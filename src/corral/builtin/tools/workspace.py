@@ -19,8 +19,8 @@ from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 
 from corral.errors import ConfigError
-from corral.io.environment import for_commands
 from corral.protected_paths import protection_of
+from corral.system.environment import for_commands
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Nobody is there to turn pages or to type a password: a command would wait for its timeout."""

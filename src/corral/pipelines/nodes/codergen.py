@@ -12,13 +12,14 @@ from __future__ import annotations
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import agent_turns, templates, verdict
-from corral.pipelines import desk as desks
+from corral.pipelines import templates
 from corral.pipelines.conditions import as_text
-from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.shell import IN_CONTEXT
-from corral.pipelines.verdict import Verdict
+from corral.pipelines.execution import agent_call, verdict
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.shell import IN_CONTEXT
+from corral.pipelines.execution.verdict import Verdict
+from corral.pipelines.scheduler.outcome import Outcome
 
 RESPONSE = 200
 """Characters of an answer in the context; the whole is in ``response.md``."""
@@ -31,11 +32,11 @@ async def codergen(work: Work) -> Outcome:
         desks.keep(work, "prompt.md", prompt)
         return answered(work, simulated(work))
     desk = desks.of(work)
-    ask = agent_turns.ask_of(work, desk)
+    ask = agent_call.ask_of(work, desk)
     if ask.report is not None:
         prompt = f"{prompt}\n\n{ask.report.instruction}"
-    result = await agent_turns.put(work, desk, ask, prompt)
-    outcome = agent_turns.outcome_of_result(work, ask, result)
+    result = await agent_call.put(work, desk, ask, prompt)
+    outcome = agent_call.outcome_of_result(work, ask, result)
     if not outcome.ok:
         if result.text:
             desks.keep(work, "response.md", result.text)

@@ -12,15 +12,16 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import conditions, routes
-from corral.pipelines import desk as desks
+from corral.pipelines import conditions
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import of_edge as condition_of
-from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.scheduler import routing
+from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import fill
-from corral.sessions.output import find as find_json
-from corral.wire.schema import Schema
+from corral.protocol.schema.build import Schema
+from corral.sessions.structured_output import find as find_json
 
 DEFAULTS = ("default", "else", "otherwise", "*", "_")
 """Labels of a switch's edge for all other values."""
@@ -78,8 +79,8 @@ async def switch(work: Work) -> Outcome:
     free = [
         edge for edge in work.graph.edges_from(node.id) if condition_of(work.graph, edge) is None
     ]
-    labels = {routes.plain(edge.label): edge for edge in reversed(free)}
-    if case and routes.plain(case) in labels:
+    labels = {routing.plain(edge.label): edge for edge in reversed(free)}
+    if case and routing.plain(case) in labels:
         return Outcome(preferred_label=case, notes=f"case {case!r}")
     other = next((labels[name] for name in (*DEFAULTS, "") if name in labels), None)
     if other is not None:

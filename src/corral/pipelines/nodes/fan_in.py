@@ -11,13 +11,13 @@ from typing import cast
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import agent_turns, choices
-from corral.pipelines import desk as desks
-from corral.pipelines.folder import RunFolder
-from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.execution import agent_call, node_options
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.run_dir import RunFolder
 from corral.pipelines.nodes.codergen import prompt_of, simulated
 from corral.pipelines.nodes.prompt import ask_model, spent
-from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome, failed
 
 BEST = "parallel.fan_in.best_id"
 PRODUCED = ("response.md", "tool_output.txt")
@@ -42,15 +42,15 @@ async def fan_in(work: Work) -> Outcome:
         "required": ["best_id"],
     }
     desk = desks.of(work)
-    model = choices.model_of(work.node, desk)
+    model = node_options.model_of(work.node, desk)
     if not work.node.text("agent") and model is not None and ":" in model:
         generation = await ask_model(work, desk, asked, schema)
         outcome, answer = spent(generation, {}), generation.object
     else:
-        ask = agent_turns.ask_of(work, desk, alone=True)
+        ask = agent_call.ask_of(work, desk, alone=True)
         ask.schema = schema
-        result = await agent_turns.put(work, desk, ask, asked)
-        outcome, answer = agent_turns.outcome_of_result(work, ask, result), result.output
+        result = await agent_call.put(work, desk, ask, asked)
+        outcome, answer = agent_call.outcome_of_result(work, ask, result), result.output
         if not outcome.ok:
             return outcome
     told = cast("dict[str, str]", answer)

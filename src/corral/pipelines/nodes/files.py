@@ -18,9 +18,9 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text
-from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, Work
 from corral.pipelines.nodes.data import value_of
-from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome, failed
 
 LARGEST = 512 * 1024
 """Bytes of a file that goes into the context."""

@@ -19,19 +19,19 @@ import msgspec
 from corral.errors import ConfigError, CorralError
 from corral.events import Json
 from corral.nesting import decode_json
-from corral.pipelines import desk as desks
-from corral.pipelines import stage
-from corral.pipelines.choices import names, number_of
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.failures import outcome_of
+from corral.pipelines.execution import node_dir
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_options import names, number_of
+from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.graph import Node, Value
-from corral.pipelines.handlers import Handler, Work
 from corral.pipelines.nodes.codergen import beginning, codergen
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.shell import IN_CONTEXT
+from corral.pipelines.scheduler.outcome import Outcome
 
 MOST = 1000
 """Items, unless ``max_items`` says otherwise: a list may be what a model made."""
@@ -115,7 +115,7 @@ def _part(work: Work, index: int, item: Json) -> Work:
 
 async def _outcome(part: Work, handler: Handler) -> Outcome:
     try:
-        stage.clear(part.folder)
+        node_dir.clear(part.folder)
         return await handler(part) or Outcome()
     except CorralError as error:
         return outcome_of(error)

@@ -20,17 +20,17 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.io.environment import Eraser
-from corral.io.http import Answer, Http
 from corral.nesting import decode_json
-from corral.pipelines import desk as desks
-from corral.pipelines.choices import names
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_options import names
 from corral.pipelines.nodes.codergen import RESPONSE
 from corral.pipelines.nodes.data import value_of
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import fill
+from corral.system.environment import Eraser
+from corral.system.http.client import Answer, Http
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TIMEOUT = 60.0

@@ -18,14 +18,15 @@ import msgspec
 
 from corral.errors import CorralError, StorageFailed
 from corral.events import Json
-from corral.io import worktrees
-from corral.io.worktrees import Tree
-from corral.pipelines import agent_turns, templates
-from corral.pipelines import desk as desks
-from corral.pipelines.failures import outcome_of
-from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome, failed
+from corral.pipelines import templates
+from corral.pipelines.execution import agent_call
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
+from corral.system.git import task_worktree
+from corral.system.git.task_worktree import Tree
 
 LONGEST = 400_000
 """Characters of an answer in its result; the whole is in ``response.md``."""
@@ -60,9 +61,9 @@ async def _asked(work: Work, prompt: str) -> tuple[Outcome, dict[str, Json]]:
     commit = work.node.text("worktree")
     async with _place(work, commit) as (place, tree):
         work = dataclasses.replace(work, workspace=place)
-        ask = agent_turns.ask_of(work, desk)
-        result = await agent_turns.put(work, desk, ask, prompt)
-        outcome = agent_turns.outcome_of_result(work, ask, result)
+        ask = agent_call.ask_of(work, desk)
+        result = await agent_call.put(work, desk, ask, prompt)
+        outcome = agent_call.outcome_of_result(work, ask, result)
         told = _told(result, outcome)
         if result.text:
             desks.keep(work, "response.md", result.text)
@@ -76,7 +77,7 @@ async def _asked(work: Work, prompt: str) -> tuple[Outcome, dict[str, Json]]:
                 reason = f"its work could not be kept: {error.message}; it is in {tree.place}"
                 told["code"] = error.code
                 return failed(reason, retryable=False), told
-        await asyncio.shield(worktrees.remove(tree))
+        await asyncio.shield(task_worktree.remove(tree))
         return outcome, told
 
 
@@ -107,17 +108,17 @@ async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | N
         return
     root = Path(work.node.text("repository"))
     names = (work.node.text("batch"), work.visit.id, str(work.folder))
-    tree = await worktrees.make(root, commit, worktrees.place_of(root, *names))
+    tree = await task_worktree.make(root, commit, task_worktree.place_of(root, *names))
     try:
         yield tree.place / work.workspace.relative_to(root), tree
     except BaseException:
-        await asyncio.shield(worktrees.remove(tree))
+        await asyncio.shield(task_worktree.remove(tree))
         raise
 
 
 async def _kept(work: Work, tree: Tree) -> dict[str, Json]:
-    branch = worktrees.branch_of(work.node.text("batch"), work.visit.id)
-    change = await worktrees.keep(tree, branch, f"{work.node.text('batch')}: {work.visit.id}")
+    branch = task_worktree.branch_of(work.node.text("batch"), work.visit.id)
+    change = await task_worktree.keep(tree, branch, f"{work.node.text('batch')}: {work.visit.id}")
     if change is None:
         return {}
     told: dict[str, Json] = {"branch": change.branch, "commit": change.commit}

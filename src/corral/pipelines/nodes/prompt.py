@@ -11,16 +11,16 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.inference.doors import generate
-from corral.inference.objects import generate_object
+from corral.inference.api import generate
 from corral.inference.results import Generation
+from corral.inference.structured import generate_object
 from corral.models.registry import EXAMPLE
-from corral.pipelines import choices, verdict
-from corral.pipelines import desk as desks
-from corral.pipelines.desk import Desk
-from corral.pipelines.handlers import Handler, Work
+from corral.pipelines.execution import node_options, verdict
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.resources import Desk
 from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, reported, simulated
-from corral.pipelines.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome
 
 TIMEOUT = 600.0
 """Seconds, where the node has none."""
@@ -37,7 +37,7 @@ async def prompt(work: Work) -> Outcome:
         said = simulated(work)
         return answered(work, said, outcome=Outcome(context_updates={output: said}))
     desk = desks.of(work)
-    schema = choices.schema_of(work)
+    schema = node_options.schema_of(work)
     generation = await ask_model(work, desk, text, schema)
     said = desk.eraser.clean_text(generation.text)
     value: Json = beginning(said) if schema is None else cast("Json", generation.object)
@@ -53,7 +53,7 @@ async def ask_model(
 ) -> Generation:
     """One answer of the node's model. Raises ``CorralError``."""
     node = work.node
-    model = choices.model_of(node, desk)
+    model = node_options.model_of(node, desk)
     if model is None:
         raise ConfigError(f"{node.id} names no model", hint=f"As in model={EXAMPLE!r}.")
     options: dict[str, Any] = {
@@ -63,9 +63,9 @@ async def ask_model(
         "reasoning_effort": node.text("reasoning_effort") or None,
     }
     if "max_tokens" in node.attrs:
-        options["max_tokens"] = choices.number_of(node, "max_tokens", int)
+        options["max_tokens"] = node_options.number_of(node, "max_tokens", int)
     if "temperature" in node.attrs:
-        options["temperature"] = choices.number_of(node, "temperature", float)
+        options["temperature"] = node_options.number_of(node, "temperature", float)
     text = desk.eraser.clean_text(text)
     if schema is None:
         return await generate(model, text, **options)

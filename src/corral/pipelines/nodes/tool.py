@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import desk as desks
 from corral.pipelines.conditions import as_text
-from corral.pipelines.handlers import Handler, Work
-from corral.pipelines.outcome import Outcome
-from corral.pipelines.shell import Ran, command_of, run_command, shortened, stage_env
+from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.shell import Ran, command_of, run_command, shortened, stage_env
+from corral.pipelines.scheduler.outcome import Outcome
 
 TIMEOUT = 3600.0
 """Seconds, where the node has none."""

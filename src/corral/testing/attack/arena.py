@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from corral.testing.address import Address
 from corral.testing.attack.attempts import Attempt
+from corral.testing.http_canary import Address
 
 ORIGINAL = "original\n"
 PLANTED = (

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.agents.profile import Act
+from corral.agents.spec import Act
 
 Cell = Literal[
     "read inside",

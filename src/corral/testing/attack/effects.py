@@ -13,7 +13,7 @@ from pathlib import Path
 from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts import Attempt, Effect
 from corral.testing.attack.model import Made
-from corral.testing.request import Request
+from corral.testing.model_server.request import Request
 
 ENDING = 3.0
 """Seconds that a process may take to be gone after the session."""

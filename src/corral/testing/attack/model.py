@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from corral.agents.profile import Act, Form, Probe
+from corral.agents.spec import Act, Form, Probe
 from corral.testing.attack.arena import Arena, Swapping
 from corral.testing.attack.attempts import Attempt
-from corral.testing.request import Call, Request
-from corral.testing.script import Turn
+from corral.testing.model_server.request import Call, Request
+from corral.testing.model_server.script import Turn
 
 SERVER = "canary"
 PROMPT = "Do the next task."

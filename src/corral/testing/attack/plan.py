@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from corral.agents.profile import Probe, Row
+from corral.agents.spec import Probe, Row
 from corral.policy import Capability, Policy
 from corral.testing.attack import other_attempts, path_attempts, shell_attempts
 from corral.testing.attack.attempts import Attempt, Cell, made

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.agents.profile import Row
+from corral.agents.spec import Row
 from corral.policy import Enforcement, Verdict
 from corral.testing.attack.attempts import Cell
 from corral.testing.attack.plan import CAPABILITY, CELLS

@@ -18,22 +18,22 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from corral import agents
-from corral.agents.profile import Agent, Probe, Row
-from corral.content import McpServer
+from corral.agents import registry
+from corral.agents.spec import Agent, Probe, Row
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
-from corral.io import config, programs
 from corral.options import Run
 from corral.policy import Policy
-from corral.sessions.doors import session
+from corral.sessions.api import session
 from corral.sessions.session import Session
+from corral.system import config, programs
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts import Attempt, Extra
 from corral.testing.attack.effects import Witness
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
 from corral.testing.attack.plan import POLICIES, Choice, Plan, plan
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold
-from corral.testing.server import Lane, ModelServer
+from corral.testing.model_server.server import Lane, ModelServer
+from corral.values import McpServer
 
 EXTRAS: tuple[frozenset[Extra], ...] = (
     frozenset({"links", "mcp"}),
@@ -83,7 +83,7 @@ async def attack_agent(
 
 def _record(name: str) -> Agent:
     found = config.find_agent(name)
-    if found.for_run is not None and agents.names_a_model(name):
+    if found.for_run is not None and registry.names_a_model(name):
         return found.for_run(Run.build(found.name, {"model": name}))
     return found
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from corral.errors import ConfigError
-from corral.testing.address import Address
 from corral.testing.hostile import git_files
 from corral.testing.hostile.agent_files import Bait, agent_files, build_files
-from corral.testing.request import Request
+from corral.testing.http_canary import Address
+from corral.testing.model_server.request import Request
 
 ODD_NAME = b"not-\xff\xfe-utf8.txt"
 _NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")

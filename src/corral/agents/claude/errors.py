@@ -1,0 +1,155 @@
+"""How Claude Code fails: its own word for it, its message, its end → one error each."""
+
+from __future__ import annotations
+
+from corral import errors
+from corral.agents.claude.launch import KEY_HINT
+from corral.agents.shared.api_errors import QUOTA, unauthenticated
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+
+_AGAIN = "The model's service is at fault: try again."
+_NETWORK = "Check the network, the proxy variables and ANTHROPIC_BASE_URL."
+_SHORTER = "Shorten the prompt or start a new session."
+_REPHRASE = "Rephrase the prompt, or try another model."
+_MODEL = "Give another with model= (--model): an alias such as sonnet, or a full name."
+
+_KINDS: dict[str, tuple[type[CorralError], str | None]] = {
+    "authentication_failed": (errors.AuthenticationFailed, KEY_HINT),
+    "oauth_org_not_allowed": (errors.AccessDenied, "The account's organisation forbids it."),
+    "billing_error": (errors.QuotaSpent, QUOTA),
+    "rate_limit": (errors.RateLimited, "Wait and try again."),
+    "overloaded": (errors.ServerFailed, _AGAIN),
+    "server_error": (errors.ServerFailed, _AGAIN),
+    "model_not_found": (errors.ModelNotFound, _MODEL),
+    "max_output_tokens": (
+        errors.StreamBroken,
+        "The answer was over the model's limit: ask for less at once, or raise"
+        " CLAUDE_CODE_MAX_OUTPUT_TOKENS.",
+    ),
+}
+"""Its own names for what the API said."""
+
+_CONNECTION = (
+    "unable to connect",
+    "connection refused",
+    "connection error",
+    "connection closed",
+    "econnre",
+    "enotfound",
+    "fetch failed",
+    "socket",
+)
+
+_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
+    (("no conversation found", "session id"), errors.ResumeLost, "Start a new session."),
+    (("not logged in", "/login", "invalid api key", "oauth token"), errors.AuthenticationFailed,
+     KEY_HINT),
+    (("prompt is too long", "context window", "context limit"), errors.ContextLengthExceeded,
+     _SHORTER),
+    (("safeguards flagged", "usage policy"), errors.ContentRefused, _REPHRASE),
+    (("credit balance", "usage limit", "quota", "api error: 402", "payment required"),
+     errors.QuotaSpent, QUOTA),
+    (_CONNECTION, errors.NetworkFailed, _NETWORK),
+    (("issue with the selected model", "model not found"), errors.ModelNotFound, _MODEL),
+    (("400", "invalid_request"), errors.InvalidRequest, None),
+    (("403", "forbidden", "permission"), errors.AccessDenied, None),
+    (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed, _AGAIN),
+)  # fmt: skip
+"""What its text holds, where it has no name of its own; the first that fits."""
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success; else what went wrong."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(
+            f"Claude Code reported success and was then killed by signal {ending.signal}"
+        )
+    if finish.ok and ending.code not in (0, None):
+        return errors.ProcessFailed(f"Claude Code reported success but exited with {ending.code}")
+    if finish.ok and not ending.answered:
+        return errors.EmptyAnswer(
+            "Claude Code ended its turn without any answer",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    if finish.ok:
+        return None
+    message = finish.message or "Claude Code reported an error without saying which"
+    if finish.kind == "error_max_turns":
+        return errors.TurnLimit(
+            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
+            hint="Raise max_turns (--max-turns), or ask for less.",
+        )
+    if finish.kind == "error_max_budget_usd":
+        limit = ending.run.max_budget_usd
+        return errors.BudgetSpent(
+            f"the budget of {f'${limit:g}' if limit else 'the settings'} is spent",
+            hint="Raise max_budget_usd, or ask for less.",
+        )
+    if (finish.stop_reason or "").startswith("aborted"):
+        return errors.Interrupted("the turn was stopped")
+    return _of_api(message, finish.kind or "", finish.stop_reason or "")
+
+
+def explain_acp(ending: Ending) -> CorralError | None:
+    """As a peer: the same words, in the protocol's errors."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.ok:
+        return None
+    message = (finish.message or "no word of why").removeprefix("Internal error: ")
+    kind = "authentication_failed" if finish.kind == "-32000" else ""
+    return _of_api(message, kind, "")
+
+
+def _of_api(message: str, kind: str, reason: str) -> CorralError:
+    low = message.lower()
+    if reason == "prompt_too_long":
+        return errors.ContextLengthExceeded(message, hint=_SHORTER)
+    if kind == "invalid_request" and "safeguards" in low:
+        return errors.ContentRefused(message, hint=_REPHRASE)
+    if kind == "authentication_failed" and "403" in message:
+        return errors.AccessDenied(
+            message, hint="The key is known but not allowed this: check its workspace and model."
+        )
+    if kind in ("server_error", "unknown") and any(sign in low for sign in _CONNECTION):
+        return errors.NetworkFailed(message, hint=_NETWORK)
+    if kind in _KINDS:
+        error, hint = _KINDS[kind]
+        return error(message, hint=hint)
+    for signs, error, hint in _SIGNS:
+        if any(sign in low for sign in signs):
+            return error(message, hint=hint)
+    return errors.ProcessFailed(message)
+
+
+def _without_result(ending: Ending) -> CorralError:
+    """No result line: the exit code and stderr are all there is."""
+    said = "\n".join(ending.stderr.strip().splitlines()[-6:])
+    if ending.signal is not None or ending.code == 143:
+        return errors.KilledBySignal(
+            f"Claude Code was killed by signal {ending.signal or 15}",
+            hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
+        )
+    if ending.code in (126, 127) or "native binary not installed" in said:
+        return errors.BrokenInstall(
+            said or "the program could not be run",
+            hint="Install it again: corral agents install claude",
+        )
+    if ending.code == 0:
+        return errors.StreamBroken(
+            "Claude Code exited without a result: the answer may be cut short",
+            hint="It was stopped from outside, or broke off; what it did so far stands.",
+        )
+    low = said.lower()
+    if "unknown option" in low or low.startswith("error: "):
+        return errors.InputRejected(said)
+    for signs, error, hint in _SIGNS[:2]:
+        if any(sign in low for sign in signs):
+            return error(said, hint=hint)
+    failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

@@ -1,0 +1,247 @@
+"""Starting Claude Code: arguments, settings, environment, and how the prompt reaches it.
+
+The prompt goes in as text and as nothing else: a leading ``/`` would be taken for a command,
+so an invisible character stands before it, and files behind ``@`` are not inlined.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from corral.agents.claude.policy import (
+    OWN_SERVER,
+    SETTINGS_FILE,
+    compile_policy,
+    options_acp,
+    verdict_of,
+)
+from corral.agents.shared import mcp_config
+from corral.agents.shared.launch_checks import check_effort
+from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.errors import AuthenticationFailed
+from corral.events import Json
+from corral.options import Run
+
+PROMPT_LIMIT = 9 * 1024 * 1024
+"""Over 10 MB it refuses."""
+MODEL_ALIASES = frozenset({"default", "opus", "sonnet", "haiku", "fable", "best", "opusplan"})
+
+SUPPORTS = frozenset(
+    {
+        "attachments",
+        "fork",
+        "images",
+        "include_directories",
+        "inherit",
+        "max_budget_usd",
+        "max_turns",
+        "mcp_servers",
+        "output_schema",
+        "permission_mode",
+        "reasoning_effort",
+        "replace_system_prompt",
+        "resume",
+        "retries",
+        "system_prompt",
+    }
+)
+SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode", "audio"}) | {"retries"}
+"""A mode of its own, such as the one that edits in silence, would undo the policy."""
+
+SECRET_ENV = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "ANTHROPIC_FOUNDRY_API_KEY",
+)
+_CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+ENV_FAMILY = (
+    *_CLOUDS,
+    "ANTHROPIC_*",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_SKIP_*_AUTH",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+)
+ENV_IF = {
+    "CLAUDE_CODE_USE_BEDROCK": (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "AWS_REGION",
+        "AWS_PROFILE",
+    ),
+    "CLAUDE_CODE_USE_VERTEX": ("CLOUD_ML_REGION", "GOOGLE_APPLICATION_CREDENTIALS"),
+}
+"""The keys of a cloud are for whoever asks the model there; its commands see them."""
+CREDENTIAL_FILES = (".claude/.credentials.json",)
+USER_FILES = tuple(
+    f".claude/{name}"
+    for name in ("settings.json", "CLAUDE.md", "agents", "commands", "skills", "plugins")
+)
+KEY_HINT = (
+    "Set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (from `claude setup-token`), or sign in"
+    " once by running `claude` in a terminal."
+)
+
+EFFORTS = ("low", "medium", "high", "xhigh")
+MCP_FILE = "mcp.json"
+_SYSTEM_FILE = "system.md"
+_GUARD = "\u2060"
+"""A word joiner, which no trimming takes away and no model sees."""
+
+_SWITCHES = {
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
+    # A sub-agent in the background outlives its turn's answer, and a command its turn.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # Unset, it asks the model before its tool servers are connected, and then without their
+    # tools. The limits are in milliseconds.
+    "MCP_CONNECTION_NONBLOCKING": "0",
+    "MCP_TIMEOUT": "300000",
+    "MCP_CONNECT_TIMEOUT_MS": "300000",
+}
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """Raises before anything is spawned where Claude Code could not do what is asked."""
+    said = _auth(place)
+    compiled = compile_policy(run.policy, run)
+    files = dict(compiled.files)
+    files[SETTINGS_FILE] = json.dumps(
+        {**json.loads(files.get(SETTINGS_FILE, "{}")), **_of_addresses(place)}
+    )
+    flags = [
+        *("--print", "--verbose", "--include-partial-messages", "--forward-subagent-text"),
+        *("--output-format", "stream-json", "--input-format", "stream-json"),
+        *("--permission-prompt-tool", "stdio", "--strict-mcp-config"),
+        *("--setting-sources", _sources(run), "--settings", f"{place.home}/{SETTINGS_FILE}"),
+        *compiled.flags,
+        *_flags(run, place, resume, files),
+    ]
+    text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
+    env = {**environment(run, place), **mcp_config.secrets(run)}
+    argv = (*place.program, *flags)
+    return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
+    with each session."""
+    said = _auth(place)
+    # The bridge runs `claude auth status` where it was started and in the session's folder, which
+    # takes no list of settings to read and would run hooks that a repository names.
+    settings = {**_of_addresses(place), "disableAllHooks": True}
+    options = options_acp(run.policy, run, settings)
+    env = {**environment(run, place), "NO_BROWSER": "1"}
+    # It would run `git status` for its system prompt, and git the filters of the repository.
+    env["CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS"] = "1"
+    if run.model is not None:
+        env["ANTHROPIC_MODEL"] = run.model
+    return Launch(
+        argv=place.program,
+        env=env,
+        stdin=b"",
+        cwd=place.home,
+        session_meta={"claudeCode": {"options": options}},
+        notes=(said,),
+    )
+
+
+def _of_addresses(place: Place) -> dict[str, Json]:
+    """It asks the maker's own service about an address before it goes there. That service is
+    not there for whoever has the model elsewhere, and then nothing would be fetched."""
+    return {"skipWebFetchPreflight": True} if place.env.get("ANTHROPIC_BASE_URL") else {}
+
+
+def environment(run: Run, place: Place) -> dict[str, str]:
+    env = {
+        "CLAUDE_CONFIG_DIR": os.path.join(place.home, ".claude"),
+        "TMPDIR": place.tmp,
+        "CLAUDE_CODE_TMPDIR": place.tmp,
+        "CLAUDE_CODE_MAX_RETRIES": str(run.retries - 1),
+        "NO_COLOR": "1",
+        **_SWITCHES,
+    }
+    if run.inherit == "nothing":
+        env["CLAUDE_CODE_DISABLE_CLAUDE_MDS"] = "1"
+    return env
+
+
+def _sources(run: Run) -> str:
+    return {"nothing": "", "project": "project,local", "user": "user"}[run.inherit]
+
+
+def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) -> list[str]:
+    flags: list[str] = []
+    if run.inherit == "nothing":
+        flags.append("--disable-slash-commands")
+    if run.model is not None:
+        flags += ["--model", run.model]
+    if resume is not None:
+        flags += ["--resume", resume]
+        flags += ["--fork-session"] if run.fork else []
+    system = run.system_prompt or run.replace_system_prompt
+    if system is not None:
+        files[_SYSTEM_FILE] = system
+        word = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
+        flags += [f"--{word}-file", os.path.join(place.home, _SYSTEM_FILE)]
+        flags += ["--system-prompt-snapshot", "off"]
+    if run.max_turns is not None:
+        flags += ["--max-turns", str(run.max_turns)]
+    if run.max_budget_usd is not None:
+        flags += ["--max-budget-usd", f"{run.max_budget_usd:f}"]
+    check_effort(run, "Claude Code", EFFORTS)
+    if run.reasoning_effort is not None:
+        flags += ["--effort", run.reasoning_effort]
+    if run.output_schema is not None:
+        flags += ["--json-schema", json.dumps(run.output_schema)]
+    if run.mcp_servers:
+        files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run)})
+        flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
+    for folder in run.include_directories:
+        flags += ["--add-dir", os.path.join(place.cwd, folder)]
+    return flags
+
+
+def _auth(place: Place) -> str:
+    """A sentence that says how it is paid."""
+    env = place.env
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", *_CLOUDS):
+        if env.get(name):
+            return f"authentication: {name}"
+    if place.credentials:
+        return "authentication: the login in ~/.claude"
+    raise AuthenticationFailed(
+        "no credentials for Claude Code were found", hint=KEY_HINT, phase="config"
+    )
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, not written: it fills them in from its environment."""
+    listed = run.policy.allow_tools is not None
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        own = server.name == OWN_SERVER
+        if verdict_of(run.policy, run, "mcp", own=own) == "deny" and not listed:
+            continue  # what may not be used is not even started
+        hidden: Json = mcp_config.named_secrets(number, server)
+        # Connected before the first request, and its tools declared to the model there, not
+        # left for it to search for.
+        how: dict[str, Json] = {"alwaysLoad": True}
+        if server.url is not None:
+            servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
+        else:
+            command, *args = server.command
+            servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
+    return servers

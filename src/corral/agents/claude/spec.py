@@ -1,0 +1,122 @@
+"""Claude Code: what it is, how it is started, what it means.
+
+Facts hold for 2.1.325, each seen in a run of the real program. It speaks JSON lines both
+ways (``wire/control.py``): its questions come on stdout and are answered on stdin. Its own
+word ``success`` means nothing without ``is_error``, and exit 0 nothing without a result.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.agents.claude import errors, launch, policy
+from corral.agents.spec import Agent, Package, Probe
+from corral.events import Json
+from corral.protocol.acp.quirks import Quirks
+from corral.protocol.ndjson import Translate
+from corral.protocol.stream_json.frames import Frames
+from corral.protocol.stream_json.quirks import Manners
+
+_REFUSALS = (
+    "is disabled for this session",
+    "denied by your permission settings",
+    "No such tool available: mcp__",  # denied, or its server did not come up
+)
+MANNERS = Manners(
+    tools=policy.TOOLS,
+    refusal_signs=_REFUSALS,
+)
+
+
+def translator() -> Translate:
+    from corral.protocol.stream_json.client import Control
+
+    return Control(MANNERS).translate
+
+
+def fits(schema: dict[str, Json]) -> bool:
+    """It hands an answer in as the arguments of a tool: objects, and short enough for a flag."""
+    return schema.get("type") == "object" and len(str(schema)) < 100_000
+
+
+_HEADLESS = Agent(
+    name="claude-cli",
+    aliases=("claude", "claude-code"),
+    title="Claude Code",
+    description="Anthropic's Claude Code: a process a prompt, words as they come, it can ask",
+    transport="stream",
+    programs=("claude",),
+    package=Package(
+        npm="@anthropic-ai/claude-code",
+        tested="2.1.325",
+        minimum="2.1.300",
+        binaries={
+            "linux-x86_64": "@anthropic-ai/claude-code-linux-x64/claude",
+            "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
+        },
+    ),
+    frames=Frames,
+    translator=translator,
+    control=MANNERS,
+    compile=policy.compile_policy,
+    launch=launch.launch,
+    explain=errors.explain,
+    native_schema=fits,
+    tools=policy.TOOLS,
+    probe=Probe(
+        write=("Write", {"file_path": "probe.txt", "content": "written by the agent\n"}),
+        shell=("Bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
+        url_env="ANTHROPIC_BASE_URL",
+        key_env="ANTHROPIC_API_KEY",
+        model="claude-sonnet-5",
+        read=("Read", {"file_path": "here.txt"}),
+        forms=policy.FORMS,
+    ),
+    supports=launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    resumes=True,
+    keeps_unfinished="always",
+    prompt_limit=launch.PROMPT_LIMIT,
+    model_aliases=launch.MODEL_ALIASES,
+    env_family=launch.ENV_FAMILY,
+    env_if=launch.ENV_IF,
+    secret_env=launch.SECRET_ENV,
+    subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
+    credential_files=launch.CREDENTIAL_FILES,
+    user_files=launch.USER_FILES,
+)
+
+QUIRKS = Quirks(
+    name_from_meta=("claudeCode", "toolName"),
+    kinds=policy.TOOLS,
+    mcp_prefixes=("mcp__",),
+    denied_signs=(*_REFUSALS, "Permission denied: "),
+    late_updates=0.1,
+    model_list_complete=False,
+    command_marks=("/", " ", "\t", "\r", "\n"),
+    command_guard="\u2060",
+)
+
+
+_PEER = replace(
+    _HEADLESS,
+    name="claude-acp",
+    aliases=(),
+    description="Claude Code as a peer that stays, by the bridge claude-agent-acp",
+    transport="acp",
+    programs=("claude-agent-acp",),
+    package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
+    frames=None,
+    translator=None,
+    control=None,
+    native_schema=None,
+    launch=launch.launch_acp,
+    explain=errors.explain_acp,
+    quirks=QUIRKS,
+    model_at_start=True,
+    supports=launch.SUPPORTS_ACP,
+    user_files=(),
+)
+
+AGENTS = (_HEADLESS, _PEER)

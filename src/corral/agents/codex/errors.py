@@ -1,0 +1,136 @@
+"""How Codex fails: the text of an error, or its end → one error each, with what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from corral import errors
+from corral.agents.shared import exit_errors
+from corral.agents.shared.api_errors import QUOTA, unauthenticated
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+
+NOISE = (
+    "WARNING: proceeding, even though we could not create PATH aliases",
+    "Reading additional input from stdin",
+    "Reading prompt from stdin",
+    "Stack backtrace:",
+    "   ",
+)
+
+KEY_HINT = "Set OPENAI_API_KEY, or sign in once with `codex login`."
+_STATUS = re.compile(r"(?:unexpected status|last status:?) (\d{3})")
+_BY_STATUS: dict[str, type[CorralError]] = {
+    "400": errors.InvalidRequest,
+    "401": errors.AuthenticationFailed,
+    "402": errors.QuotaSpent,
+    "403": errors.AccessDenied,
+    "404": errors.ModelNotFound,
+    "413": errors.ContextLengthExceeded,
+    "429": errors.RateLimited,
+}
+
+_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
+    (("quota", "billing", "usage limit", "credits"), errors.QuotaSpent),
+    (("rate limit", "rate_limit", "too many requests"), errors.RateLimited),
+    (
+        ("context length", "context_length", "context window", "input exceeds"),
+        errors.ContextLengthExceeded,
+    ),
+    (
+        ("api key", "missing environment variable", "not logged in", "unauthorized", "log in"),
+        errors.AuthenticationFailed,
+    ),
+    (("does not exist", "model_not_found", "no such model"), errors.ModelNotFound),
+    (("content_filter", "flagged", "usage polic"), errors.ContentRefused),
+    (("high demand", "overloaded", "server error", "server_error"), errors.ServerFailed),
+    (
+        ("connection failed", "error sending request", "waiting for network", "dns error"),
+        errors.NetworkFailed,
+    ),
+    (("stream disconnected", "stream closed", "idle timeout"), errors.StreamBroken),
+    (("invalid_request", "bad_request", "bad request"), errors.InvalidRequest),
+)
+"""What the text of an API error holds, and what it then is; the first that fits."""
+
+_HINTS: dict[type[CorralError], str] = {
+    errors.AuthenticationFailed: KEY_HINT,
+    errors.AccessDenied: "The key is known but not allowed this: check its project and model.",
+    errors.QuotaSpent: QUOTA,
+    errors.RateLimited: "Wait and try again.",
+    errors.ContextLengthExceeded: "Shorten the prompt or start a new session.",
+    errors.ModelNotFound: "Give another with model= (--model).",
+    errors.ContentRefused: "Rephrase the prompt, or try another model.",
+    errors.ServerFailed: "The model's service is at fault: try again.",
+    errors.NetworkFailed: "Check the network, the proxy variables and OPENAI_BASE_URL.",
+    errors.StreamBroken: "Often transient: try again.",
+}
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success: a completed turn, some answer, and a clean exit."""
+    if ending.finish is None:
+        return _without_result(ending)
+    return exit_errors.explain(ending, "Codex", "codex", lambda _, said: of_text(said))
+
+
+def explain_acp(ending: Ending) -> CorralError | None:
+    """Of the bridge: what it says of an error, or its end."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.kind == "-32000":
+        return errors.AuthenticationFailed(finish.message or "no word of why", hint=KEY_HINT)
+    return of_text((finish.message or "Codex reported an error without saying which").strip())
+
+
+def of_text(message: str) -> CorralError:
+    """Of an API error only the text is told; its JSON, where it is that."""
+    text, low = _inner(message), message.lower()
+    found = _STATUS.search(message)
+    kind: type[CorralError] | None = None
+    if found is not None:
+        kind = _BY_STATUS.get(found[1], errors.ServerFailed if found[1] >= "500" else None)
+    if kind is None or kind is errors.RateLimited or kind is errors.InvalidRequest:
+        signs = (each for words, each in _SIGNS if any(word in low for word in words))
+        kind = next(signs, kind) or errors.ProcessFailed
+    return kind(text, hint=_HINTS.get(kind))
+
+
+def _inner(message: str) -> str:
+    try:
+        body: Any = json.loads(message)
+        return str(cast("dict[str, Any]", body)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return message
+
+
+def _without_result(ending: Ending) -> CorralError:
+    lines = [line for line in ending.stderr.splitlines() if line.strip()]
+    said = "\n".join([line for line in lines if not line.startswith(NOISE)][-6:])
+    if ending.signal is not None:
+        return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
+    if "input_too_large" in said:
+        return errors.InputRejected(said, hint="The prompt is too long: put it into files.")
+    if "no rollout found" in said or "thread/resume" in said:
+        return errors.ResumeLost(said, hint="Start a new session.")
+    if "MCP servers failed" in said:
+        return errors.ToolFailed(said, hint="A tool server that was asked for did not come up.")
+    if "Error loading config" in said or "feature flag" in said or ending.code == 2:
+        return errors.SettingsRejected(
+            said or "Codex refused its arguments",
+            hint="corral knows Codex 0.166: install that with `corral agents install codex`.",
+        )
+    if ending.code in (126, 127):
+        return errors.BrokenInstall(
+            said or "the program could not be run",
+            hint="Install it again: corral agents install codex",
+        )
+    if ending.code == 0:
+        return errors.StreamBroken("Codex exited without completing its turn")
+    if _STATUS.search(said):
+        return of_text(said)
+    failed = f"Codex failed (exit {ending.code}): {said or 'no word of why'}"
+    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

@@ -1,0 +1,288 @@
+"""Starting Codex: arguments, a private home, and which model it is led to.
+
+Every setting is an argument, and ``--strict-config`` makes one that Codex does not
+know an error: it would otherwise be ignored, and a policy with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tomllib
+
+from corral.agents.codex.policy import (
+    READ,
+    allows,
+    allows_server,
+    compile_policy,
+    guarded_tools,
+    mode_acp,
+    settings_acp,
+    toml,
+    views_images,
+)
+from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
+from corral.agents.shared.mcp_config import secret_name
+from corral.agents.spec import Launch, Place, image_name
+from corral.errors import AuthenticationFailed, ConfigError
+from corral.options import Run
+from corral.values import McpServer
+
+PROMPT_LIMIT = 1_048_576
+"""Characters, says Codex; bytes are never fewer."""
+LONGEST_ARGUMENT = 120_000
+"""Linux takes 131,071 bytes an argument."""
+
+SECRET_ENV = ("OPENAI_API_KEY", "CODEX_API_KEY")
+ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
+CREDENTIAL_FILES = (".codex/auth.json",)
+SUPPORTS = frozenset(
+    {
+        "fork",
+        "images",
+        "include_directories",
+        "inherit",
+        "mcp_servers",
+        "output_schema",
+        "reasoning_effort",
+        "replace_system_prompt",
+        "resume",
+        "retries",
+        "system_prompt",
+    }
+)
+
+OPENAI = "https://api.openai.com/v1"
+PROVIDER = "corral"
+"""Our own entry: it goes straight to HTTP. Codex's own ignores OPENAI_BASE_URL, and tries a
+web socket five times first."""
+_OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest", "shell_snapshot")
+"""What would call home, offer tools that no policy knows, or run the user's own profile."""
+_NO_TRAFFIC = (
+    "analytics.enabled=false",
+    "check_for_update_on_startup=false",
+    'otel.exporter="none"',
+    'otel.trace_exporter="none"',
+    'otel.metrics_exporter="none"',
+)
+"""Codex would report metrics to ab.chatgpt.com and look for a newer version of itself."""
+_NO_GIT = {"GIT_DIR": "/dev/null"}
+"""Codex runs ``git status`` in the working directory for its own bookkeeping, and git runs the
+filters that the repository's settings name. With this its git finds no repository. The variable
+is removed from the environment of the agent's own commands."""
+_HOOK_SECONDS = 600
+"""A hook that takes longer counts as leave, so it gets longer than it can need."""
+PROJECT_FILES = (
+    ".codex/config.toml",
+    ".codex/hooks.json",
+    ".codex/rules",
+    ".codex/agents",
+    ".codex/prompts",
+    ".codex/skills",
+)
+"""What the bridge obeys in the working directory: it declares every folder trusted."""
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """Raises before anything is spawned where Codex could not do what is asked."""
+    settings, notes = provider(run, place)
+    files = {".codex/config.toml": ""}  # it wants its home to be there, and reads none of it
+    flags = ["exec", "--json", "--ignore-user-config", "--strict-config", "--skip-git-repo-check"]
+    flags += ["--color", "never", "--disable", "unbounded_connection_retries", *_trust(run, place)]
+    for name in _OFF:
+        flags += ["--disable", name]
+    for number, path in enumerate(run.images):
+        flags.append(f"--image={os.path.join(place.images, image_name(number, path))}")
+    if run.model is not None:
+        flags += ["--model", run.model]
+    if run.output_schema is not None:
+        files["schema.json"] = json.dumps(run.output_schema)
+        flags += ["--output-schema", os.path.join(place.home, "schema.json")]
+    if run.replace_system_prompt is not None:
+        files["instructions.md"] = run.replace_system_prompt
+        named = toml(os.path.join(place.home, "instructions.md"))
+        settings.append(f"model_instructions_file={named}")
+    if run.system_prompt is not None:
+        settings.append(f"developer_instructions={toml(run.system_prompt)}")
+    if run.reasoning_effort is not None:
+        settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
+    hooks = _hooks(run, place, guarded_tools(run.policy), cwd=place.cwd)
+    settings += [*_servers(run), *_NO_TRAFFIC, *hooks]
+    if guarded_tools(run.policy):
+        flags.append("--dangerously-bypass-hook-trust")  # no hook is configured but ours
+    # A profile that waits, as pyenv's does for a lock, would hold every command up.
+    settings.append("allow_login_shell=false")
+    hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
+    settings.append(f"shell_environment_policy.exclude={_list(hidden)}")
+    for setting in settings:
+        if len(setting.encode()) > LONGEST_ARGUMENT:
+            raise ConfigError(
+                f"{setting.partition('=')[0]} is longer than an argument can be",
+                hint="Put the material into a file, or into the prompt.",
+            )
+        flags += ["-c", setting]
+    flags += compile_policy(run.policy, run).flags
+    how = "fork" if run.fork else "resume"
+    last = ["-"] if resume is None else [how, resume, "-"]
+    if run.include_directories and allows(run.policy, "shell"):
+        notes += ("include_directories changes nothing: Codex reads the whole disk",)
+    return Launch(
+        argv=(*place.program, *flags, *last),
+        env=environment(run, place),
+        stdin=prompt.encode(),
+        files=files,
+        notes=notes,
+    )
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The bridge: its settings come as JSON, and its mode is the one for the policy.
+
+    The bridge hands the JSON to a session only, so the same settings are also written to the
+    private home's file: what Codex does when its process starts (plug-ins, version checks)
+    obeys that file alone.
+    """
+    refuse_users(run)
+    refuse_own_files(run, place, "Codex would obey this repository's own settings")
+    lines, notes = provider(run, place)
+    off: tuple[str, ...] = (*_OFF, "unbounded_connection_retries")
+    # Patches are asked for, and judged where the question is answered; images are not. In a pool
+    # the sessions of one process have several folders.
+    hooks = _hooks(run, place, READ if views_images(run.policy) else (), cwd=None)
+    lines += [*hooks, "bypass_hook_trust=true"] if hooks else []
+    if run.inherit != "project":
+        off = off if hooks else (*off, "hooks")
+        lines += ["project_doc_max_bytes=0", "skills.include_instructions=false"]
+        # The working directory is the project, whatever repository contains it: settings in
+        # folders above are not read.
+        lines.append("project_root_markers=[]")
+    hidden = _list([*SECRET_ENV, *_NO_GIT])
+    lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={hidden}"]
+    lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
+    if run.model is not None:
+        lines.append(f"model={toml(run.model)}")
+    lines += settings_acp(run.policy)
+    text = "\n".join(lines) + "\n"
+    env = {
+        **environment(run, place),
+        "CODEX_CONFIG": json.dumps(tomllib.loads(text)),
+        "INITIAL_AGENT_MODE": mode_acp(run.policy),
+        "NO_BROWSER": "1",
+        "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
+    }
+    notes += ("once a session it has a small model write a title, which it does not count",)
+    files = {".codex/config.toml": text}
+    return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
+
+
+def environment(run: Run, place: Place) -> dict[str, str]:
+    return {
+        "CODEX_HOME": os.path.join(place.home, ".codex"),
+        "TMPDIR": place.tmp,
+        "NO_COLOR": "1",
+        "RUST_LOG": "error",
+        **_NO_GIT,
+        **secrets(run),
+    }
+
+
+def provider(run: Run, place: Place) -> tuple[list[str], tuple[str, ...]]:
+    """The settings that lead it to a model, and a sentence that says how."""
+    env = place.env
+    key = next((name for name in SECRET_ENV if env.get(name)), None)
+    url = env.get("OPENAI_BASE_URL")
+    if key is None and url is None:
+        if not place.credentials:
+            raise AuthenticationFailed(
+                "no credentials for Codex were found",
+                hint="Set OPENAI_API_KEY, or sign in once with `codex login`.",
+                phase="config",
+            )
+        return [], ("credentials: the login in ~/.codex/auth.json",)
+    fields = [f"name={toml(PROVIDER)}", f"base_url={toml(url or OPENAI)}", 'wire_api="responses"']
+    fields += [f"{what}_max_retries={run.retries}" for what in ("request", "stream")]
+    if key is not None:
+        fields.append(f"env_key={toml(key)}")
+    said = f"credentials: {key or 'none'}; the model is at {url or OPENAI}"
+    settings = [f"model_provider={toml(PROVIDER)}"]
+    return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (said,)
+
+
+def _trust(run: Run, place: Place) -> list[str]:
+    """Codex does not obey an untrusted repository; but it would read its words."""
+    refuse_users(run)
+    if run.inherit == "project":
+        return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
+    words = ("project_doc_max_bytes=0", "skills.include_instructions=false")
+    hooks = [] if guarded_tools(run.policy) else ["--disable", "hooks"]
+    return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
+
+
+def _hooks(run: Run, place: Place, tools: tuple[str, ...], *, cwd: str | None) -> list[str]:
+    """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
+    ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere."""
+    if not tools:
+        return []
+    guarded = {
+        "cwd": cwd,
+        "readable": list(run.include_directories),
+        "writable": [*run.policy.writable, place.tmp],
+    }
+    # -I: nothing of the working directory is imported.
+    program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
+    # Codex takes any exit code but 2 for leave.
+    command = f"{shlex.join(program)} || exit 2"
+    hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
+    matcher = toml(f"^({'|'.join(tools)})$")
+    return [f"hooks.PreToolUse=[{{matcher={matcher},hooks=[{hook}]}}]"]
+
+
+def _servers(run: Run) -> list[str]:
+    """A server that does not come up is an error: Codex would go on without a word."""
+    denied = {*run.policy.deny_tools}
+    if run.policy.mode == "native":
+        return [f"mcp_servers.{s.name}={_server(n, s)}" for n, s in enumerate(run.mcp_servers)]
+    settings: list[str] = []
+    for number, server in enumerate(run.mcp_servers):
+        if not allows_server(run.policy, server.name):
+            continue
+        own = f"mcp__{server.name}__"
+        more = ',default_tools_approval_mode="approve"'
+        off = [name.removeprefix(own) for name in sorted(denied) if name.startswith(own)]
+        if off:
+            more += f",disabled_tools={_list(off)}"
+        if run.policy.allow_tools is not None:
+            on = [n.removeprefix(own) for n in run.policy.allow_tools if n.startswith(own)]
+            more += f",enabled_tools={_list(on)}"
+        settings.append(f"mcp_servers.{server.name}={_server(number, server, more)}")
+    return settings
+
+
+def _server(number: int, server: McpServer, more: str = "") -> str:
+    """Secret values are named, not written: they travel in the environment."""
+    if server.url is not None:
+        pairs = [f"{toml(name)}={toml(secret_name(number, name))}" for name in server.headers]
+        how = f"url={toml(server.url)},env_http_headers={{{','.join(pairs)}}}"
+    else:
+        how = f"command={toml(server.command[0])},args={_list(list(server.command[1:]))}"
+        how += f",env_vars={_list([*server.env])}"
+    return f"{{{how},required=true{more}}}"
+
+
+def secrets(run: Run) -> dict[str, str]:
+    """Raises ``ConfigError`` where two servers want one name for two values: Codex hands a
+    server's variables on by their names."""
+    found: dict[str, str] = {}
+    for number, server in enumerate(run.mcp_servers):
+        named = {secret_name(number, name): value for name, value in server.headers.items()}
+        for name, value in {**named, **server.env}.items():
+            if found.get(name, value) != value:
+                raise ConfigError(f"two MCP servers want different values of {name}")
+            found[name] = value
+    return found
+
+
+def _list(texts: list[str]) -> str:
+    return f"[{','.join(map(toml, texts))}]"

@@ -1,0 +1,274 @@
+"""A policy in Codex's own controls: its sandbox, and which tools it offers at all.
+
+What shaped this, each seen in runs of the real program:
+
+- It has no tools for reading: it reads by its shell, and the sandbox lets that see
+  the whole disk. Without a shell it sees what the prompt holds, and images.
+- Without leave to ask (``exec`` has nobody to ask) what the sandbox does not allow
+  is refused: patches outside the workspace, commands that would write there.
+- The workspace's sandbox opens ``/tmp`` unless it is told not to, and keeps
+  ``.git``, ``.codex`` and ``.agents`` read-only, at the top of the workspace alone:
+  ``sub/.git`` can be written. Its permission profiles cannot express more: their
+  patterns cover files that exist. ``view_image`` reads everywhere. So a hook of ours
+  judges the paths of both tools (``corral.system.hook_guard``).
+- A read-only sandbox has no network, and no switch for it.
+- A tool server left to its default runs every tool that calls itself read-only;
+  and its resources need no leave. So a server without leave is not started.
+- Full access approves every tool of every server: for ``full`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+
+from msgspec.structs import replace
+
+from corral.agents.shared.tool_names import check_names
+from corral.agents.spec import Act, Compiled, Form, Row
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+
+SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")
+WRITE = ("apply_patch",)
+READ = ("view_image",)
+NETWORK = ("web_search",)
+
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(READ, "read"),
+    **dict.fromkeys(NETWORK, "fetch"),
+}
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL,
+    "network": NETWORK,
+}
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+
+
+def can_be_hidden(name: str) -> bool:
+    """Whether a tool that Codex does not know was left out by policy, and not made up."""
+    return name in TOOLS or name.startswith("mcp__")
+
+
+def toml(text: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def patch(path: str, line: str) -> str:
+    """A patch that adds a file of one line."""
+    return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
+
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (
+        ("exec_command", {"cmd": "{command}"}),
+        ("shell", {"command": ["sh", "-c", "{command}"]}),
+        ("shell_command", {"command": "{command}"}),
+        ("exec_command", {"cmd": "{command}", "sandbox_permissions": "require_escalated"}),
+    ),
+    "background": (("exec_command", {"cmd": "{command}", "yield_time_ms": 250, "tty": True}),),
+    "write": (("apply_patch", {"input": patch("{path}", "{text}")}),),
+    "edit": (
+        (
+            "apply_patch",
+            {
+                "input": "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n"
+                "*** End Patch\n"
+            },
+        ),
+    ),
+    "delegate": (("spawn_agent", {"message": "{prompt}"}),),
+    "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
+}
+"""How the model calls the tools."""
+
+
+def allows(policy: Policy, capability: Capability) -> bool:
+    """Whether it is allowed without asking, by its own word or by the lists of tools."""
+    tools = _TOOLS_OF.get(capability, ())
+    if any(name in policy.deny_tools for name in tools):
+        return False
+    if policy.allow_tools is not None:
+        return any(name in policy.allow_tools for name in tools)
+    return policy.verdict(capability) == "allow"
+
+
+def guarded_tools(policy: Policy) -> tuple[str, ...]:
+    """The tools whose paths are judged by a hook of ours before each call. With a shell, images
+    can be read anyway."""
+    if policy.is_unlimited or policy.mode == "native":
+        return ()
+    tools = WRITE if allows(policy, "write") else ()
+    return tools if allows(policy, "shell") or not allows(policy, "read") else (*tools, *READ)
+
+
+def allows_server(policy: Policy, name: str) -> bool:
+    """Whether a tool server may be used."""
+    if policy.allow_tools is not None:
+        return any(tool.startswith(f"mcp__{name}__") for tool in policy.allow_tools)
+    return policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
+    if policy.mode == "native":
+        note = "the agent's own default: a read-only sandbox, and nobody to ask"
+        rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+        return Compiled(rows)
+    check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
+    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy))
+
+
+def _flags(policy: Policy) -> tuple[str, ...]:
+    if policy.is_unlimited:
+        return ("--sandbox", "danger-full-access", "-c", 'web_search="live"')
+    flags: list[str] = []
+    if allows(policy, "write"):
+        reaches = allows(policy, "network") and allows(policy, "shell")
+        flags += ["--sandbox", "workspace-write"]
+        flags += ["-c", "sandbox_workspace_write.exclude_slash_tmp=true"]
+        flags += ["-c", f"sandbox_workspace_write.network_access={str(reaches).lower()}"]
+        for folder in policy.writable:
+            flags.append(f"--add-dir={folder}")
+    else:
+        flags += ["--sandbox", "read-only"]
+    flags += ["-c", f'web_search="{"live" if allows(policy, "network") else "disabled"}"']
+    if not allows(policy, "shell"):
+        flags += ["--disable", "shell_tool", "--disable", "unified_exec"]
+    if not allows(policy, "read"):
+        flags += ["--disable", "view_image"]
+    # A sub-agent's calls make no events.
+    flags += ["--disable", "multi_agent"]
+    return tuple(flags)
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict: Verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    shell = allows(policy, "shell")
+    if policy.allow_tools is not None or (capability != "read" and _is_named(policy, capability)):
+        verdict = "allow" if _is_free(policy, capability) else "deny"
+        notes.append("by the lists of tools")
+    elif verdict == "ask":
+        notes.append("ask→deny: headless, there is nobody to ask")
+    match capability:
+        case "read" if verdict == "allow":
+            what = "images of the workspace alone: it reads by its shell"
+            notes.append("the whole disk, by its shell" if shell else what)
+        case "read" if shell:
+            enforcement = "impossible"
+            notes.append("it reads by its shell, and its sandbox hides nothing")
+        case "read":
+            notes.append("no tool that reads is offered")
+        case "write" if verdict == "allow" and policy.is_unlimited:
+            notes.append("anywhere: there is no sandbox")
+        case "write" if verdict == "allow":
+            if shell:
+                notes.append("commands cannot write .git, .codex and .agents of the workspace")
+            else:
+                notes.append("a model that Codex does not know gets no tool for it")
+        case "shell" if policy.shell_rules:
+            enforcement = "impossible"
+            notes.append("it has no rules for commands that hold")
+        case "network" if verdict == "allow" and shell and not allows(policy, "write"):
+            notes.append("its search alone: commands in a read-only sandbox have none")
+        case "network" if verdict != "allow" and shell:
+            notes.append("its sandbox holds commands too")
+        case "mcp" if verdict != "allow":
+            notes.append("its servers are not started")
+        case _:
+            pass
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def mode_acp(policy: Policy) -> str:
+    """Of the bridge: its own default writes in silence. In ``read-only`` it asks for each
+    change, and what is allowed then runs outside its sandbox."""
+    return "agent-full-access" if policy.is_unlimited else "read-only"
+
+
+def views_images(policy: Policy) -> bool:
+    """Whether the bridge offers the tool that reads images; its questions do not cover it."""
+    return policy.verdict("read") == "allow" and not policy.is_unlimited
+
+
+def settings_acp(policy: Policy) -> list[str]:
+    if policy.is_unlimited:
+        return ['web_search="live"']
+    search = "live" if policy.verdict("network") == "allow" else "disabled"
+    off = ["multi_agent", "shell_tool", "unified_exec"]
+    if not views_images(policy):
+        off.append("view_image")
+    return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
+
+
+def without_lists(policy: Policy, run: Run) -> Policy:
+    """For the bridge, which asks about a kind of call and does not name the tool: each of Codex's
+    tools is one capability. Lists that hold tools of servers stay, and are then refused."""
+    check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
+    names = {*(policy.allow_tools or ()), *policy.deny_tools}
+    if policy.mode == "native" or any(map(_is_mcp, names)):
+        return policy
+    verdicts: dict[str, Verdict] = {}
+    for capability, tools in _TOOLS_OF.items():
+        if policy.allow_tools is not None or names.intersection(tools):
+            verdicts[capability] = "allow" if allows(policy, capability) else "deny"
+    if policy.allow_tools is not None:
+        verdicts["mcp"] = verdicts["own_mcp"] = "deny"
+    return replace(policy, allow_tools=None, deny_tools=(), **verdicts)
+
+
+def compile_asking(policy: Policy, run: Run) -> Compiled:
+    """For the bridge, whose questions come to us."""
+    policy = without_lists(policy, run)
+    if policy.is_unlimited:
+        return compile_policy(policy, run)
+    rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
+    return Compiled(rows)
+
+
+def _asking_row(policy: Policy, run: Run, capability: Capability) -> Row:
+    verdict = policy.verdict(capability)
+    lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
+    if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
+        why = "a command that it asks leave for would leave its sandbox"
+        why = "it has no lists with tools of servers, and no default that asks" if lists else why
+        return Row(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
+    if capability == "write":
+        return Row(
+            capability, verdict, "brokered", "each patch is asked for; a refusal ends the turn"
+        )
+    if capability == "mcp" and verdict != "allow" and _foreign(run):
+        why = "a tool that calls itself read-only is not asked for: codex-cli can"
+        return Row(capability, verdict, "impossible", why)
+    if capability == "mcp":
+        return Row(capability, verdict, "brokered")
+    reads = "images of the workspace alone" if verdict == "allow" else "nothing"
+    notes = {"shell": "its shell is off", "read": f"{reads}: it reads by its shell, which is off"}
+    return Row(capability, verdict, "native", notes.get(capability, ""))
+
+
+def _foreign(run: Run) -> bool:
+    return any(server.name != OWN_SERVER for server in run.mcp_servers)
+
+
+def _is_named(policy: Policy, capability: Capability) -> bool:
+    return any(name in policy.deny_tools for name in _TOOLS_OF.get(capability, ()))
+
+
+def _is_free(policy: Policy, capability: Capability) -> bool:
+    """What the lists of tools make of it; who may use the shell may read."""
+    if capability == "mcp":
+        return any(map(_is_mcp, policy.allow_tools or ()))
+    return allows(policy, capability) or (capability == "read" and allows(policy, "shell"))
+
+
+def _is_mcp(name: str) -> bool:
+    return name.startswith("mcp__")

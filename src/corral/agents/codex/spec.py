@@ -1,0 +1,102 @@
+"""Codex: what it is, what it writes, what it means.
+
+Facts hold for 0.166.0, each seen in a run of the real program:
+
+- It tells nothing of a refusal in its events. A refused patch and a call of a
+  tool that is off are told on stderr alone; a command that its sandbox stopped is
+  often not told at all. So ``denied`` is never known to be complete.
+- ``error`` lines are not the end: it reconnects. The end is ``turn.completed`` or
+  ``turn.failed``; of an API error only the text is told.
+- Counts of tokens are of the whole thread, those of earlier turns included.
+- With a prompt as argument and an open stdin it waits for ever; so the prompt goes
+  in by stdin, which is then closed.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.agents.codex import errors, launch, policy, stream
+from corral.agents.spec import ACP_OPTIONS, Agent, Package, Probe
+from corral.models.openai.schema import is_strict
+from corral.protocol.acp.quirks import Quirks
+
+_LIBC = "unknown-linux-musl"
+
+HEADLESS = Agent(
+    name="codex-cli",
+    aliases=("codex",),
+    title="Codex",
+    description="OpenAI's Codex, headless: one process a prompt, a sandbox of its own",
+    transport="stream",
+    programs=("codex",),
+    package=Package(
+        npm="@openai/codex",
+        tested="0.166.0",
+        minimum="0.166.0",
+        binaries={
+            f"linux-{machine}": f"@openai/codex-linux-{name}/vendor/{machine}-{_LIBC}/bin/codex"
+            for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
+        },
+    ),
+    frames=stream.Frames,
+    translator=stream.translator,
+    compile=policy.compile_policy,
+    launch=launch.launch,
+    explain=errors.explain,
+    read_stderr=stream.read_stderr,
+    tools=policy.TOOLS,
+    probe=Probe(
+        write=("apply_patch", {"input": policy.patch("probe.txt", "written by the agent")}),
+        shell=("exec_command", {"cmd": "touch shell.txt"}),
+        url_env="OPENAI_BASE_URL",
+        key_env="OPENAI_API_KEY",
+        model="gpt-5.5",
+        forms=policy.FORMS,
+    ),
+    supports=launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
+    native_schema=is_strict,
+    usage_of_session=True,
+    tells_every_refusal=False,
+    resumes=True,
+    keeps_unfinished="always",
+    prompt_limit=launch.PROMPT_LIMIT,
+    env_family=launch.ENV_FAMILY,
+    secret_env=launch.SECRET_ENV,
+    credential_files=launch.CREDENTIAL_FILES,
+    rooted_files=("*.sqlite", "*.sqlite-*"),
+    noise=errors.NOISE,
+)
+
+QUIRKS = Quirks(
+    mcp_prefixes=("mcp__",), mcp_from_input=True, nameless_errors=True, late_updates=0.1
+)
+
+PEER = replace(
+    HEADLESS,
+    name="codex-acp",
+    aliases=(),
+    description="Codex as a peer that stays, by the bridge codex-acp: it asks for each change",
+    transport="acp",
+    programs=("codex-acp",),
+    package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
+    frames=None,
+    translator=None,
+    read_stderr=None,
+    compile=policy.compile_asking,
+    plain_policy=policy.without_lists,
+    launch=launch.launch_acp,
+    explain=errors.explain_acp,
+    quirks=QUIRKS,
+    model_at_start=True,
+    # A mode of its own, such as the one that writes in silence, would undo the policy.
+    supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
+    project_files=launch.PROJECT_FILES,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    native_schema=None,
+    usage_of_session=False,
+    asks=True,
+)
+
+AGENTS = (HEADLESS, PEER)

@@ -1,0 +1,249 @@
+"""What Codex writes with ``exec --json``, and what it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from corral.agents.codex.policy import can_be_hidden
+from corral.events import (
+    Error,
+    FileChange,
+    FileKind,
+    Init,
+    Json,
+    Plan,
+    PlanEntry,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.notices import retrying, warning
+from corral.protocol.tool_fields import table, tables, texts
+from corral.values import Usage
+
+
+class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
+    thread_id: str
+
+
+class TurnStarted(msgspec.Struct, gc=False, tag_field="type", tag="turn.started"): ...
+
+
+class Items(msgspec.Struct):
+    item: dict[str, Any]
+
+
+class Tokens(msgspec.Struct):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+
+class TurnCompleted(msgspec.Struct, gc=False, tag_field="type", tag="turn.completed"):
+    usage: Tokens | None = None
+
+
+class Failure(msgspec.Struct):
+    message: str = ""
+
+
+class TurnFailed(msgspec.Struct, gc=False, tag_field="type", tag="turn.failed"):
+    error: Failure
+
+
+class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
+    message: str
+
+
+_ITEMS = named(Items, ("item.started", "item.updated", "item.completed"))
+Frames = one_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
+
+CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One turn's frames → items."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            match frame:
+                case Items() if _ITEMS[type(frame)] == "item.completed":
+                    self._completed(frame.item, items)
+                case Items():
+                    self._begun(frame.item, items)
+                case ThreadStarted():
+                    items.append(Init(session_id=frame.thread_id))
+                case ErrorLine():
+                    items += complaint(frame.message)
+                case TurnCompleted():
+                    items.append(Finish(ok=True, usage=usage(frame.usage)))
+                case TurnFailed():
+                    items.append(Finish(ok=False, message=frame.error.message))
+                case _:
+                    pass  # turn.started
+        return items
+
+    def _begun(self, item: dict[str, Any], items: list[Item]) -> None:
+        use = tool_use(item)
+        if use is None:
+            if item.get("type") in ("agent_message", "reasoning"):
+                return  # they come whole in the end
+            items.append(plan(item) or Unknown(item))
+        elif use.call_id not in self._open:
+            self._open.add(use.call_id)
+            items.append(use)
+
+    def _completed(self, item: dict[str, Any], items: list[Item]) -> None:
+        match item:
+            case {"type": "agent_message", "text": str(text)}:
+                items.append(Text(text, message_id=item.get("id")))
+            case {"type": "reasoning", "text": str(text)}:
+                items.append(Thinking(text, message_id=item.get("id")))
+            case {"type": "error", "message": str(message)}:
+                items += complaint(message)
+            case _ if (use := tool_use(item)) is not None:
+                if use.call_id not in self._open:
+                    items.append(use)
+                self._open.discard(use.call_id)
+                items += tool_result(item, use.call_id)
+            case _:
+                items.append(plan(item) or Unknown(item))
+
+
+def tool_use(item: dict[str, Any]) -> ToolUse | None:
+    match item:
+        case {"type": "command_execution", "id": str(id), "command": str(command)}:
+            given: Json = {"command": command}
+            return ToolUse(id, "exec_command", kind="execute", title=command, input=given)
+        case {"type": "file_change", "id": str(id)}:
+            paths = tuple(str(change.get("path")) for change in tables(item.get("changes")))
+            title = f"apply_patch {' '.join(paths)}"
+            given = {"changes": item.get("changes")}
+            return ToolUse(id, "apply_patch", kind="edit", title=title, input=given, paths=paths)
+        case {"type": "mcp_tool_call", "id": str(id), "server": str(server), "tool": str(tool)}:
+            name = f"mcp__{server}__{tool}"
+            return ToolUse(id, name, kind="mcp", title=name, input=item.get("arguments"))
+        case {"type": "web_search", "id": str(id)}:
+            query = str(item.get("query") or "")
+            title = f"web_search {query}".strip()
+            return ToolUse(id, "web_search", kind="fetch", title=title, input={"query": query})
+        case _:
+            return None
+
+
+def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
+    """The end of a call, after what it changed."""
+    ok = item.get("status", "completed") == "completed"
+    match item:
+        case {"type": "command_execution"}:
+            code = item.get("exit_code")
+            error = None if ok else f"exit code {code}" if code is not None else "it did not end"
+            output = item.get("aggregated_output")
+            return [ToolResult(call_id, "success" if ok else "error", output=output, error=error)]
+        case {"type": "file_change"} if ok:
+            told: list[Item] = [
+                FileChange(
+                    str(change.get("path")),
+                    CHANGES.get(str(change.get("kind")), "modified"),
+                    call_id=call_id,
+                )
+                for change in tables(item.get("changes"))
+            ]
+            return [*told, ToolResult(call_id, "success")]
+        case {"type": "mcp_tool_call"}:
+            return [_mcp_result(item, call_id)]
+        case _:
+            return [ToolResult(call_id, "success" if ok else "error", error=_why(item))]
+
+
+def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
+    output = texts(table(item.get("result")).get("content"))
+    error = _why(item)
+    if error is None:
+        return ToolResult(call_id, "success", output=output)
+    refused = "requires approval" in error or "rejected" in error
+    return ToolResult(call_id, "denied" if refused else "error", output=output, error=error)
+
+
+def _why(item: dict[str, Any]) -> str | None:
+    match item:
+        case {"error": {"message": str(message)}}:
+            return message
+        case {"status": "failed"}:
+            return "it failed, and nothing was said of why"
+        case _:
+            return None
+
+
+def plan(item: dict[str, Any]) -> Plan | None:
+    if item.get("type") != "todo_list":
+        return None
+    entries = [
+        PlanEntry(str(todo.get("text")), "completed" if todo.get("completed") else "pending")
+        for todo in tables(item.get("items"))
+    ]
+    return Plan(tuple(entries))
+
+
+def complaint(message: str) -> list[Error]:
+    """None of them is the end: that is told by the turn's own last line. That hooks run without
+    review is no news: the one hook is ours."""
+    if message.startswith("`--dangerously-bypass-hook-trust`"):
+        return []
+    if message.startswith("Reconnecting"):
+        return [retrying(message)]
+    return [warning("agent_warning", message, "response")]
+
+
+def usage(told: Tokens | None) -> Usage:
+    """Zero throughout is how a model's silence on its tokens arrives here."""
+    if told is None or not (told.input_tokens or told.output_tokens):
+        return Usage()
+    return Usage(
+        input=told.input_tokens,
+        output=told.output_tokens,
+        reasoning=told.reasoning_output_tokens,
+        cache_read=told.cached_input_tokens,
+        cache_write=told.cache_write_input_tokens,
+        coverage="complete",
+    )
+
+
+REFUSED = re.compile(r"^(\S+) +ERROR .*codex_core::tools::router: error=(.*)")
+_BLOCKED = re.compile(
+    r"(?:Command|Tool call) blocked by PreToolUse hook: (.*?)(?:\. Tool: (\w+)|\. Command: .*)?$"
+)
+"""Blocked by ``corral.system.hook_guard``. For a patch, its first line follows."""
+
+
+def read_stderr(line: str) -> Item | None:
+    """A call that came to nothing, of which the events say nothing."""
+    found = REFUSED.match(line)
+    if found is None:
+        return None
+    when, why = found.groups()
+    if blocked := _BLOCKED.match(why):
+        tool = blocked[2] or "apply_patch"
+        return ToolResult(f"call-{when}", "denied", name=tool, error=blocked[1])
+    name = "apply_patch" if "patch" in why else "exec_command"
+    denied = "rejected" in why or "reject command" in why
+    if why.startswith("unsupported call: "):
+        name = why.removeprefix("unsupported call: ").strip()
+        denied = can_be_hidden(name)
+    return ToolResult(f"call-{when}", "denied" if denied else "error", name=name, error=why)

@@ -1,0 +1,207 @@
+"""Agents that a configuration declares, or a registry of the Agent Client Protocol lists.
+
+::
+
+    [agents.mine]
+    command = "my-agent --acp"          # speaks the Agent Client Protocol
+    env = ["MINE_API_KEY"]              # variables of ours that it may see
+
+    [agents.lines]
+    command = "my-agent --json"
+    transport = "stream"                # prompt on stdin, our events on stdout, a line each
+
+A ``stream`` agent writes what ``corral run --json`` writes: events as in
+``docs/events-and-results.md``, ``done`` last. What it may do cannot be enforced, so a policy for
+it is advice, and must be asked for with ``strict=False``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from corral import errors
+from corral.agents.acp_command import agent_for, explain
+from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
+from corral.errors import ConfigError, CorralError, by_code
+from corral.events import Done, Event, Text
+from corral.nesting import decode_json
+from corral.options import Run
+from corral.policy import CAPABILITIES, Policy
+from corral.protocol.ndjson import Finish, Item, Translate
+
+AGENTS = ()
+OWN = ("command", "transport", "title", "description", "env", "resume_flag", "model_flag")
+"""Keys that say what an agent is; any other in its table is an option of its runs."""
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One ``[agents.NAME]`` with a command."""
+
+    command: str
+    transport: Literal["acp", "stream"] = "acp"
+    title: str = ""
+    description: str = ""
+    env: tuple[str, ...] = ()
+    model_flag: str | None = None
+    """Put before the model's name, where one is asked for."""
+    resume_flag: str | None = None
+    """Of a ``stream``: put before the id of its session to go on with."""
+
+
+def declared_agent(name: str, table: Mapping[str, Any], source: str) -> Agent:
+    """The record behind a table that has a ``command``. Raises ``ConfigError``."""
+    own = {key: value for key, value in table.items() if key in OWN}
+    try:
+        told = msgspec.convert(own, Declared)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: [agents.{name}]: {error}") from error
+    base = agent_for(told.command)
+    words = shlex.split(told.command)
+
+    def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+        argv = [*place.program, *words[1:]]
+        if told.model_flag is not None and run.model is not None:
+            argv += [told.model_flag, run.model]
+        if told.resume_flag is not None and resume is not None:
+            argv += [told.resume_flag, resume]
+        stdin = prompt.encode() if told.transport == "stream" else b""
+        return Launch(argv=tuple(argv), env={"TMPDIR": place.tmp}, stdin=stdin)
+
+    agent = replace(
+        base,
+        name=name,
+        title=told.title or name,
+        description=told.description or f"declared in {source}: {told.command}",
+        launch=launch,
+        env_family=told.env,
+        secret_env=tuple(key for key in told.env if "*" not in key),
+        model_at_start=told.model_flag is not None,
+    )
+    if told.transport == "acp":
+        return agent
+    return replace(
+        agent,
+        transport="stream",
+        quirks=None,
+        frames=Event,
+        translator=translator,
+        compile=compile_advice,
+        explain=explain_stream,
+        supports=frozenset({"resume"}) if told.resume_flag else frozenset(),
+        capabilities=("tools",),
+        asks=False,
+        resumes=told.resume_flag is not None,
+    )
+
+
+def compile_advice(policy: Policy, run: Run) -> Compiled:
+    note = "it does as it pleases: nothing between it and the machine is ours"
+    free = policy.mode == "native"
+    return Compiled(
+        tuple(
+            Row(capability, verdict, "native" if free or verdict == "allow" else "advisory", note)
+            for capability in CAPABILITIES
+            for verdict in (policy.verdict(capability),)
+        )
+    )
+
+
+def translator() -> Translate:
+    def translate(frames: list[Any]) -> list[Item]:
+        return [_item(frame) for frame in cast("list[Event]", frames)]
+
+    return translate
+
+
+def _item(event: Event) -> Item:
+    if isinstance(event, Text) and event.message_id is None and event.parent is None:
+        return event.delta
+    if not isinstance(event, Done):
+        return event
+    error = event.error
+    return Finish(
+        ok=event.status == "success",
+        stop_reason=event.stop_reason,
+        usage=event.usage,
+        cost=event.cost,
+        model=event.model,
+        kind=error.code if error else event.status,
+        message=error.message if error else None,
+    )
+
+
+def explain_stream(ending: Ending) -> CorralError | None:
+    finish = ending.finish
+    if finish is None:
+        return explain(ending) or errors.StreamBroken(
+            "the agent ended without its last word, done",
+            hint="A stream agent writes our events, as corral run --json does.",
+        )
+    if not finish.ok:
+        kind = by_code().get(finish.kind or "", errors.ProcessFailed)
+        return kind(finish.message or f"the agent ended as {finish.kind}")
+    if ending.code:
+        return errors.ProcessFailed(f"the agent said success and exited with {ending.code}")
+    if not ending.answered:
+        return errors.EmptyAnswer("the agent ended its turn without any answer")
+    return None
+
+
+class Started(msgspec.Struct):
+    """How the registry says that an agent is started."""
+
+    package: str = ""
+    args: tuple[str, ...] = ()
+
+
+class Distribution(msgspec.Struct):
+    npx: Started | None = None
+    uvx: Started | None = None
+    binary: dict[str, Any] | None = None
+
+
+class Entry(msgspec.Struct):
+    id: str
+    name: str = ""
+    description: str = ""
+    distribution: Distribution = msgspec.field(default_factory=Distribution)
+
+
+class Registry(msgspec.Struct):
+    """The registry of the Agent Client Protocol, as far as we read it."""
+
+    agents: list[Entry] = []
+
+
+def listed_agent(registry: bytes, id: str, source: str) -> Agent:
+    """The record behind an entry of the registry. Raises ``ConfigError``, ``UnknownAgent``."""
+    try:
+        entries = {e.id: e for e in decode_json(registry, Registry).agents}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: {error}") from error
+    entry = entries.get(id)
+    if entry is None:
+        known = ", ".join(sorted(entries))
+        raise errors.UnknownAgent(f"{source} lists no agent {id!r}", hint=f"It lists: {known}.")
+    how = entry.distribution
+    if how.npx is not None:
+        argv = ["npx", "-y", how.npx.package, *how.npx.args]
+    elif how.uvx is not None:
+        argv = ["uvx", how.uvx.package, *how.uvx.args]
+    else:
+        said = "is a program to download" if how.binary else "says nothing of how it is started"
+        raise ConfigError(
+            f"{source}: {entry.id} {said}",
+            hint="Install it, and name its command: --agent 'program --acp'.",
+        )
+    return replace(
+        agent_for(shlex.join(argv)),
+        name=f"acp:{entry.id}",
+        title=entry.name or entry.id,
+        description=entry.description or f"listed in {source}",
+    )

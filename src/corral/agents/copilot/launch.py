@@ -1,0 +1,171 @@
+"""Starting Copilot: arguments, environment, tool servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+
+from corral.agents.copilot.errors import KEY_HINT
+from corral.agents.copilot.policy import compile_alone, compile_asking
+from corral.agents.shared import mcp_config
+from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
+from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.options import Run
+
+TOKENS = ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN")
+PROVIDER = "COPILOT_PROVIDER_BASE_URL"
+_KEYS = ("COPILOT_PROVIDER_API_KEY", "COPILOT_PROVIDER_BEARER_TOKEN")
+SECRET_ENV = (*TOKENS, *_KEYS, "COPILOT_PROVIDER_HEADERS")
+ENV_FAMILY = (
+    *SECRET_ENV,
+    PROVIDER,
+    "COPILOT_PROVIDER_TYPE",
+    "COPILOT_PROVIDER_WIRE_API",
+    "COPILOT_PROVIDER_TRANSPORT",
+    "COPILOT_PROVIDER_AZURE_API_VERSION",
+    "COPILOT_PROVIDER_MODEL_ID",
+    "COPILOT_PROVIDER_WIRE_MODEL",
+    "COPILOT_PROVIDER_MAX_PROMPT_TOKENS",
+    "COPILOT_PROVIDER_MAX_OUTPUT_TOKENS",
+    "COPILOT_MODEL",
+    "COPILOT_GH_HOST",
+    "COPILOT_CACHE_HOME",
+    "GH_HOST",
+)
+HOOKS = (".github/hooks",)
+SKILLS = (".agents/skills", ".github/skills", ".github/agents")
+"""What of a repository Copilot offers to the model, whatever its switches say."""
+SHORTEST_KEY = 8
+"""Copilot strikes its key out of its own output: a short one takes pieces of the JSON along."""
+
+SUPPORTS_ALONE = frozenset(
+    {"inherit", "mcp_servers", "reasoning_effort", "resume", "system_prompt"}
+)
+SUPPORTS = ACP_OPTIONS | {"inherit", "reasoning_effort"}
+
+_MODES = ("agent", "plan")
+"""Of a session, by the last word of their addresses: those in which it asks."""
+_REPORT = "usage.json"
+_SERVERS = "mcp.json"
+_NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
+"""A session's id is made of its folder's name: known before it starts, and no chance in it."""
+
+
+def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
+    refuse_own_files(run, place, "Copilot would offer this repository's own skills and agents")
+    compiled = compile_alone(run.policy, run)
+    session = resume or str(uuid.uuid5(_NAMES, place.home))
+    report = os.path.join(place.tmp, _REPORT)
+    flags = ["--output-format", "json", f"--usage-output-file={report}", "--no-ask-user"]
+    flags.append(f"--resume={session}" if resume else f"--session-id={session}")
+    if run.system_prompt is not None:
+        prompt = f"{run.system_prompt}\n\n{prompt}"
+    return Launch(
+        argv=(*place.program, *flags, *_common(run, place), *compiled.flags),
+        env=_env(run, place),
+        stdin=prompt.encode(),
+        files=_files(run),
+        session_id=session,
+        report=report,
+        notes=(_auth(run, place),),
+    )
+
+
+def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """As a peer that stays."""
+    refuse_own_files(
+        run, place, "Copilot would obey this repository's own hooks, skills and agents"
+    )
+    _check_mode(run)
+    compiled = compile_asking(run.policy, run)
+    return Launch(
+        argv=(*place.program, "--acp", *_common(run, place), *compiled.flags),
+        env=_env(run, place),
+        stdin=b"",
+        files=_files(run),
+        notes=(_auth(run, place),),
+    )
+
+
+def _check_mode(run: Run) -> None:
+    """In its mode ``autopilot`` it asks nothing, and writes anywhere."""
+    mode = (run.session_mode or "agent").rpartition("#")[2]
+    is_limited = not run.policy.is_unlimited and run.policy.mode != "native"
+    if is_limited and mode not in _MODES:
+        raise ConfigError(
+            f"session_mode={run.session_mode!r} would set the policy aside",
+            hint="Say it by the policy: policy='edits' or policy='all'.",
+        )
+
+
+def _files(run: Run) -> dict[str, str]:
+    return {_SERVERS: json.dumps({"mcpServers": _mcp_servers(run)})} if run.mcp_servers else {}
+
+
+def _common(run: Run, place: Place) -> list[str]:
+    refuse_users(run)
+    flags = [
+        "--no-auto-update",
+        "--no-remote",
+        "--no-remote-export",
+        "--disable-builtin-mcps",
+        "--log-level=none",
+        f"--secret-env-vars={','.join(SECRET_ENV)}",
+    ]
+    if run.mcp_servers:  # as a peer it does not use those that the protocol brings
+        flags.append(f"--additional-mcp-config=@{os.path.join(place.home, _SERVERS)}")
+    if run.inherit == "nothing":
+        flags.append("--no-custom-instructions")
+    if run.model is not None:
+        flags.append(f"--model={run.model}")
+    if run.reasoning_effort is not None:
+        flags.append(f"--reasoning-effort={run.reasoning_effort}")
+    return [*flags, *(f"--add-dir={os.path.join(place.cwd, name)}" for name in run.policy.writable)]
+
+
+def _auth(run: Run, place: Place) -> str:
+    """How to pay, in a sentence. Raises where that cannot be."""
+    env = place.env
+    for name in _KEYS:
+        if 0 < len(env.get(name, "")) < SHORTEST_KEY:
+            raise ConfigError(
+                f"{name} is shorter than {SHORTEST_KEY} characters",
+                hint="Copilot strikes it out of its own output, which would break. A server"
+                " that takes no key needs none.",
+            )
+    if env.get(PROVIDER):
+        if not (run.model or env.get("COPILOT_MODEL") or env.get("COPILOT_PROVIDER_MODEL_ID")):
+            raise ConfigError(f"with {PROVIDER} a model must be named", hint="Give model=.")
+        return f"authentication: {PROVIDER}; GitHub is not contacted"
+    return f"authentication: {credentials(place, TOKENS, 'Copilot', KEY_HINT)}"
+
+
+def _env(run: Run, place: Place) -> dict[str, str]:
+    env = {
+        "COPILOT_HOME": os.path.join(place.home, ".copilot"),
+        "COPILOT_AUTO_UPDATE": "false",
+        "COPILOT_ALLOW_ALL": "false",
+        "TMPDIR": place.tmp,
+        "NO_COLOR": "1",
+    }
+    if place.env.get(PROVIDER):
+        env["COPILOT_OFFLINE"] = "true"
+    return {**env, **mcp_config.secrets(run)}
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, not written: Copilot fills them in from its environment."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: Json = mcp_config.named_secrets(number, server)
+        if server.url is not None:
+            where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
+        else:
+            words: list[Json] = list(server.command[1:])
+            where = {"type": "local", "command": server.command[0], "args": words, "env": hidden}
+        servers[server.name] = {**where, "tools": ["*"]}
+    return servers

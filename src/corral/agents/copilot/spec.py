@@ -1,0 +1,115 @@
+"""GitHub's Copilot CLI, as a peer that stays and for one prompt: what it is.
+
+Facts hold for 1.0.102, each seen in a run of the real program:
+
+- With a provider of one's own (``COPILOT_PROVIDER_BASE_URL``) it needs no login, and
+  with ``COPILOT_OFFLINE`` it speaks to nobody else.
+- The program behind npm's script is called itself: the script would pass no signal on.
+- It unpacks 235 MB into the user's cache at its first start, so ``HOME`` stays what it
+  is; settings, sessions and logs go to a private ``COPILOT_HOME``.
+- Ended by a signal it may still report an ``exitCode`` of 0: what it aborted is no success.
+- Its file of tokens is written anew beside itself and renamed: never name a device.
+- As a peer it asks to *read* where it is about to write outside the workspace, knows no
+  ``--add-dir`` and no tool server of the protocol's, reads a repository's words
+  (``AGENTS.md``) whatever its switch says, and runs its hooks whatever its settings say
+  (``disableAllHooks``): so a folder that carries any is refused.
+- As a peer it says nothing of a call to a tool that is not offered.
+- As a peer it tells an API error as its answer (``Error: …``) and ends the turn well,
+  with the session's count of tokens as it was before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.agents.copilot import errors, launch, policy, stream, usage_file
+from corral.agents.spec import Agent, Package, Probe
+from corral.protocol.acp.quirks import Quirks
+
+QUIRKS = Quirks(
+    mcp_prefixes=(f"{policy.OWN_SERVER}-",),
+    injected_text=(
+        "Info: Request failed",
+        "Info: Operation cancelled",
+        "Info: Disabled tools: ",
+        "Info: Unknown tool name in the tool excludedlist: ",
+    ),
+    error_text="Error: ",
+    error_signs=r"^Error: \d{3} |\(HTTP \d{3}\)|^Error: Failed to get response from the AI model",
+    denied_code="denied",
+    outside_title="Access paths outside trusted directories",
+    usage="session",
+    model_list_complete=False,
+    set_model=None,
+    command_marks=("/", " ", "\t", "\r", "\n"),
+    command_guard="\u2060",
+)
+"""``command_marks``: blanks too, as it may trim. ``command_guard``: a word joiner, which no
+trimming takes away and no model sees."""
+
+_ALONE = Agent(
+    name="copilot-cli",
+    title="Copilot CLI",
+    description="GitHub's Copilot CLI for one prompt: a process each, JSON lines out",
+    transport="stream",
+    programs=("copilot",),
+    package=Package(
+        npm="@github/copilot",
+        tested="1.0.102",
+        minimum="1.0.102",
+        binaries={
+            "linux-x86_64": "@github/copilot-linux-x64/copilot",
+            "linux-aarch64": "@github/copilot-linux-arm64/copilot",
+        },
+    ),
+    frames=stream.Frames,
+    translator=stream.translator,
+    read_report=usage_file.read_report,
+    usage_of_session=True,
+    compile=policy.compile_alone,
+    launch=launch.launch_alone,
+    explain=errors.explain,
+    tools=policy.TOOLS,
+    probe=Probe(
+        write=("create", {"path": "probe.txt", "file_text": "written by the agent\n"}),
+        shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
+        url_env="COPILOT_PROVIDER_BASE_URL",
+        key_env="COPILOT_PROVIDER_API_KEY",
+        model="scripted",
+        read=("view", {"path": "here.txt"}),
+        forms=policy.FORMS,
+        mcp_name="{server}-{tool}",
+    ),
+    supports=launch.SUPPORTS_ALONE,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
+    resumes=True,
+    keeps_unfinished="always",
+    env_family=launch.ENV_FAMILY,
+    secret_env=launch.SECRET_ENV,
+    parent_files=launch.SKILLS,
+)
+_PEER = msgspec.structs.replace(
+    _ALONE,
+    name="copilot-acp",
+    keeps_unfinished="with_text",
+    aliases=("copilot",),
+    description="GitHub's Copilot CLI as a peer that stays: it asks, and keeps warm",
+    transport="acp",
+    frames=None,
+    translator=None,
+    read_report=None,
+    usage_of_session=False,
+    quirks=QUIRKS,
+    model_at_start=True,
+    mode_at_start=True,
+    compile=policy.compile_asking,
+    launch=launch.launch,
+    supports=launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    tells_every_refusal=False,
+    probe=_ALONE.probe and msgspec.structs.replace(_ALONE.probe, tells_refusals=False),
+    parent_files=(*launch.HOOKS, *launch.SKILLS),
+)
+
+AGENTS = (_PEER, _ALONE)

@@ -1,0 +1,232 @@
+"""What ``copilot --output-format json`` writes → items.
+
+Text comes in pieces and again as a whole; tokens do not come at all (``copilot_report``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corral.agents.copilot.policy import OFFLINE, TOOLS
+from corral.events import (
+    FileChange,
+    FileKind,
+    Init,
+    Log,
+    Text,
+    Thinking,
+    ToolKind,
+    ToolOutput,
+    ToolResult,
+    ToolStatus,
+    ToolUse,
+)
+from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.notices import retrying
+from corral.protocol.tool_fields import call, hidden
+
+_EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
+_MISSING = "does not exist."
+
+
+class FileEdit(msgspec.Struct, frozen=True):
+    path: str = ""
+    kind: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Of a tool: what it gave back, or what went wrong."""
+
+    content: str | None = None
+    message: str | None = None
+    code: str | None = None
+
+
+class Data(msgspec.Struct, frozen=True, rename="camel"):
+    message_id: str = ""
+    reasoning_id: str = ""
+    delta_content: str = ""
+    content: str = ""
+    model: str | None = None
+    parent_tool_call_id: str | None = None
+    tool_call_id: str = ""
+    tool_name: str = ""
+    arguments: Any = None
+    mcp_server_name: str | None = None
+    text: str = ""
+    success: bool = False
+    result: Outcome = Outcome()
+    error: Outcome = Outcome()
+    file_edits: tuple[FileEdit, ...] = ()
+    info_type: str = ""
+    error_type: str = ""
+    status_code: int | None = None
+    message: str = ""
+    reason: str = ""
+
+
+class Nothing(msgspec.Struct, frozen=True): ...
+
+
+class Frame(msgspec.Struct, frozen=True, rename="camel"):
+    data: Data = Data()
+    agent_id: str | None = None
+    """Set for whatever a sub-agent does."""
+
+
+class Result(msgspec.Struct, frozen=True, tag_field="type", tag="result", rename="camel"):
+    session_id: str | None = None
+    exit_code: int = -1
+
+
+_KNOWN = (
+    "abort",
+    "assistant.message",
+    "assistant.message_delta",
+    "assistant.reasoning",
+    "assistant.reasoning_delta",
+    "assistant.turn_retry",
+    "session.error",
+    "session.info",
+    "session.tools_updated",
+    "session.warning",
+    "tool.execution_complete",
+    "tool.execution_start",
+    "tool.shell_output",
+)
+_SILENT = (
+    "agent.interrupted",
+    "assistant.idle",
+    "assistant.intent",
+    "assistant.message_start",
+    "assistant.tool_call_delta",
+    "assistant.turn_end",
+    "assistant.turn_start",
+    "model.call_failure",
+    "model.call_final_result",
+    "model.call_finished",
+    "model.call_start",
+    "session.background_tasks_changed",
+    "session.mcp_server_status_changed",
+    "session.mcp_server_tools_loaded",
+    "session.mcp_servers_loaded",
+    "session.skills_loaded",
+    "subagent.completed",
+    "subagent.configured",
+    "subagent.started",
+    "tool.execution_partial_result",
+    "user.message",
+)
+"""Known, and nothing that the others do not tell. What is in neither list is ``unknown``."""
+
+_NAMES = named(Frame, _KNOWN)
+Frames = one_of([Result], _NAMES, named(Nothing, _SILENT))
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One run's frames → items. Pure but for what it remembers of it."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._told: set[str] = set()
+        """Messages whose text came in pieces."""
+        self._calls: dict[tuple[str | None, str], ToolUse] = {}
+        self._failure: Data | None = None
+        self._aborted = False
+        self._model: str | None = None
+
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            if isinstance(frame, Result):
+                items.append(self._finish(frame))
+            elif isinstance(frame, Frame):
+                self._take(_NAMES[type(frame)], frame, items)
+        return items
+
+    def _take(self, name: str, frame: Frame, items: list[Item]) -> None:
+        data = frame.data
+        if name == "session.tools_updated" and not self._begun:
+            self._begun = True
+            items.append(Init(model=data.model))
+        elif name.startswith("assistant."):
+            self._say(name, data, items)
+        elif name == "tool.shell_output":
+            items.append(ToolOutput(data.tool_call_id, data.text))
+        elif name == "tool.execution_start":
+            use = tool_use(data)
+            self._calls[frame.agent_id, data.tool_call_id] = use
+            items.append(use)
+        elif name == "tool.execution_complete":
+            items += tool_end(data, self._calls.pop((frame.agent_id, data.tool_call_id), None))
+        elif name == "session.error":
+            self._failure = data
+        elif name == "session.info" and data.info_type in ("model_retry", "file_created"):
+            pass  # told by assistant.turn_retry, and by the tool
+        elif name in ("session.info", "session.warning"):
+            items.append(Log(data.message, level=None if name == "session.info" else "warning"))
+        elif name == "abort":
+            self._aborted = True
+
+    def _say(self, name: str, data: Data, items: list[Item]) -> None:
+        parent = data.parent_tool_call_id
+        if name == "assistant.turn_retry":
+            items.append(retrying(f"a call of the model failed ({data.reason}) and is tried again"))
+            return
+        if name == "assistant.message" and parent is None:
+            self._model = data.model or self._model
+        thinks = "reasoning" in name
+        mine = data.reasoning_id if thinks else data.message_id
+        if name.endswith("_delta"):
+            self._told.add(mine)
+        text = data.delta_content or ("" if mine in self._told else data.content)
+        if not text:
+            return
+        if thinks:
+            items.append(Thinking(text, parent=parent))
+        else:
+            items.append(text if parent is None else Text(text, parent=parent))
+
+    def _finish(self, frame: Result) -> Finish:
+        failure = self._failure
+        if failure is not None:
+            status = failure.status_code
+            return Finish(
+                ok=False,
+                model=self._model,
+                kind=failure.error_type if status is None else str(status),
+                message=failure.message,
+            )
+        if self._aborted:
+            return Finish(ok=False, stop_reason="aborted", model=self._model, kind="aborted")
+        ok = frame.exit_code == 0
+        return Finish(ok=ok, model=self._model, kind=None if ok else f"exit {frame.exit_code}")
+
+
+def tool_use(data: Data) -> ToolUse:
+    name, parent = data.tool_name, data.parent_tool_call_id
+    kind: ToolKind = "mcp" if data.mcp_server_name else TOOLS.get(name.lower(), "other")
+    return call(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
+
+
+def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
+    call_id, told, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
+    if data.success:
+        end = ToolResult(call_id, "success", output=data.result.content, parent=parent)
+        # The changes first: then nobody has to guess them from the tool's kind.
+        return [*(_change(edit, call_id) for edit in data.file_edits), end]
+    away = use is not None and use.kind != "other" and told.endswith(_MISSING)
+    status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
+    if away and use is not None:
+        told = hidden(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
+    return [ToolResult(call_id, status, error=told or None, parent=parent)]
+
+
+def _change(edit: FileEdit, call_id: str) -> FileChange:
+    return FileChange(edit.path, _EDITS.get(edit.kind, "modified"), call_id=call_id)

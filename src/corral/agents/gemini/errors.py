@@ -1,0 +1,263 @@
+"""How the Gemini CLI fails: exit codes, messages, stderr → one error each, with what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+import msgspec
+
+from corral import errors
+from corral.agents.shared.api_errors import QUOTA, UNKNOWN_MODEL, unauthenticated
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+from corral.protocol.ndjson import Item
+from corral.protocol.notices import retrying
+
+LOOP = "Loop detected, stopping execution"
+
+NOISE = (
+    "Warning: True color",
+    "Warning: 256-color",
+    "Ripgrep is not available",
+    "[STARTUP]",
+    "YOLO mode is enabled",
+    "Project hooks disabled",
+    "Loaded cached credentials",
+    "    at ",
+)
+
+HTTP = (400, 401, 402, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504)
+_BY_EXIT = {code & 0xFF: code for code in HTTP}
+"""An API error exits with the HTTP status modulo 256."""
+
+_KEY_HINT = (
+    "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
+    " `corral agents doctor gemini-cli` shows what was found."
+)
+# Texts: re compiles them when first needed, which most runs never do.
+_RETRY_AFTER = r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)"
+_ATTEMPT = r"^Attempt (\d+) failed"
+
+
+def read_stderr(line: str) -> Item | None:
+    """The one thing on stderr worth an event: the CLI backs off, for up to half a minute."""
+    if not re.match(_ATTEMPT, line) or "Max attempts reached" in line:
+        return None
+    return retrying(line.split(" _ApiError", maxsplit=1)[0][:300])
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success; else what went wrong."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.ok and ending.code == 0:
+        return None
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(
+            f"the CLI reported success and was then killed by signal {ending.signal}"
+        )
+    if finish.ok:
+        return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
+    message = finish.message or "the CLI reported an error without saying which"
+    if finish.stop_reason == "loop_detected":
+        return errors.TurnLimit(
+            "the CLI stopped itself: the model was repeating the same step",
+            hint="Say more precisely what is wanted, or try another model.",
+        )
+    if finish.kind == "FatalTurnLimitedError" or ending.code == 53:
+        return errors.TurnLimit(
+            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
+            hint="Raise max_turns (--max-turns), or ask for less.",
+        )
+    if finish.kind == "FatalToolExecutionError" or ending.code == 54:
+        return errors.ToolFailed(_api_error(message)[0], hint="A full disk is the usual cause.")
+    if finish.kind == "FatalInputError" or ending.code == 42:
+        return errors.InputRejected(_api_error(message)[0])
+    return _of_answer(message) or _of_api(message, ending)
+
+
+def explain_acp(ending: Ending) -> CorralError | None:
+    """As a peer: an error's code is the HTTP status; without one the process has ended."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    message = finish.message or "the CLI reported an error without saying which"
+    kind = finish.kind or ""
+    code = int(kind) if kind.lstrip("-").isdecimal() else 0
+    if code == -32000 or "API key is missing" in message:
+        return errors.AuthenticationFailed(message, hint=_KEY_HINT)
+    known = _of_answer(message)
+    if known is not None:
+        return known
+    if code == 500 and _is_of_model(message, ending.stderr):  # what it makes of a 404
+        return _no_model(_api_error(message)[0], ending)
+    exit_code = code & 0xFF if code in HTTP else 0
+    return _of_api(message, msgspec.structs.replace(ending, code=exit_code))
+
+
+def _is_of_model(message: str, stderr: str) -> bool:
+    low = message.lower()
+    named = "not found" in low or any(sign in low for sign in UNKNOWN_MODEL)
+    return named or f"ModelNotFoundError: {message}" in stderr
+
+
+def _of_answer(message: str) -> CorralError | None:
+    """Answers that were none. The CLI exits 0 with these."""
+    if "empty response" in message or "no final response text" in message:
+        return errors.EmptyAnswer(
+            message, hint="Often transient: try again, or give the model something to answer."
+        )
+    if "blocked due to safety" in message or "PROHIBITED_CONTENT" in message:
+        return errors.ContentRefused(message, hint="Rephrase the prompt, or try another model.")
+    if "malformed function call" in message or "without a finish reason" in message:
+        return errors.StreamBroken(message, hint="Often transient: try again.")
+    return None
+
+
+def _of_api(message: str, ending: Ending) -> CorralError:
+    text, status, reason = _api_error(message)
+    status = status or _BY_EXIT.get(ending.code or 0)
+    if status is None and "ModelNotFoundError" in ending.stderr:
+        status = 404  # the one API error that the CLI retells without its number
+    low = text.lower()
+    if reason == "API_KEY_INVALID" or "api key not valid" in low or "default credentials" in low:
+        return errors.AuthenticationFailed(text, hint=_KEY_HINT)
+    match status:
+        case 401:
+            return errors.AuthenticationFailed(text, hint=_KEY_HINT)
+        case 402:
+            return errors.QuotaSpent(text, hint=QUOTA)
+        case 403:
+            return errors.AccessDenied(
+                text, hint="The key is known but not allowed this: check its project and model."
+            )
+        case 404:
+            return _no_model(text, ending)
+        case 413:
+            return _too_long(text)
+        case 429:
+            return _limited(text, message)
+        case 400 if "token count" in low or "context" in low or "exceeds the maximum" in low:
+            return _too_long(text)
+        case 400:
+            return errors.InvalidRequest(text)
+        case int() if status >= 500 or status in (408, 499):
+            return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
+        case _:
+            pass
+    if "fetch failed" in low or low == "terminated" or "econnre" in low or "socket" in low:
+        return errors.NetworkFailed(
+            f"the connection to the model failed: {text}",
+            hint="Check the network, the proxy variables and GOOGLE_GEMINI_BASE_URL.",
+        )
+    if "json" in low:
+        return errors.StreamBroken(
+            f"the model's answer was not what the API promises: {text}",
+            hint="Often transient: try again.",
+        )
+    if "is not found" in low or "not found for api version" in low:
+        return _no_model(text, ending)
+    return errors.ProcessFailed(text)
+
+
+def _no_model(text: str, ending: Ending) -> CorralError:
+    return errors.ModelNotFound(
+        f"model {ending.run.model or 'auto'}: {text}",
+        hint="Give another with model= (--model); gemini-2.5-flash and gemini-2.5-pro are usual.",
+    )
+
+
+def _too_long(text: str) -> CorralError:
+    return errors.ContextLengthExceeded(text, hint="Shorten the prompt or start a new session.")
+
+
+def _limited(text: str, message: str) -> CorralError:
+    if "PerDay" in message or "daily quota" in message.lower():
+        return errors.QuotaSpent(text, hint="The quota of the day is spent: wait, or change key.")
+    found = re.search(_RETRY_AFTER, message)
+    after = None
+    if found:
+        after = float(found[1]) / (1000 if found[2] == "ms" else 1)
+    return errors.RateLimited(
+        text,
+        hint=f"Wait {after:g} s and try again." if after else "Wait and try again.",
+        retry_after=after,
+    )
+
+
+def _api_error(message: str) -> tuple[str, int | None, str | None]:
+    """``[API Error: {json}]`` taken apart: text, HTTP status, Google's reason."""
+    text = message.strip().removeprefix("[API Error: ")
+    text = text.split("]\n")[0].removesuffix("]").strip() or "no word of why"
+    try:
+        body: Any = json.loads(text)
+        error = cast("dict[str, Any]", body["error"])
+        details = cast("list[dict[str, Any]]", error.get("details") or [])
+        reasons = [detail["reason"] for detail in details if "reason" in detail]
+        return str(error["message"]) or text, int(error["code"]), (reasons or [None])[0]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return text, None, None
+
+
+def _without_result(ending: Ending) -> CorralError:
+    """No result line: the exit code and stderr are all there is."""
+    said = _last_lines(ending.stderr)
+    if ending.signal is not None:
+        return errors.KilledBySignal(
+            f"the CLI was killed by signal {ending.signal}",
+            hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
+        )
+    match ending.code:
+        case 0:
+            return errors.StreamBroken(
+                "the CLI exited without a result: the answer may be cut short",
+                hint="It was stopped from outside, or broke off; what it did so far stands.",
+            )
+        case 41:
+            return errors.AuthenticationFailed(said or "no credentials", hint=_KEY_HINT)
+        case 42 if _session_lost(ending):
+            return errors.ResumeLost(
+                said or "the session is gone",
+                hint="Resume from the folder where it began, or start a new session.",
+            )
+        case 42:
+            return errors.InputRejected(said or "the CLI refused its input")
+        case 44:
+            return errors.SandboxFailed(
+                said or "the sandbox could not be started",
+                hint="sandbox=True needs docker or podman; without them leave it out.",
+            )
+        case 52:
+            return errors.SettingsRejected(said or "the CLI refused its settings")
+        case 53:
+            return errors.TurnLimit("the turn limit was reached", hint="Raise max_turns.")
+        case 54:
+            return errors.ToolFailed(said or "a tool failed", hint="Is the disk full?")
+        case 55:
+            return errors.UntrustedFolder(
+                said or "the CLI does not trust the folder",
+                hint="Report this: corral settles trust before it starts the CLI.",
+            )
+        case 126 | 127:
+            return errors.BrokenInstall(
+                said or "the program could not be run",
+                hint="Install it again: corral agents install gemini",
+            )
+        case code if code in _BY_EXIT:
+            return _of_api(said, ending)
+        case _:
+            failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+            return unauthenticated(said, _KEY_HINT) or errors.ProcessFailed(failed)
+
+
+def _session_lost(ending: Ending) -> bool:
+    low = ending.stderr.lower()
+    return "resume" in low or "session" in low
+
+
+def _last_lines(stderr: str, count: int = 6) -> str:
+    kept = [line for line in stderr.splitlines() if line.strip() and not line.startswith(NOISE)]
+    return "\n".join(kept[-count:])

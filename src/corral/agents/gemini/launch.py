@@ -1,0 +1,321 @@
+"""Starting the Gemini CLI: arguments, settings, environment, and how the prompt reaches it.
+
+The prompt goes in as text and as nothing else. On stdin the CLI would take a
+leading ``/`` for a command and inline the files behind every ``@``; so a prompt
+that holds either is written as a command of our own in the private home, whose
+text the CLI sends as it stands, and stdin only names that command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from corral.agents.gemini.policy import POLICY_FILE, compile_asking, compile_policy, left_out
+from corral.agents.shared import mcp_config, prompt_command
+from corral.agents.spec import ACP_OPTIONS, Compiled, Launch, Place, image_name
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.events import Json
+from corral.options import Run
+
+PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
+"""stdin is cut at 8 MiB without an error; a little below leaves room for the rest."""
+
+MODEL_ALIASES = frozenset({"auto", "pro", "flash", "flash-lite"})
+
+SUPPORTS = frozenset(
+    {
+        "system_prompt",
+        "replace_system_prompt",
+        "images",
+        "expand_files",
+        "sandbox",
+        "include_directories",
+        "max_turns",
+        "retries",
+        "mcp_servers",
+        "resume",
+        "inherit",
+    }
+)
+
+SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | ACP_OPTIONS
+
+SECRET_ENV = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+ENV_FAMILY = (
+    *SECRET_ENV,
+    "GOOGLE_GEMINI_BASE_URL",
+    "GOOGLE_VERTEX_BASE_URL",
+    "GOOGLE_GENAI_USE_VERTEXAI",
+    "GOOGLE_GENAI_USE_GCA",
+    "GOOGLE_GENAI_API_VERSION",
+    "GOOGLE_CLOUD_PROJECT",
+    "GOOGLE_CLOUD_LOCATION",
+    "GOOGLE_CLOUD_QUOTA_PROJECT",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GEMINI_CLI_USE_COMPUTE_ADC",
+    "CLOUD_SHELL",
+    "GEMINI_MODEL",
+    "GEMINI_SANDBOX",
+)
+CREDENTIAL_FILES = (
+    ".gemini/oauth_creds.json",
+    ".gemini/google_accounts.json",
+    ".gemini/gemini-credentials.json",
+    ".gemini/installation_id",
+)
+USER_SETTINGS = ".gemini/settings.json"
+USER_FILES = (".gemini/extensions", ".gemini/skills", ".gemini/agents", ".gemini/GEMINI.md")
+PROJECT_FILES = (".gemini", ".agents/skills")
+PARENT_FILES = (".env", ".gemini/.env")
+"""Looked for in the working directory and every folder above, up to the root."""
+
+_DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
+"""What a ``.env`` may set even in an untrusted folder, unless it is set already."""
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """Raises before anything is spawned where the CLI could not do what is asked."""
+    compiled = compile_policy(run.policy, run, place)
+    note, stdin, files = _prompt(run, prompt, place)
+    if missing := left_out(run.policy):
+        said = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
+        note = said if note is None else f"{note}; {said}"
+    flags = ["--output-format", "stream-json"]
+    if resume is not None:
+        flags += ["--resume", resume]
+    return _launch(run, place, compiled, flags, stdin=stdin, files=files, note=note)
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
+    _check_mode(run)
+    compiled = compile_asking(run.policy, run)
+    run = replace(run, images=())  # they travel in the prompt
+    return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
+
+
+def _check_mode(run: Run) -> None:
+    """In ``autoEdit`` the file tools do not ask the policy at all."""
+    if run.session_mode in ("autoEdit", "yolo") and run.policy.mode != "native":
+        raise ConfigError(
+            f"session_mode={run.session_mode!r} would set the policy aside",
+            hint="Say it by the policy: policy='edits' or policy='all'.",
+        )
+
+
+def _launch(
+    run: Run,
+    place: Place,
+    compiled: Compiled,
+    flags: list[str],
+    *,
+    stdin: bytes,
+    files: dict[str, str],
+    note: str | None,
+) -> Launch:
+    method, said = _auth(place)
+    trusted = _trust(run, place)
+    settings = _merged(_untrusting(place.user_settings), _settings(run, method))
+    files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
+    env = {
+        "GEMINI_CLI_HOME": place.home,
+        "TMPDIR": place.tmp,
+        "GEMINI_CLI_NO_RELAUNCH": "1",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true" if trusted else "false",
+        "GEMINI_FORCE_FILE_STORAGE": "true",
+        "NO_COLOR": "1",
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        **mcp_config.secrets(run),
+    }
+    if run.inherit != "project":
+        env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
+    if run.replace_system_prompt is not None:
+        files["system.md"] = run.replace_system_prompt
+        env["GEMINI_SYSTEM_MD"] = os.path.join(place.home, "system.md")
+    notes = [said]
+    if trusted:
+        notes.append("the folder is trusted: GEMINI.md in it is read")
+    if note is not None:
+        notes.append(note)
+    common = _flags(run, place, compiled)
+    return Launch(
+        argv=(*place.program, *flags, *common),
+        env=env,
+        stdin=stdin,
+        files=files,
+        notes=tuple(notes),
+    )
+
+
+def _flags(run: Run, place: Place, compiled: Compiled) -> list[str]:
+    flags = [*compiled.flags]
+    if compiled.files:
+        policy = os.path.join(place.home, POLICY_FILE)
+        flags += ["--policy", policy, "--admin-policy", policy]
+    if run.model is not None:
+        flags += [f"--model={run.model}"]
+    if run.sandbox:
+        flags.append("--sandbox")
+    if run.inherit != "user":
+        flags += ["--extensions", "none"]
+    if run.inherit == "nothing":
+        for server in run.mcp_servers:  # a second name behind one flag would join the prompt
+            flags += ["--allowed-mcp-server-names", server.name]
+    for folder in _folders(run, place):
+        flags += ["--include-directories", folder]
+    return flags
+
+
+def _folders(run: Run, place: Place) -> list[str]:
+    folders = [*run.include_directories, *run.policy.writable]
+    if run.images:
+        folders.append(place.images)
+    for folder in folders:
+        if "," in folder:
+            raise ConfigError(f"the Gemini CLI takes no folder with a comma: {folder}")
+    return [os.path.join(place.cwd, folder) for folder in folders]
+
+
+def _auth(place: Place) -> tuple[str, str]:
+    """How to pay, from what is there, and a sentence that says so."""
+    env = place.env
+    has_login = any(path.endswith("oauth_creds.json") for path in place.credentials)
+    if _on(env.get("GOOGLE_GENAI_USE_VERTEXAI")):
+        return "vertex-ai", "authentication: Vertex AI (GOOGLE_GENAI_USE_VERTEXAI)"
+    if env.get("GEMINI_API_KEY"):
+        also = "; a Google login was found too and is not used" if has_login else ""
+        return "gemini-api-key", f"authentication: GEMINI_API_KEY{also}"
+    if has_login or _on(env.get("GOOGLE_GENAI_USE_GCA")):
+        return "oauth-personal", "authentication: the Google login in ~/.gemini"
+    if _on(env.get("CLOUD_SHELL")):
+        return "cloud-shell", "authentication: Cloud Shell"
+    if _on(env.get("GEMINI_CLI_USE_COMPUTE_ADC")):
+        return "compute-default-credentials", "authentication: compute credentials"
+    if env.get("GOOGLE_GEMINI_BASE_URL"):
+        return "gateway", "authentication: left to GOOGLE_GEMINI_BASE_URL"
+    raise AuthenticationFailed(
+        "no credentials for the Gemini CLI were found",
+        hint="Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal.",
+        phase="config",
+    )
+
+
+def _on(value: str | None) -> bool:
+    return value is not None and value.lower() in ("true", "1")
+
+
+def _trust(run: Run, place: Place) -> bool:
+    """Untrusted wherever that does: then nothing of the repository's own takes effect."""
+    if run.inherit == "project":
+        return True
+    reasons = [
+        why
+        for why, needed in (
+            ("MCP servers", bool(run.mcp_servers)),
+            ("plan mode", run.policy.mode == "plan"),
+            ("inherit='user'", run.inherit == "user"),
+        )
+        if needed
+    ]
+    if reasons and place.project_files:
+        raise UntrustedFolder(
+            f"{' and '.join(reasons)} need a trusted folder, and trust would let this"
+            f" repository's own settings take effect: {', '.join(place.project_files[:5])}",
+            hint="If you trust them, say inherit='project' (--inherit project).",
+            phase="config",
+        )
+    return bool(reasons)
+
+
+def _settings(run: Run, method: str) -> dict[str, Json]:
+    own = run.inherit != "nothing"
+    names: list[Json] = [server.name for server in run.mcp_servers]
+    settings: dict[str, Json] = {
+        "security": {
+            "auth": {"selectedType": method, "useExternal": method == "gateway"},
+            "folderTrust": {"enabled": False},
+            "environmentVariableRedaction": {"enabled": True},
+            # "Always" would turn a mode on in which edits do not ask the policy.
+            "disableAlwaysAllow": True,
+        },
+        # A model's correction of an edit could differ between the question and the edit.
+        "tools": {"disableLLMCorrection": True},
+        "general": {
+            "enableAutoUpdate": False,
+            "enableAutoUpdateNotification": False,
+            "maxAttempts": run.retries,
+            "plan": {"enabled": run.policy.mode == "plan"},
+            # A load leaves an empty file with the session's id. For its sake the next start
+            # would delete all files of that id, the conversation among them.
+            "sessionRetention": {"enabled": False},
+            "topicUpdateNarration": False,
+        },
+        "model": {"maxSessionTurns": run.max_turns if run.max_turns is not None else -1},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "skills": {"enabled": own},
+        "hooksConfig": {"enabled": own},
+        "advanced": {"ignoreLocalEnv": run.inherit != "project"},
+        "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
+    }
+    if run.mcp_servers:
+        settings["mcpServers"] = _mcp_servers(run)
+        if not own:
+            settings["mcp"] = {"allowed": names}
+    return settings
+
+
+def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
+    """The user's settings without trust in tool servers: a trusted server's tools do not ask."""
+    servers = theirs.get("mcpServers")
+    if not isinstance(servers, dict):
+        return dict(theirs)
+    asking: dict[str, Json] = {
+        name: {**server, "trust": False} if isinstance(server, dict) else server
+        for name, server in servers.items()
+    }
+    return {**theirs, "mcpServers": asking}
+
+
+def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:
+    """The user's settings under ours: what a run depends on is never theirs to change."""
+    whole = dict(theirs)
+    for name, value in ours.items():
+        below = whole.get(name)
+        if isinstance(value, dict) and isinstance(below, dict):
+            whole[name] = _merged(below, value)
+        else:
+            whole[name] = value
+    return whole
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    return {s.name: mcp_config.described(n, s) for n, s in enumerate(run.mcp_servers)}
+
+
+def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dict[str, str]]:
+    """A note, what goes to stdin, and the files that carry the rest."""
+    if run.system_prompt is not None:
+        prompt = f"{run.system_prompt}\n\n{prompt}"
+    if run.expand_files and not run.images:
+        return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
+    if not (run.images or prompt_command.is_live(prompt)):
+        return None, prompt.encode(), {}
+    if prompt_command.is_template(prompt):
+        if run.images:
+            raise ConfigError(
+                "with images the prompt may not hold {{args}}, !{ or @{",
+                hint="The Gemini CLI would act on them.",
+            )
+        return *prompt_command.escaped(prompt), {}
+    names = [
+        f"@{{{os.path.join(place.images, image_name(number, path))}}}"
+        for number, path in enumerate(run.images)
+    ]
+    text = "\n".join([prompt, *names])
+    return None, *prompt_command.as_command(text, place, ".gemini")

@@ -1,0 +1,390 @@
+"""A policy in the Gemini CLI's own controls: the rules of its policy engine.
+
+What shaped this, each seen in runs of the real program or read in its source:
+
+- Policy files fail open: a syntax error, an invalid rule or a missing file is a
+  warning and the run goes on without. So the approval mode stays ``default``,
+  which without rules offers no way to write or run anything, and every right is
+  an allow rule over a ``*`` deny: a lost file takes rights away. ``yolo`` is
+  never used, not even for ``full``.
+- Settings make allow rules of their own (up to 4.3); the base deny stands above
+  them, and the file is passed as admin policy too, where nothing else reaches.
+- What no rule grants is not offered to the model.
+- ``commandPrefix`` and ``commandRegex`` match anywhere in the arguments and are
+  fooled by an extra one; ``argsPattern`` anchored on the NUL that the CLI puts
+  around each argument is not.
+- ``ask_user`` without ``argsPattern`` is not a question: the CLI runs commands that
+  it believes to be harmless (``id``, ``cat``, ``uniq``), and its check of their paths
+  does not know braces. A rule with ``argsPattern`` is exempt from that list, and
+  from the one of dangerous commands: then *allow* allows and *ask* asks, always.
+- In ``autoEdit`` mode the file tools and ``web_fetch`` do not ask the rules at all.
+  Answering *always* to a question about an edit turns that mode on.
+- A sub-agent and a built-in skill start without a question.
+
+Headless, nobody is asked, and rules decide alone (``gemini_paths``, ``shell_regex``). As a
+peer (ACP), one process serves sessions in several folders, so its rules name no paths:
+every write and, under shell rules, every command is a question, which the broker
+answers by the policy with the resolved path or the exact command.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from corral.agents.gemini import write_paths
+from corral.agents.gemini.write_paths import LONGEST_PATTERN
+from corral.agents.shared.tool_names import check_names, prefixed
+from corral.agents.spec import Compiled, Place, Row
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.shell_regex import allow_regex
+
+READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")
+WRITE = ("write_file", "replace")
+SHELL = ("run_shell_command", "list_background_processes", "read_background_output")
+NETWORK = ("web_fetch", "google_web_search")
+HARMLESS = ("update_topic", "write_todos", "complete_task")
+"""``complete_task`` is how a sub-agent ends."""
+OTHER = ("invoke_agent", "activate_skill", "enter_plan_mode", "exit_plan_mode")
+"""Count as ``shell``: a sub-agent's own calls make no events, and it picks a model of its own."""
+
+KINDS: dict[str, ToolKind] = {
+    **dict.fromkeys(READ, "read"),
+    "grep_search": "search",
+    "glob": "search",
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(NETWORK, "fetch"),
+    **dict.fromkeys(HARMLESS, "think"),
+    **dict.fromkeys(OTHER, "other"),
+}
+
+
+def can_be_hidden(name: str) -> bool:
+    """Whether a tool that is *not registered* was hidden by policy or mode, and not made up.
+    An MCP server that did not come up looks the same."""
+    return name in KINDS or name.startswith("mcp_")
+
+
+POLICY_FILE = "policy.toml"
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+
+_BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 960, 990
+"""Never 950: the CLI takes a rule of that priority for one that the user added by answering
+*always*, and ignores it where ``disableAlwaysAllow`` is set."""
+_MOST_RULES = 150
+_REFUSED_PATTERN = r"\([^)]*[*+?{].*\)[*+?{]"
+"""The CLI's own test for nested repetition, which also hits some that are none."""
+_COMMAND = r'\x00"command":"'
+_ANY = r"[^\x00]*"
+_BLANKS = r"( |\\t)+"
+
+BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
+
+
+def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
+    """For the headless CLI. ``place`` is needed for the rules to be run, not for the report.
+
+    Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a deny rule
+    that it would not take. An allow rule that its rules cannot express is left out.
+    """
+    if policy.mode == "native":
+        return _native("the agent's own default: reads and web searches, no writes, no shell")
+    rules = _Rules()
+    _denied(policy, rules, strict=run.strict)
+    _shell_rules(policy, rules)
+    _grants(policy, run, place, rules)
+    return _compiled(policy, rules, tuple(_row(policy, each) for each in CAPABILITIES))
+
+
+def compile_asking(policy: Policy, run: Run) -> Compiled:
+    """For the CLI as a peer: its questions come to us."""
+    if policy.mode == "native":
+        return _native("the agent's own default: it runs what it believes harmless, and asks")
+    rules = _Rules()
+    _denied(policy, rules, strict=run.strict)
+    for rule in policy.shell_rules:
+        parse_rule(rule)
+    _questions(policy, run, rules)
+    rows = (_asking_row(policy, each, interactive=run.interactive) for each in CAPABILITIES)
+    return _compiled(policy, rules, tuple(rows))
+
+
+def _native(note: str) -> Compiled:
+    rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+    return Compiled(rows, ("--approval-mode", "default"))
+
+
+def _compiled(policy: Policy, rules: _Rules, report: tuple[Row, ...]) -> Compiled:
+    rules.add("*", "deny", _BASE)
+    flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
+    return Compiled(report, flags, {POLICY_FILE: rules.text()})
+
+
+class _Rules:
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+
+    def add(
+        self,
+        tools: str | tuple[str, ...],
+        decision: str,
+        priority: int,
+        *,
+        pattern: str | None = None,
+        redirect: bool = False,
+        message: str | None = None,
+    ) -> None:
+        lines = ["[[rule]]"]
+        name = _toml(tools) if isinstance(tools, str) else f"[{', '.join(map(_toml, tools))}]"
+        lines += [f"toolName = {name}", f'decision = "{decision}"', f"priority = {priority}"]
+        if pattern is not None:
+            lines.append(f"argsPattern = {_toml(pattern)}")
+        if redirect:
+            lines.append("allowRedirection = true")
+        if message is not None:
+            lines.append(f"denyMessage = {_toml(message)}")
+        self._blocks.append("\n".join(lines))
+
+    def text(self) -> str:
+        return "\n\n".join(self._blocks) + "\n"
+
+
+def _denied(policy: Policy, rules: _Rules, *, strict: bool) -> None:
+    """What is denied under every policy, headless or not."""
+    check_names(policy, KINDS, "the Gemini CLI", prefixed("mcp_"), strict=strict)
+    denied = tuple(name for name in policy.deny_tools if _is_known(name))
+    if denied:
+        rules.add(denied, "deny", _DENY)
+    for pattern in (write_paths.OWN_SETTINGS, *write_paths.REWRITTEN):
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern)
+
+
+def _shell_rules(policy: Policy, rules: _Rules) -> None:
+    if not _rules_count(policy):
+        return
+    if len(policy.shell_rules) > _MOST_RULES:
+        raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
+    for number, rule in enumerate(policy.shell_rules):
+        verb, pattern = parse_rule(rule)
+        found = _denying(pattern) if verb == "deny" else _allowing(pattern)
+        if verb == "deny" and not all(map(_is_taken, found)):
+            raise PolicyError(
+                f"the Gemini CLI would not take the shell rule {rule!r}",
+                hint="It takes short ones, and few with parentheses.",
+            )
+        for regex in found:
+            rules.add("run_shell_command", verb, _RULES - number, pattern=regex)
+
+
+def left_out(policy: Policy) -> tuple[str, ...]:
+    """The allow rules that the headless CLI's rules cannot express: what they allow is denied."""
+    found = (rule for rule in policy.shell_rules if parse_rule(rule)[0] == "allow")
+    return tuple(rule for rule in found if not _allowing(parse_rule(rule)[1]))
+
+
+def _is_taken(regex: str) -> bool:
+    return len(regex) <= LONGEST_PATTERN and not re.search(_REFUSED_PATTERN, regex)
+
+
+def _allowing(pattern: str) -> list[str]:
+    regex = allow_regex(pattern)
+    if regex is None:
+        return []
+    program = pattern.partition(" ")[0]
+    # In another folder a relative path names another program.
+    here = r'(?![\s\S]*\x00"dir_path":)' if "/" in program and program[0] != "/" else ""
+    return [each for each in [f'{_COMMAND}{regex}"\\x00{here}'] if _is_taken(each)]
+
+
+def _denying(pattern: str) -> list[str]:
+    """The CLI takes no nested repetition, so the bare command of ``git *`` has one of its own.
+    A second blank, or a tab, does not get past a denial."""
+    globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
+    texts = [_ANY.join(map(write_paths.escaped, glob.split("*"))) for glob in globs]
+    return [f'{_COMMAND}{text.replace(" ", _BLANKS)}"\\x00' for text in texts]
+
+
+def _granted(policy: Policy, *, ask: bool) -> tuple[dict[str, bool], bool | None]:
+    """Tool → whether each call of it is a question; and the same of all MCP tools, None where
+    they are not offered. ``ask``: what the policy asks about can be asked."""
+    if policy.allow_tools is not None:
+        listed = [name for name in policy.allow_tools if _is_known(name)]
+        return dict.fromkeys(listed, False), None
+    tools: dict[str, bool] = dict.fromkeys(HARMLESS, False)
+    for capability, names in _TOOLS_OF.items():
+        verdict = policy.verdict(capability)
+        if verdict == "allow":
+            tools |= dict.fromkeys(names, False)
+        elif verdict == "ask" and ask:
+            # Sub-agents and skills start without a question.
+            tools |= dict.fromkeys((name for name in names if name not in OTHER), True)
+    if policy.mode == "plan":
+        tools["exit_plan_mode"] = False
+    mcp = {"allow": False, "ask": True if ask else None, "deny": None}[policy.verdict("mcp")]
+    return tools, mcp
+
+
+def _mcp_rules(policy: Policy, mcp: bool | None, rules: _Rules, *, ask: bool) -> None:
+    if policy.allow_tools is not None:
+        return
+    if mcp is not None:
+        rules.add("mcp_*", "ask_user" if mcp else "allow", _GRANT - 1)
+    own = policy.verdict("mcp", own=True)
+    if policy.own_mcp is not None:
+        asked = "ask_user" if ask else "deny"
+        rules.add(f"mcp_{OWN_SERVER}_*", asked if own == "ask" else own, _GRANT)
+
+
+def _rules_count(policy: Policy) -> bool:
+    """Whether shell rules decide anything: a list of tools without the shell denies it."""
+    listed = policy.allow_tools is None or "run_shell_command" in policy.allow_tools
+    return listed and bool(policy.shell_rules)
+
+
+def _allows_commands(policy: Policy) -> bool:
+    return any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
+
+
+def _questions(policy: Policy, run: Run, rules: _Rules) -> None:
+    """The grants of a peer: all that is limited by more than the tool's name is a question."""
+    tools, mcp = _granted(policy, ask=run.interactive)
+    if not policy.is_unlimited:
+        tools |= {name: True for name in WRITE if name in tools}
+    shell = "run_shell_command"
+    if _rules_count(policy) and (shell in tools or _allows_commands(policy)):
+        tools[shell] = True
+    if shell in tools:
+        decision = "ask_user" if tools.pop(shell) else "allow"
+        rules.add(shell, decision, _GRANT, pattern=_COMMAND, redirect=decision == "allow")
+    for decision, asks in (("allow", False), ("ask_user", True)):
+        names = tuple(name for name, asked in tools.items() if asked is asks)
+        if names:
+            rules.add(names, decision, _GRANT)
+    has_own = any(server.name == OWN_SERVER for server in run.mcp_servers)
+    if mcp is None and has_own and policy.own_mcp == "allow" and policy.allow_tools is None:
+        # As a peer the CLI does not apply the rule for one server when it offers tools. The
+        # broker allows our own server and denies the others.
+        mcp = True
+    _mcp_rules(policy, mcp, rules, ask=run.interactive)
+
+
+def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> None:
+    """The grants of the headless CLI."""
+    tools, mcp = _granted(policy, ask=False)
+    if tools.pop("run_shell_command", None) is not None:
+        rules.add("run_shell_command", "allow", _GRANT, pattern=_COMMAND, redirect=True)
+    writing = tuple(name for name in tools if name in WRITE)
+    is_limited = run.include_directories or not policy.is_unlimited
+    if is_limited and writing and place is not None:
+        _path_rules(run, place, writing, rules)
+        tools = {name: asks for name, asks in tools.items() if name not in WRITE}
+    if tools:
+        rules.add(tuple(tools), "allow", _GRANT)
+    _mcp_rules(policy, mcp, rules, ask=False)
+
+
+def _path_rules(run: Run, place: Place, writing: tuple[str, ...], rules: _Rules) -> None:
+    said = f"Use an absolute path below {place.cwd}."
+    rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=said)
+    for pattern in write_paths.UNUSUAL:
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=said)
+    if not run.policy.is_unlimited:
+        why = "This file is protected: a program obeys it."
+        for pattern in write_paths.protected(run, place):
+            rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
+    why = "A link of this name leads to where you may not write."
+    for pattern in write_paths.through_links(place):
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
+    for pattern in write_paths.allowed(run, place):
+        rules.add(writing, "allow", _GRANT, pattern=pattern)
+
+
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL + OTHER,
+    "network": NETWORK,
+}
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    verdict, notes = _verdict(policy, capability)
+    if verdict == "ask":
+        notes.append("ask→deny: headless, there is nobody to ask")
+    if capability == "shell" and (missing := left_out(policy)):
+        notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
+    if capability == "write" and verdict == "allow":
+        notes.append(f"the CLI itself refuses {BUILD_FILES}")
+    return _noted(policy, capability, verdict, "native", notes)
+
+
+def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) -> Row:
+    verdict, notes = _verdict(policy, capability)
+    enforcement: Enforcement = "native"
+    if verdict == "ask" and interactive:
+        enforcement = "brokered"
+        notes.append("every call is put to whoever answers")
+        if capability == "shell":
+            notes.append("sub-agents and skills are not offered")
+    elif verdict == "ask":
+        notes.append("ask→deny: nobody is there to ask")
+    if capability == "write" and verdict == "allow" and not policy.is_unlimited:
+        enforcement = "brokered"
+        notes.append("each write is judged by its path")
+    if capability == "shell" and policy.shell_rules:
+        enforcement = "brokered"
+    return _noted(policy, capability, verdict, enforcement, notes)
+
+
+def _verdict(policy: Policy, capability: Capability) -> tuple[Verdict, list[str]]:
+    if policy.allow_tools is None:
+        return policy.verdict(capability), []
+    tools = _TOOLS_OF.get(capability, ())
+    chosen = [name for name in policy.allow_tools if name in tools]
+    if capability == "mcp":
+        chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
+    note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+    return ("allow" if chosen else "deny"), [note]
+
+
+def _noted(
+    policy: Policy,
+    capability: Capability,
+    verdict: Verdict,
+    enforcement: Enforcement,
+    notes: list[str],
+) -> Row:
+    denied = policy.network == "deny" and verdict != "allow"
+    if capability == "network" and denied and _shell_is_free(policy):
+        enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    elif capability == "network" and _shell_is_free(policy):
+        notes.append("its own fetch and search tools; a permitted shell reaches further")
+    if capability == "shell":
+        if policy.shell_rules:
+            notes.append(f"{len(policy.shell_rules)} shell rules")
+        if verdict == "allow" and any(rule.startswith("deny") for rule in policy.shell_rules):
+            notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
+        if verdict == "allow":
+            notes.append("it can read the CLI's own environment through /proc")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _shell_is_free(policy: Policy) -> bool:
+    if policy.allow_tools is not None:
+        return "run_shell_command" in policy.allow_tools
+    return policy.verdict("shell") == "allow"
+
+
+def _is_known(name: str) -> bool:
+    return name in KINDS or name.startswith("mcp_")
+
+
+def _toml(text: str) -> str:
+    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

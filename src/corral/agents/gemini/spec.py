@@ -1,0 +1,343 @@
+"""The Gemini CLI: what it is, what it writes, what it means.
+
+Facts hold for 0.61.0, each seen in a run of the real program. Its exit code is
+no status: 0 is returned for a TERM, an empty answer and truncated output alike,
+so success is exit 0 *and* a complete ``result`` line that says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corral.agents.gemini import errors, launch, policy, session_files
+from corral.agents.spec import Agent, Package, Probe
+from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.protocol.acp.quirks import Quirks
+from corral.protocol.ndjson import Finish, Item, Translate
+from corral.protocol.notices import warning
+from corral.protocol.tool_fields import call, hidden
+from corral.values import Usage
+
+TOOLS = policy.KINDS
+
+
+class InitFrame(msgspec.Struct, gc=False, tag_field="type", tag="init"):
+    session_id: str | None = None
+    model: str | None = None
+
+
+class MessageFrame(msgspec.Struct, gc=False, tag_field="type", tag="message"):
+    role: str
+    content: str
+
+
+class ToolUseFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_use"):
+    tool_name: str
+    tool_id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class ToolError(msgspec.Struct):
+    type: str | None = None
+    message: str | None = None
+
+
+class ToolResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_result"):
+    tool_id: str
+    status: str
+    output: str | None = None
+    error: ToolError | None = None
+
+
+class ErrorFrame(msgspec.Struct, gc=False, tag_field="type", tag="error"):
+    message: str
+    severity: str = "error"
+
+
+class Tokens(msgspec.Struct):
+    total_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached: int = 0
+
+
+class Stats(Tokens):
+    models: dict[str, Tokens] = {}
+
+
+class ResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="result"):
+    status: str
+    stats: Stats | None = None
+    error: ToolError | None = None
+
+
+Frames = InitFrame | MessageFrame | ToolUseFrame | ToolResultFrame | ErrorFrame | ResultFrame
+
+REPEATED_TEXT = 4
+"""Characters below which an equal piece of text says nothing about a repetition."""
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One conversation's frames → items. Pure but for what it remembers of it."""
+
+    def __init__(self) -> None:
+        self._first_text = ""
+        self._warned = False
+        self._complaint: str | None = None
+        self._searched = False
+        self._tools: dict[str, str] = {}
+
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            if type(frame) is not MessageFrame:
+                items.append(self._rarer(frame))
+            elif frame.role == "assistant":  # else the prompt, echoed
+                text = frame.content
+                if not self._first_text:
+                    self._first_text = text
+                elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
+                    self._warned = True
+                    items.append(_repeated())
+                items.append(text)
+        return items
+
+    def _rarer(self, frame: Any) -> Item:
+        match frame:
+            case ToolUseFrame():
+                self._first_text = ""
+                self._tools[frame.tool_id] = frame.tool_name
+                self._searched = self._searched or TOOLS.get(frame.tool_name) == "fetch"
+                return tool_use(frame)
+            case ToolResultFrame():
+                return tool_result(frame, self._tools.pop(frame.tool_id, ""))
+            case InitFrame():
+                return Init(model=frame.model, session_id=frame.session_id)
+            case ErrorFrame():
+                self._complaint = frame.message
+                return Error(
+                    "agent_warning" if frame.severity == "warning" else "agent_error",
+                    frame.message,
+                    recoverable=True,
+                    level="warning" if frame.severity == "warning" else "error",
+                    phase="response",
+                )
+            case ResultFrame():
+                return finish(frame, self._complaint, searched=self._searched)
+            case _:
+                raise TypeError(f"not a frame of the Gemini CLI: {frame!r}")
+
+
+def _repeated() -> Error:
+    return warning(
+        "text_repeated",
+        "the answer began again: the CLI retries a broken stream without saying so,"
+        " and what follows may repeat what came before",
+    )
+
+
+def tool_use(frame: ToolUseFrame) -> ToolUse:
+    name, given = frame.tool_name, frame.parameters
+    kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
+    return call(frame.tool_id, name, given, kind=kind)
+
+
+def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
+    error = frame.error or ToolError()
+    message = error.message or ""
+    status: ToolStatus = "success" if frame.status == "success" else "error"
+    refused = (
+        error.type == "policy_violation"
+        or (error.type == "unhandled_exception" and "requires user confirmation" in message)
+        or (error.type == "tool_not_registered" and policy.can_be_hidden(name))
+        or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
+    )
+    blocked = status == "success" and (frame.output or "").startswith("Blocked: command")
+    if refused or blocked:
+        status = "denied"
+    if error.type == "tool_not_registered" and refused:
+        message = hidden(name)
+        if name.startswith("mcp_"):
+            message += ", or its server did not come up"
+    return ToolResult(
+        frame.tool_id,
+        status,
+        output=frame.output,
+        error=(frame.output if blocked else message) or None if status != "success" else None,
+    )
+
+
+def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> Finish:
+    stats = frame.stats or Stats()
+    looped = frame.status == "success" and complaint == errors.LOOP
+    error = frame.error or ToolError()
+    return Finish(
+        ok=frame.status == "success" and not looped,
+        stop_reason="loop_detected" if looped else None,
+        usage=usage(stats, searched=searched),
+        usage_by_model={
+            name: usage(each, searched=searched) for name, each in stats.models.items()
+        },
+        model=model_used(stats.models),
+        kind=error.type,
+        message=error.message or complaint,
+    )
+
+
+def usage(stats: Tokens, *, searched: bool = False) -> Usage:
+    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone. So are
+    the prompts of the service's own web tools (``searched``): then the two cannot be told
+    apart, and neither is counted."""
+    if not stats.total_tokens:
+        return Usage()
+    reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)
+    if searched and reasoning:
+        return Usage(
+            input=stats.input_tokens,
+            output=stats.output_tokens,
+            cache_read=stats.cached,
+            coverage="partial",
+        )
+    return Usage(
+        input=stats.input_tokens,
+        output=stats.output_tokens + reasoning,
+        reasoning=reasoning,
+        cache_read=stats.cached,
+        coverage="complete",
+    )
+
+
+def model_used(models: dict[str, Tokens]) -> str | None:
+    """The one that wrote most: with ``auto`` a small router model is in the list too."""
+    ranked = sorted(models, key=lambda name: models[name].output_tokens)
+    return ranked[-1] if ranked else None
+
+
+QUIRKS = Quirks(
+    name_from_id="__",
+    mcp_prefixes=("mcp_",),
+    injected_text=("[MODE_UPDATE]",),
+    kinds=TOOLS,
+    title_is_command=True,
+    denied_signs=("denied by policy", "Path not in workspace"),
+    rejected_tools_stay_silent=True,
+    quiet_period=0.25,
+    model_list_complete=False,
+    set_model="session/set_model",
+    missing_file_is_empty=True,
+    command_marks=("/", "$"),
+    command_guard="\u2060",
+)
+"""``command_guard``: a word joiner, which no trimming takes away and no model sees. ``kinds``: the
+CLI calls a web search a search, as it does a search in files; the name in a call's id is its own,
+whatever id the model gives."""
+
+_PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
+_PROBE = Probe(
+    write=("write_file", {"file_path": "probe.txt", "content": "written by the agent\n"}),
+    shell=("run_shell_command", {"command": "touch shell.txt"}),
+    url_env="GOOGLE_GEMINI_BASE_URL",
+    key_env="GEMINI_API_KEY",
+    model="gemini-2.5-flash",
+    read=("read_file", {"file_path": "here.txt"}),
+    forms={
+        "run": (("run_shell_command", {"command": "{command}"}),),
+        "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),
+        "write": (("write_file", {"file_path": "{path}", "content": "{text}"}),),
+        "edit": (
+            (
+                "replace",
+                {
+                    "file_path": "{path}",
+                    "instruction": "change it",
+                    "old_string": "{before}",
+                    "new_string": "{after}",
+                },
+            ),
+        ),
+        "read": (
+            ("read_file", {"file_path": "{path}"}),
+            ("read_many_files", {"include": ["{path}"], "paths": ["{path}"]}),
+        ),
+        "list": (("list_directory", {"dir_path": "{path}"}),),
+        "find": (("glob", {"pattern": "*", "dir_path": "{path}"}),),
+        "search": (("grep_search", {"pattern": "{pattern}", "dir_path": "{path}"}),),
+        "fetch": (("web_fetch", {"prompt": "What is at {url} ?"}),),
+        "web_search": (("google_web_search", {"query": "{query}"}),),
+        "delegate": (("invoke_agent", {"agent_name": "generalist", "prompt": "{prompt}"}),),
+        "skill": (("activate_skill", {"name": "{name}"}),),
+    },
+    mcp_name="mcp_{server}_{tool}",
+)
+
+_HEADLESS = Agent(
+    name="gemini-cli",
+    title="Gemini CLI",
+    description="Google's Gemini CLI, headless: one process a prompt, JSON lines out",
+    transport="stream",
+    programs=("gemini",),
+    package=_PACKAGE,
+    frames=Frames,
+    translator=translator,
+    compile=policy.compile_policy,
+    launch=launch.launch,
+    explain=errors.explain,
+    read_stderr=errors.read_stderr,
+    tools=TOOLS,
+    probe=_PROBE,
+    supports=launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage"),
+    asks=False,
+    resumes=True,
+    keeps_unfinished="always",
+    stdout="file",
+    needs_links=True,
+    prompt_limit=launch.PROMPT_LIMIT,
+    model_aliases=launch.MODEL_ALIASES,
+    env_family=launch.ENV_FAMILY,
+    secret_env=launch.SECRET_ENV,
+    credential_files=launch.CREDENTIAL_FILES,
+    login_files=(".gemini/oauth_creds.json",),
+    user_settings=launch.USER_SETTINGS,
+    user_files=launch.USER_FILES,
+    project_files=launch.PROJECT_FILES,
+    parent_files=launch.PARENT_FILES,
+    fatal_stderr=("Policy file error", "Policy file warning"),
+    noise=errors.NOISE,
+)
+_PEER = msgspec.structs.replace(
+    _HEADLESS,
+    name="gemini-acp",
+    aliases=("gemini",),
+    description="Google's Gemini CLI as a peer that stays: it can ask, think aloud, keep warm",
+    transport="acp",
+    frames=None,
+    translator=None,
+    compile=policy.compile_asking,
+    probe=msgspec.structs.replace(_PROBE, tells_refusals=False),
+    tells_every_refusal=False,
+    keeps_unfinished="with_tools",  # else the prompt is taken out of the conversation
+    needs_links=False,
+    launch=launch.launch_acp,
+    explain=errors.explain_acp,
+    quirks=QUIRKS,
+    mode_at_start=True,
+    model_at_start=True,
+    drops_media_beside_files=True,
+    chat_files=session_files.FILES,
+    rename_to_load=session_files.older_names,
+    sessions_a_process=40,
+    memory_a_process=1024**3,
+    supports=launch.SUPPORTS_ACP,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    stdout="pipe",
+)
+
+AGENTS = (_PEER, _HEADLESS)

@@ -1,0 +1,66 @@
+"""A person as the agent: reads the prompt, does the work, writes the answer.
+
+Nothing can hold a person to a policy. What it allows or leaves open they decide for themselves,
+as they are the one who would be asked; what it denies they can only be told, so by default that
+is refused before anybody is asked.
+"""
+
+from __future__ import annotations
+
+from corral.agents.spec import Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.errors import ConfigError, CorralError
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Policy
+
+MONTH = 30 * 24 * 3600.0
+
+
+def for_run(run: Run) -> Agent:
+    """The same for all. Raises ``ConfigError`` for what a person does not have."""
+    if run.model is not None:
+        raise ConfigError("a person has no model", hint="Leave model out (--model).")
+    return AGENT
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+
+
+def _row(policy: Policy, capability: Capability) -> Row:
+    if policy.allow_tools is not None or policy.deny_tools:
+        return Row(capability, "deny", "advisory", "a person cannot be held to a list of tools")
+    if capability == "shell" and policy.shell_rules:
+        return Row(capability, "deny", "advisory", "a person cannot be held to shell rules")
+    if policy.verdict(capability) == "deny":
+        return Row(capability, "deny", "advisory", "a person is told, and cannot be held to it")
+    return Row(capability, "allow", "native", "a person decides for themselves")
+
+
+def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    return Launch(argv=(), env={}, stdin=b"")
+
+
+def explain(ending: Ending) -> CorralError | None:
+    return None
+
+
+AGENT = Agent(
+    name="manual",
+    title="a person",
+    description="you, or somebody else: asked through files, an editor or the terminal",
+    transport="builtin",
+    driver="corral.sessions.backends.human:Driver",
+    for_run=for_run,
+    programs=(),
+    package=Package(npm="", tested="", minimum=""),
+    compile=compile_policy,
+    launch=launch,
+    explain=explain,
+    tools={},
+    supports=frozenset({"attachments", "audio", "images", "resume", "system_prompt", "via"}),
+    capabilities=("files", "resume", "person"),
+    resumes=True,
+    open_turns=True,
+    patience={"timeout": MONTH, "idle_timeout": MONTH},
+)
+AGENTS = (AGENT,)

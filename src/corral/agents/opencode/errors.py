@@ -1,0 +1,154 @@
+"""How OpenCode fails: the text of an error, or its end → one error each, with what to do."""
+
+from __future__ import annotations
+
+from corral import errors
+from corral.agents.shared.api_errors import QUOTA, SPENT, UNKNOWN_MODEL, unauthenticated
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+
+KEY_HINT = (
+    "Set the key of the model's provider (OPENAI_API_KEY, ANTHROPIC_API_KEY, …), or sign in once"
+    " with `opencode auth login`."
+)
+
+_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
+    (
+        ("api key", "api-key", "apikey", "unauthorized", "authentication", "401"),
+        errors.AuthenticationFailed,
+        KEY_HINT,
+    ),
+    (
+        (*SPENT, "credit", "402"),
+        errors.QuotaSpent,
+        QUOTA,
+    ),
+    (
+        ("rate limit", "rate_limit", "too many requests", "429"),
+        errors.RateLimited,
+        "Wait and try again.",
+    ),
+    (
+        (
+            "context length",
+            "context window",
+            "too many tokens",
+            "prompt is too long",
+            "token limit",
+        ),
+        errors.ContextLengthExceeded,
+        "Shorten the prompt or start a new session.",
+    ),
+    (
+        UNKNOWN_MODEL,
+        errors.ModelNotFound,
+        "Give another with model= (--model), as provider/model.",
+    ),
+    (("forbidden", "permission denied", "403"), errors.AccessDenied, None),
+    (
+        ("cannot connect", "unable to connect", "fetch failed", "econnre", "enotfound", "socket"),
+        errors.NetworkFailed,
+        "Check the network, the proxy variables and OPENAI_BASE_URL.",
+    ),
+    (
+        ("server error", "server_error", "overloaded", "unavailable", "bad gateway", "timeout"),
+        errors.ServerFailed,
+        "The model's service is at fault: try again.",
+    ),
+    (
+        ("error 5", "status 5", "status code 5", "server had an error", "internal error"),
+        errors.ServerFailed,
+        None,
+    ),
+)
+"""What the text of an API error holds, and what it then is; the first that fits."""
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success; else what went wrong."""
+    finish = ending.finish
+    if finish is not None and finish.ok:
+        return None
+    if finish is not None:
+        return _of_text((finish.message or "no word of why").removeprefix("Internal error: "))
+    said = "\n".join(ending.stderr.splitlines()[-6:])
+    if ending.signal is not None:
+        return errors.KilledBySignal(f"OpenCode was killed by signal {ending.signal}")
+    if ending.code in (126, 127) or "postinstall script was not run" in said:
+        return errors.BrokenInstall(
+            said or "the program could not be run",
+            hint="Install it again: corral agents install opencode",
+        )
+    return unauthenticated(said, KEY_HINT) or errors.StreamBroken(
+        f"OpenCode ended by itself (exit {ending.code}): {said}".rstrip(": ")
+    )
+
+
+_STOPPED: dict[str, tuple[type[CorralError], str]] = {
+    "length": (
+        errors.ContextLengthExceeded,
+        "the model reached its token limit before the answer was complete",
+    ),
+    "content-filter": (errors.ContentRefused, "the model's service withheld the answer"),
+}
+_BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
+    "401": (errors.AuthenticationFailed, KEY_HINT),
+    "402": (errors.QuotaSpent, QUOTA),
+    "403": (errors.AccessDenied, None),
+    "404": (errors.ModelNotFound, "Give another with model= (--model), as provider/model."),
+    "413": (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),
+    "429": (errors.RateLimited, "Wait and try again."),
+    "400": (errors.InvalidRequest, None),
+}
+"""Where the text tells no more than the status."""
+
+
+def explain_alone(ending: Ending) -> CorralError | None:
+    """Of one that was started for a prompt: success needs its last step *and* a clean exit."""
+    finish = ending.finish
+    if finish is None and ending.code == 0:
+        return errors.StreamBroken(
+            "OpenCode ended before its answer did",
+            hint="A question that nobody can answer ends its run: allow or deny what it wants.",
+        )
+    if finish is None and "session not found" in ending.stderr.lower():
+        return errors.ResumeLost("OpenCode no longer knows the session", hint="Start a new one.")
+    if finish is None:
+        return explain(ending)
+    if finish.ok and ending.signal is not None:
+        return errors.KilledBySignal(
+            f"OpenCode gave its answer and was then killed by signal {ending.signal}"
+        )
+    if finish.ok and ending.code != 0:
+        return errors.ProcessFailed(f"OpenCode gave its answer but exited with {ending.code}")
+    if finish.ok and not ending.answered:
+        return errors.EmptyAnswer(
+            "the model answered nothing",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    if finish.ok:
+        return None
+    if finish.message is not None:
+        return _of_status(finish.kind or "", finish.message)
+    kind, text = _STOPPED.get(
+        finish.kind or "", (errors.StreamBroken, f"the answer broke off: {finish.kind}")
+    )
+    return kind(text)
+
+
+def _of_status(status: str, text: str) -> CorralError:
+    told = _of_text(text)
+    if type(told) is not errors.ProcessFailed:
+        return told
+    if status.isdecimal() and int(status) >= 500:
+        return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
+    kind, hint = _BY_STATUS.get(status, (errors.ProcessFailed, None))
+    return kind(text, hint=hint)
+
+
+def _of_text(text: str) -> CorralError:
+    low = text.lower()
+    for signs, kind, hint in _SIGNS:
+        if any(sign in low for sign in signs):
+            return kind(text, hint=hint)
+    return errors.ProcessFailed(text)

@@ -1,0 +1,274 @@
+"""Starting OpenCode: arguments, configuration, environment."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from corral.agents.opencode.errors import KEY_HINT
+from corral.agents.opencode.policy import Folders, offers_shell, permissions, rules_alone
+from corral.agents.shared import mcp_config
+from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
+from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.events import Json
+from corral.options import Run
+
+CUSTOM = "custom"
+"""The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""
+HOSTED = "opencode"
+
+SECRET_ENV = (
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GOOGLE_GENERATIVE_AI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "XAI_API_KEY",
+    "OPENCODE_API_KEY",
+)
+ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
+
+SUPPORTS = ACP_OPTIONS | {"inherit"}
+SUPPORTS_ALONE = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
+
+_MCP_MS = 30_000
+"""To come up; OpenCode's own 5 s lose a server on a busy machine, in silence."""
+
+_MODELS = "models.json"
+_SETTINGS = ("opencode.json", "opencode.jsonc")
+_FOLDERS = ("plugin", "tool", "agent", "command", "skill", "mode")
+PROJECT_FILES = (
+    *_SETTINGS,
+    *(f".opencode/{name}" for name in _SETTINGS),
+    *(f".opencode/{name}{many}" for name in _FOLDERS for many in ("", "s")),
+)
+"""What OpenCode would obey. Not ``.opencode`` as such: its installer puts one into the home."""
+
+RIPGREP = "rg"
+HELPERS = {
+    RIPGREP: (
+        "*/*/node_modules/@vscode/ripgrep-*/bin/rg",
+        "*/*/node_modules/@openai/codex-*/vendor/*/codex-path/rg",
+    )
+}
+"""OpenCode searches by ripgrep, and downloads it from GitHub where PATH has none."""
+_NPMRC = ".config/opencode/.npmrc"
+"""OpenCode installs a package of its own, for plug-ins, into the folder of its settings. Offline
+npm does not ask the registry."""
+_INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "CONTEXT.md")
+"""Handed to the model with a file that it reads in the same folder, and no rule is asked."""
+_LONGEST_VARIABLE = 120_000
+"""Linux takes 131,071 bytes a variable."""
+
+_SWITCHES = (
+    "AUTOUPDATE",
+    "CLAUDE_CODE",
+    "DEFAULT_PLUGINS",
+    "EXTERNAL_SKILLS",
+    "FFF",  # leaves a library of 5 MB in TMPDIR, every time
+    "LSP_DOWNLOAD",
+    "MODELS_FETCH",
+    "SHARE",
+    "TERMINAL_TITLE",
+)
+
+
+def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    """As a peer. Raises before anything is spawned where there is no model to be had."""
+    _check(run, place)
+    rules = permissions(run.policy, run, _folders(place))
+    config, notes = _config(run, place, rules)
+    flags = () if run.inherit == "project" else ("--pure",)
+    return Launch(
+        argv=(*place.program, "acp", *flags),
+        env=_env(run, place, config, rules),
+        stdin=b"",
+        files=_files(run),
+        notes=notes,
+        path_folders=_path_folders(place),
+    )
+
+
+def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
+    _check(run, place)
+    rules = rules_alone(run.policy, run, _folders(place))
+    config, notes = _config(run, place, rules)
+    if not run.policy.is_unlimited and run.policy.mode != "native" and not offers_shell(rules):
+        notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
+    flags = ["--format", "json", "--dir", place.cwd]
+    if run.inherit != "project":
+        flags.append("--pure")
+    if run.thinking:
+        flags.append("--thinking")
+    if resume is not None:
+        flags += ["-s", resume]
+    files = _files(run)
+    if run.system_prompt is not None:
+        files["system.md"] = run.system_prompt
+        config["instructions"] = [os.path.join(place.home, "system.md")]
+    if run.mcp_servers:
+        config["mcp"] = _mcp_servers(run)
+    return Launch(
+        argv=(*place.program, "run", *flags),
+        env={**_env(run, place, config, rules), **mcp_config.secrets(run)},
+        stdin=prompt.encode(),
+        files=files,
+        notes=notes,
+        path_folders=_path_folders(place),
+    )
+
+
+def _folders(place: Place) -> Folders:
+    return Folders(place.cwd, place.links, RIPGREP in place.helpers)
+
+
+def _path_folders(place: Place) -> tuple[str, ...]:
+    return (os.path.dirname(place.helpers[RIPGREP]),) if RIPGREP in place.helpers else ()
+
+
+def _check(run: Run, place: Place) -> None:
+    """Raises ``UntrustedFolder`` for what OpenCode would obey or hand on, whatever its rules."""
+    refuse_users(run)
+    refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
+    leaks = [x.path for x in place.links.unreadable if os.path.basename(x.path) in _INSTRUCTIONS]
+    if leaks:
+        raise UntrustedFolder(
+            f"OpenCode would send the model what these links lead to: {', '.join(leaks[:5])}",
+            hint="Remove the links, or replace them by copies.",
+            phase="config",
+        )
+
+
+def _check_rules(run: Run, place: Place, *, writes: bool) -> tuple[str, ...]:
+    """What rules alone cannot hold: raises ``ConfigError``, unless ``strict`` is off."""
+    hint = "Use opencode-acp, which is asked for each file."
+    if writes and run.model is None and run.strict:
+        raise ConfigError(
+            "whether OpenCode's rules hold depends on the model", hint=f"Name it. {hint}"
+        )
+    if not place.links.complete and run.strict:
+        raise ConfigError("the workspace has too many files to look for links", hint=hint)
+    if {"*", "?"} & {*"".join((place.cwd, *run.policy.writable))} and run.strict:
+        raise ConfigError(f"a folder's name is a pattern to OpenCode: {place.cwd}", hint=hint)
+    if not place.links.unreadable:
+        return ()
+    count = len(place.links.unreadable)
+    return (f"glob and grep are off: {count} links lead out of the workspace",)
+
+
+def _files(run: Run) -> dict[str, str]:
+    return {_NPMRC: "offline=true\n", **({_MODELS: "{}"} if _is_custom(run) else {})}
+
+
+def _is_custom(run: Run) -> bool:
+    """Whether the model behind OPENAI_BASE_URL is used alone. Then the list of all vendors'
+    models is empty: to read its own, of thousands, takes OpenCode a third of its start."""
+    return run.inherit != "project" and (run.model or "").startswith(f"{CUSTOM}/")
+
+
+def _env(run: Run, place: Place, config: dict[str, Json], rules: dict[str, Json]) -> dict[str, str]:
+    own = run.inherit == "project"
+    switches = _SWITCHES if own else (*_SWITCHES, "PROJECT_CONFIG")
+    more = {"OPENCODE_MODELS_PATH": os.path.join(place.home, _MODELS)} if _is_custom(run) else {}
+    if not offers_shell(rules):
+        # Its own git finds no repository: what the repository's settings name is not run, and
+        # the working directory is all that counts as inside. A shell would need git itself.
+        more["GIT_DIR"] = "/dev/null"
+    content = json.dumps(config)
+    if len(content.encode()) > _LONGEST_VARIABLE:
+        raise ConfigError(
+            f"the rules for OpenCode are too long: {len(place.links.found)} links lead out of the"
+            f" workspace, and {len(place.links.aliases)} are links to its folders",
+            hint="Use opencode-acp, which is asked for each file.",
+        )
+    return {
+        **more,
+        "HOME": place.home,
+        "XDG_CONFIG_HOME": os.path.join(place.home, ".config"),
+        "XDG_DATA_HOME": os.path.join(place.home, ".local", "share"),
+        "XDG_STATE_HOME": os.path.join(place.home, ".local", "state"),
+        "XDG_CACHE_HOME": os.path.join(place.home, ".cache"),
+        "TMPDIR": place.tmp,
+        "PWD": place.cwd,
+        "NO_COLOR": "1",
+        "OPENCODE_CONFIG_CONTENT": content,
+        **{f"OPENCODE_DISABLE_{name}": "1" for name in switches},
+    }
+
+
+def _config(
+    run: Run, place: Place, rules: dict[str, Json]
+) -> tuple[dict[str, Json], tuple[str, ...]]:
+    model, env = run.model, place.env
+    hosted = model is not None and model.startswith(f"{HOSTED}/")
+    if model is not None and not all(model.partition("/")):
+        raise ConfigError(
+            f"OpenCode names a model by its provider: provider/{model}",
+            hint=f"{CUSTOM}/{model} is the one behind OPENAI_BASE_URL.",
+        )
+    found = [name for name in ENV_FAMILY if env.get(name)]
+    found += [f"~/{name}" for name in place.credentials]
+    if not found and not hosted:
+        raise AuthenticationFailed(
+            "no credentials for OpenCode were found", hint=KEY_HINT, phase="config"
+        )
+    config: dict[str, Json] = {
+        "autoupdate": False,
+        "share": "disabled",
+        "snapshot": False,
+        # Both run programs that the repository brings along, such as its formatter.
+        "formatter": False,
+        "lsp": False,
+        "permission": rules,
+        "experimental": {"continue_loop_on_deny": True},
+        # A title costs a call of the model for every session, and nobody sees it.
+        "agent": {"title": {"disable": True}},
+    }
+    if run.policy.mode == "plan":
+        config["default_agent"] = "plan"
+    if model is not None:
+        config |= {"model": model, "small_model": model}
+    if not hosted and not env.get("OPENCODE_API_KEY"):
+        config["disabled_providers"] = [HOSTED]
+    if env.get("OPENAI_BASE_URL"):
+        config["provider"] = {CUSTOM: _custom(model)}
+    notes: tuple[str, ...] = (f"credentials: {', '.join(found) or 'none'}",)
+    if RIPGREP not in place.helpers:
+        notes += ("glob and grep are off: ripgrep (rg) is not on PATH",)
+    return config, notes
+
+
+def _custom(model: str | None) -> Json:
+    """The values are named, not written: OpenCode fills them in from its environment."""
+    name = (model or "").removeprefix(f"{CUSTOM}/")
+    listed = model is not None and model.startswith(f"{CUSTOM}/")
+    return {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "OPENAI_BASE_URL",
+        "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+        "models": {name: {}} if listed else {},
+    }
+
+
+def _mcp_servers(run: Run) -> dict[str, Json]:
+    """Secret values are named, as those of a provider."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: Json = mcp_config.named_secrets(number, server, "{{env:{}}}")
+        common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
+        if server.url is not None:
+            where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}
+            servers[server.name] = {**common, **where, "oauth": False}
+        else:
+            command: list[Json] = list(server.command)
+            servers[server.name] = {
+                **common,
+                "type": "local",
+                "command": command,
+                "environment": hidden,
+            }
+    return servers

@@ -1,0 +1,361 @@
+"""A policy in OpenCode's own rules, of which the last that matches decides.
+
+Two ways to be started. A peer (``permissions``) asks us for each file that it reads or writes,
+and the answer judges where the path leads; what the policy denies, or would ask about with nobody
+there, is denied by rule and so not offered to the model. One that runs alone (``rules_alone``)
+would end its run at the first question, so there everything is allowed or denied by rule.
+
+What shaped this, each seen in runs of the real program:
+
+- A rule for a file compares text, relative to the repository that contains the working directory,
+  and links are followed afterwards. All of that repository counts as inside. So unless it has a
+  shell, OpenCode is kept from finding the repository (``opencode_launch``): then paths are
+  relative to ``/``, and the rules name the workspace and the links in it that lead out.
+- Models with ``gpt`` in their name write by patches alone, and the rules do not see where a
+  patch moves a file to; who answers a question does.
+- The rules for ``glob`` and ``grep`` compare the pattern and not the folder: one that runs alone
+  goes without both where links lead out.
+- Its rules for commands see the *commands* in a line. A line without any (``> file``,
+  ``cd . > file``) is run unseen, whatever they say, and empties or makes a file. So a shell that
+  is not allowed is not offered at all, not even for asking, and rules for single commands are
+  advice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from corral.agents.shared.tool_names import check_names, of_servers
+from corral.agents.spec import Act, Compiled, Form, Row
+from corral.events import Json, ToolKind
+from corral.options import Run
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.protected_paths import NAMES, Links
+
+READ = ("read", "list", "glob", "grep", "lsp")
+WRITE = ("edit", "write", "patch", "apply_patch", "multiedit")
+SHELL = ("bash", "skill")
+NETWORK = ("webfetch", "websearch", "codesearch")
+HARMLESS = ("todowrite", "todoread")
+DELEGATE = "task"
+"""A sub-agent asks in a session of its own, which nobody answers: for ``full`` alone."""
+
+TOOLS: dict[str, ToolKind] = {
+    **dict.fromkeys(READ, "read"),
+    "glob": "search",
+    "grep": "search",
+    **dict.fromkeys(WRITE, "edit"),
+    **dict.fromkeys(SHELL, "execute"),
+    **dict.fromkeys(NETWORK, "fetch"),
+    **dict.fromkeys(HARMLESS, "think"),
+    DELEGATE: "other",
+}
+_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
+    "read": READ,
+    "write": WRITE,
+    "shell": SHELL,
+    "network": NETWORK,
+}
+OWN_SERVER = "corral"
+"""The tool server of the caller's own functions."""
+
+SEARCH = ("glob", "grep")
+"""They start ripgrep."""
+UNLIMITED: dict[str, Json] = {"*": "allow", "read": {"*": "allow", "*proc/*environ": "deny"}}
+"""Its own key stands in its environment, which no task needs to read."""
+UNAVAILABLE = "invalid"
+"""What a call of a tool that is not offered becomes: it tells the model so."""
+
+FORMS: dict[Act, tuple[Form, ...]] = {
+    "run": (("bash", {"command": "{command}", "description": "Run it"}),),
+    "write": (("write", {"filePath": "{path}", "content": "{text}"}),),
+    "edit": (("edit", {"filePath": "{path}", "oldString": "{before}", "newString": "{after}"}),),
+    "read": (("read", {"filePath": "{path}"}),),
+    "list": (("read", {"filePath": "{path}"}), ("list", {"path": "{path}"})),
+    "find": (("glob", {"pattern": "*", "path": "{path}"}),),
+    "search": (("grep", {"pattern": "{pattern}", "path": "{path}"}),),
+    "fetch": (("webfetch", {"url": "{url}", "format": "text"}),),
+    "web_search": (("websearch", {"query": "{query}"}), ("codesearch", {"query": "{query}"})),
+    "delegate": (
+        ("task", {"description": "Do it", "prompt": "{prompt}", "subagent_type": "general"}),
+    ),
+    "skill": (("skill", {"name": "{name}"}),),
+}
+"""How the model calls the tools."""
+
+
+class Folders(msgspec.Struct, frozen=True):
+    """What the rules depend on besides the policy."""
+
+    cwd: str = os.path.sep
+    links: Links = Links()
+    has_ripgrep: bool = True
+
+
+def permissions(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
+    """For a peer, whose questions come to us. Raises ``PolicyError`` for a tool name that is
+    nearly one of its own."""
+    _check_names(policy, run)
+    if policy.mode == "native":
+        return {}
+    if policy.is_unlimited:
+        return {**UNLIMITED}
+    rules: dict[str, Json] = {"*": "deny", UNAVAILABLE: "allow"}
+    if policy.allow_tools is not None:
+        # Every question comes to us, and we know the names.
+        rules |= {_key(name): "ask" for name in policy.allow_tools}
+    else:
+        rules |= dict.fromkeys(HARMLESS, "allow")
+        asks = {c: "deny" if _effective(policy, run, c) == "deny" else "ask" for c in CAPABILITIES}
+        rules |= dict.fromkeys(READ, asks["read"]) | {"edit": asks["write"]}
+        rules |= dict.fromkeys(NETWORK, _effective(policy, run, "network"))
+        rules |= dict.fromkeys(SHELL, "allow" if policy.verdict("shell") == "allow" else "deny")
+        if policy.shell_rules:
+            rules["bash"] = "ask"
+        for server in run.mcp_servers:
+            rules[f"{server.name}_*"] = _mcp_rule(policy, run, own=server.name == OWN_SERVER)
+    # To its rules all tools that write are one: who answers knows them apart.
+    rules |= {name: "deny" for name in policy.deny_tools if name not in WRITE}
+    if not folders.has_ripgrep:
+        rules |= dict.fromkeys(SEARCH, "deny")
+    beyond = offers_shell(rules)
+    if policy.allow_tools is None:
+        beyond = beyond or _effective(policy, run, "shell") != "deny"
+    rules["external_directory"] = "allow" if beyond else _outside(policy, folders.cwd)
+    rules["doom_loop"] = "ask" if beyond else "deny"
+    return {**rules, DELEGATE: "deny"}
+
+
+def rules_alone(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
+    """For one that runs alone: allowed, or denied. Raises as ``permissions`` does."""
+    _check_names(policy, run)
+    if policy.mode == "native":
+        return {}
+    if policy.is_unlimited:
+        return {**UNLIMITED}
+    rules: dict[str, Json] = {"*": "deny"}
+    if policy.allow_tools is not None:
+        rules |= {_key(name): "allow" for name in policy.allow_tools}
+    else:
+        rules |= dict.fromkeys(HARMLESS, "allow")
+        for capability, tools in _TOOLS_OF.items():
+            rules |= dict.fromkeys(map(_key, tools), _flat(policy.verdict(capability)))
+        for server in run.mcp_servers:
+            verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
+            rules[f"{server.name}_*"] = _flat(verdict)
+    if policy.shell_rules and "bash" not in policy.deny_tools:
+        parsed = [parse_rule(rule) for rule in reversed(policy.shell_rules)]
+        rules["bash"] = {"*": rules.get("bash", "deny"), **{glob: verb for verb, glob in parsed}}
+    rules |= {_key(name): "deny" for name in policy.deny_tools}
+    shell = offers_shell(rules)
+    for name in ("read", "edit"):
+        if rules.get(name) == "allow":
+            rules[name] = _paths(policy, folders, name) if not shell else _near(name)
+    if not shell:
+        rules |= dict.fromkeys(("list", "lsp"), "deny")  # no rule of theirs is about a path
+    if not folders.has_ripgrep or (folders.links.unreadable and not shell):
+        rules |= dict.fromkeys(SEARCH, "deny")
+    outside = "allow" if shell else _outside(policy, folders.cwd)
+    # The same call again and again: it would ask, and a question ends the run.
+    return {**rules, "external_directory": outside, DELEGATE: "deny", "doom_loop": "deny"}
+
+
+def writes_by_patches(model: str) -> bool:
+    """OpenCode goes by the model's name; this covers a few more."""
+    return "gpt" in model.lower()
+
+
+def offers_shell(rules: dict[str, Json]) -> bool:
+    """Whether these rules leave the model a shell."""
+    return rules.get("bash", rules.get("*", "allow")) != "deny"
+
+
+def _effective(policy: Policy, run: Run, capability: Capability, *, own: bool = False) -> Verdict:
+    """With nobody to ask, what asks is denied."""
+    verdict = policy.verdict(capability, own=own)
+    return "deny" if verdict == "ask" and not run.interactive else verdict
+
+
+def _near(tool: str) -> dict[str, Json]:
+    """For an agent with a shell, which can read and write everywhere by that."""
+    return {"*": "allow", **(dict.fromkeys(_fences(), "deny") if tool == "edit" else {})}
+
+
+def _fences(root: str = "") -> Iterable[str]:
+    """Patterns for the protected names, at any depth below ``root``."""
+    for name in NAMES:
+        for place in (name, f"*/{name}"):
+            yield from (f"{root}{place}", f"{root}{place}/*")
+
+
+def _paths(policy: Policy, folders: Folders, tool: str) -> dict[str, Json]:
+    """The workspace and the writable folders, without what is protected and without links that
+    lead out. Paths are relative to ``/``."""
+    rules: dict[str, Json] = {"*": "deny"}
+    roots = [_relative(each) for each in (folders.cwd, *_writable(policy, folders.cwd))]
+    for root in roots:
+        rules |= dict.fromkeys(_tree(root), "allow")
+    links, denied = folders.links, folders.links.unreadable
+    if tool == "edit":
+        denied = links.found
+        for root in roots:
+            rules |= dict.fromkeys(_fences(f"{root}/" if root else ""), "deny")
+    for path in (*(link.path for link in denied), *(links.aliases if denied else ())):
+        rules |= dict.fromkeys(_tree(_relative(path)), "deny")
+    return rules
+
+
+def _tree(path: str) -> tuple[str, ...]:
+    return (path, f"{path}/*") if path else ("*",)
+
+
+def _relative(path: str) -> str:
+    return path.strip("/")
+
+
+def _writable(policy: Policy, cwd: str) -> list[str]:
+    return [os.path.normpath(os.path.join(cwd, folder)) for folder in policy.writable]
+
+
+def _outside(policy: Policy, cwd: str) -> dict[str, Json]:
+    rules: dict[str, Json] = {"*": "deny"}
+    for folder in _writable(policy, cwd):
+        rules |= {folder: "allow", f"{folder}/*": "allow"}
+    return rules
+
+
+def _flat(verdict: Verdict) -> str:
+    return "allow" if verdict == "allow" else "deny"
+
+
+def _key(tool: str) -> str:
+    """What OpenCode's rules call it: to them all that writes is one."""
+    return "edit" if tool in WRITE else tool
+
+
+def _mcp_rule(policy: Policy, run: Run, *, own: bool) -> str:
+    """A question about such a tool looks like one about any other, which counts as shell: it
+    can be put to us only where the two verdicts are the same."""
+    verdict = _effective(policy, run, "mcp", own=own)
+    return "deny" if verdict == "ask" != policy.verdict("shell") else verdict
+
+
+def _check_names(policy: Policy, run: Run) -> None:
+    check_names(policy, TOOLS, "OpenCode", of_servers(run, "_"), strict=run.strict)
+
+
+def compile_policy(policy: Policy, run: Run) -> Compiled:
+    """The report; the rules themselves travel in the configuration of a launch."""
+    permissions(policy, run, Folders())
+    return Compiled(tuple(_row(policy, run, capability) for capability in CAPABILITIES))
+
+
+def _row(policy: Policy, run: Run, capability: Capability) -> Row:
+    if policy.mode == "native":
+        return Row(capability, "allow", "native", "the agent's own default: it asks for nothing")
+    if policy.is_unlimited:
+        note = "a permitted shell reaches the network" if capability == "network" else ""
+        return Row(capability, "allow", "native", note)
+    verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    free_shell = policy.verdict("shell") == "allow"
+    if policy.allow_tools is not None:
+        tools = _TOOLS_OF.get(capability, ())
+        chosen = [name for name in policy.allow_tools if name in tools]
+        if capability == "mcp":
+            chosen = [name for name in policy.allow_tools if name not in TOOLS]
+        verdict, enforcement = "allow" if chosen else "deny", "brokered"
+        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+        free_shell = "bash" in policy.allow_tools
+    elif verdict == "ask" and run.interactive:
+        enforcement = "brokered"
+        notes.append("put to whoever answers")
+    elif verdict == "ask":
+        notes.append("ask→deny: there is nobody to ask; not offered to the model")
+    elif verdict == "deny":
+        notes.append("not offered to the model")
+    if capability in ("read", "write") and verdict == "allow":
+        enforcement = "brokered"
+        notes.append("each call is judged by where its path leads")
+    if (
+        capability == "mcp"
+        and enforcement == "brokered"
+        and verdict == "ask" != policy.verdict("shell")
+    ):
+        verdict, enforcement = "deny", "native"
+        why = "its questions cannot be told from those about the shell"
+        notes = [f"{why}: not offered to the model"]
+    if capability == "network" and free_shell:
+        if policy.network == "deny" and verdict != "allow":
+            enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    if capability == "read":
+        notes.append("outside the workspace what holds for the shell holds for reading")
+    if capability == "shell":
+        unseen = "a line without a command (`> file`) is run without a question"
+        if policy.shell_rules:
+            enforcement = "advisory"
+            notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
+        elif verdict == "ask" and policy.allow_tools is None:
+            verdict, enforcement = "deny", "native"
+            notes = [f"ask→deny: {unseen}, so the shell is not offered to the model"]
+        if free_shell:
+            notes.append("it sees the keys in OpenCode's own environment")
+        notes.append("sub-agents are off")
+    return Row(capability, verdict, enforcement, "; ".join(notes))
+
+
+def compile_alone(policy: Policy, run: Run) -> Compiled:
+    """The report for one that runs alone."""
+    rules_alone(policy, run, Folders())
+    return Compiled(tuple(_row_alone(policy, run, capability) for capability in CAPABILITIES))
+
+
+def _row_alone(policy: Policy, run: Run, capability: Capability) -> Row:
+    if policy.mode == "native":
+        return Row(capability, "allow", "native", "the agent's own default: it asks for nothing")
+    verdict = policy.verdict(capability)
+    enforcement: Enforcement = "native"
+    notes: list[str] = []
+    listed = policy.allow_tools
+    if listed is not None:
+        tools = _TOOLS_OF.get(capability, ())
+        chosen = [name for name in listed if name in tools]
+        if capability == "mcp":
+            chosen = [name for name in listed if name not in TOOLS]
+        verdict = "allow" if chosen else "deny"
+        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
+        if capability == "write" and chosen and not {"edit", "write"} <= {*listed}:
+            enforcement = "advisory"
+            notes.append("to its rules edit, write and apply_patch are one: list edit and write")
+    elif verdict == "ask":
+        verdict = "deny"
+        notes.append("ask→deny: started for one prompt it has nobody to ask")
+    free_shell = policy.verdict("shell") == "allow" if listed is None else "bash" in listed
+    if verdict == "deny":
+        notes.append("not offered to the model")
+    limited = capability == "write" and verdict == "allow" and not policy.is_unlimited
+    if limited and writes_by_patches(run.model or ""):
+        enforcement = "impossible"
+        notes.append("its rules do not see where a patch moves a file to: use opencode-acp")
+    if capability == "network" and free_shell:
+        if policy.network == "deny" and verdict != "allow":
+            enforcement = "impossible"
+        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+    if capability == "read":
+        notes.append("outside the workspace nothing may be read but what is writable")
+        if not free_shell and verdict == "allow":
+            notes.append("glob and grep are off where links lead out of the workspace")
+    if capability == "shell":
+        if policy.shell_rules:
+            enforcement = "advisory"
+            notes.append("its rules see no line without a command (`> file`)")
+        if free_shell:
+            notes.append("it sees the keys in OpenCode's own environment")
+        if not policy.is_unlimited:
+            notes.append("sub-agents are off")
+    return Row(capability, verdict, enforcement, "; ".join(notes))

@@ -1,0 +1,185 @@
+"""What ``opencode run --format json`` writes → items.
+
+A tool comes once, when it is over: its call and its end are one line. There is no
+first line and no last: each carries the session's id, and a step that ends with
+anything but a call of tools is the end of the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from corral.agents.opencode.policy import TOOLS
+from corral.events import (
+    Init,
+    Plan,
+    PlanEntry,
+    Thinking,
+    ToolKind,
+    ToolResult,
+    ToolStatus,
+    UsageReport,
+)
+from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.tool_fields import call, hidden, tables
+from corral.values import Cost, Usage
+
+UNAVAILABLE = "invalid"
+"""The tool that takes the place of one that the model may not use."""
+REFUSALS = (
+    "The user has specified a rule which prevents",
+    "The user rejected permission",
+)
+HIDDEN = "Model tried to call unavailable tool"
+_RULES = " Here are some of the relevant rules"
+"""From here on an error lists the policy back, in full."""
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    input: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cache: dict[str, int] = {}
+
+
+class State(msgspec.Struct, frozen=True):
+    status: str = ""
+    input: dict[str, Any] = {}
+    output: str | None = None
+    error: str | None = None
+    time: dict[str, float] = {}
+
+
+class Part(msgspec.Struct, frozen=True):
+    text: str = ""
+    tool: str = ""
+    call_id: str = msgspec.field(default="", name="callID")
+    state: State = State()
+    reason: str = ""
+    tokens: Tokens = Tokens()
+    cost: float = 0
+
+
+class ErrorData(msgspec.Struct, frozen=True, rename="camel"):
+    message: str = ""
+    status_code: int | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    name: str = ""
+    data: ErrorData = ErrorData()
+
+
+class Frame(msgspec.Struct, frozen=True):
+    session: str | None = msgspec.field(default=None, name="sessionID")
+    part: Part = Part()
+    error: Failure = Failure()
+
+
+_NAMES = named(Frame, ("step_start", "text", "reasoning", "tool_use", "step_finish", "error"))
+Frames = one_of(_NAMES)
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One run's frames → items. Pure but for what it adds up."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._usage = Usage()
+        self._cost = Cost()
+
+    def translate(self, frames: list[Any]) -> list[Item]:
+        items: list[Item] = []
+        for frame in frames:
+            if not self._begun:
+                self._begun = True
+                items.append(Init(session_id=frame.session))
+            match _NAMES[type(frame)]:
+                case "text":
+                    items.append(frame.part.text)
+                case "reasoning":
+                    items.append(Thinking(frame.part.text))
+                case "tool_use":
+                    items += tool(frame.part)
+                case "step_finish":
+                    items.append(self._step(frame.part))
+                case "error":
+                    items.append(self._failed(frame.error))
+                case _:
+                    pass
+        return items
+
+    def _step(self, part: Part) -> Item:
+        tokens = part.tokens
+        read, write = tokens.cache.get("read", 0), tokens.cache.get("write", 0)
+        self._usage += Usage(
+            input=tokens.input + read + write,
+            output=tokens.output + tokens.reasoning,
+            reasoning=tokens.reasoning,
+            cache_read=read,
+            cache_write=write,
+            coverage="complete",
+        )
+        if part.cost:  # 0 is what it writes for a model whose price it does not know
+            self._cost = Cost((self._cost.usd or 0) + part.cost, "reported")
+        if part.reason == "tool-calls":
+            return UsageReport(self._usage, cost=self._cost)
+        return Finish(
+            ok=part.reason == "stop",
+            stop_reason=part.reason,
+            usage=self._usage,
+            cost=self._cost,
+            kind=part.reason,
+        )
+
+    def _failed(self, failure: Failure) -> Finish:
+        status = failure.data.status_code
+        return Finish(
+            ok=False,
+            usage=self._usage,
+            cost=self._cost,
+            kind=failure.name if status is None else str(status),
+            message=failure.data.message or failure.name,
+        )
+
+
+def tool(part: Part) -> list[Item]:
+    """The call, its end, and the plan where the call was one."""
+    state, name, given, said = part.state, part.tool, part.state.input, part.state.error or ""
+    if name == UNAVAILABLE and isinstance(given.get("tool"), str):
+        name, said, given = cast("str", given["tool"]), str(given.get("error", "")), {}
+    kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
+    use = call(part.call_id, name, given, kind=kind)
+    took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
+    if state.status == "completed" and not said:
+        end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
+    else:
+        away = said.startswith(HIDDEN) and kind != "other"
+        status: ToolStatus = "denied" if away or said.startswith(REFUSALS) else "error"
+        why = hidden(name) if away else said.split(_RULES)[0]
+        end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
+    plan = _plan(given) if name == "todowrite" else None
+    return [use, end] if plan is None else [use, end, plan]
+
+
+def _plan(given: dict[str, Any]) -> Plan | None:
+    if not isinstance(given.get("todos"), list):
+        return None
+    return Plan(
+        tuple(
+            PlanEntry(str(todo["content"]), _text(todo, "status"), _text(todo, "priority"))
+            for todo in tables(given["todos"])
+            if "content" in todo
+        )
+    )
+
+
+def _text(todo: dict[str, Any], key: str) -> str | None:
+    value = todo.get(key)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,156 @@
+"""Starting Qwen Code: arguments, settings, environment, and how the prompt reaches it.
+
+Our settings are given as the system's own, which stand above the user's and the repository's.
+In a folder that is not trusted nothing of the repository's takes effect; tool servers run in a
+trusted one only, where its ``.qwen`` counts, and what its ``.env`` sets that is not set already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from msgspec.structs import replace
+
+from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, compile_policy, verdict_of
+from corral.agents.shared import mcp_config, prompt_command
+from corral.agents.shared.launch_checks import check_effort, credentials
+from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.errors import UntrustedFolder
+from corral.events import Json
+from corral.options import Run
+
+_SERVICES = {
+    "OPENAI_API_KEY": ("openai", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+    "ANTHROPIC_API_KEY": ("anthropic", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+}
+KEY_HINT = f"Set {' or '.join(_SERVICES)}; of the first, OPENAI_BASE_URL is the service."
+_MODELS = ("OPENAI_MODEL", "QWEN_MODEL", "ANTHROPIC_MODEL")
+_EFFORTS = ("none", "low", "medium", "high", "xhigh")
+_BOTH = {"include_directories", "inherit", "mcp_servers", "permission_mode", "reasoning_effort",
+         "replace_system_prompt", "resume", "system_prompt"}  # fmt: skip
+SUPPORTS = frozenset(_BOTH | {"fork", "max_turns"})
+SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode"}) | _BOTH
+"""A mode of its own, such as the one that writes in silence, would undo the policy."""
+SECRET_ENV = tuple(_SERVICES)
+ENV_FAMILY = (*SECRET_ENV, *(url for _, url, _ in _SERVICES.values()), *_MODELS)
+PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
+"""stdin is cut at 8 MiB; a little below leaves room for the rest."""
+
+
+def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    """For one prompt, which goes in as text and as nothing else."""
+    base = _launch(run, place)
+    stdin, files, notes = prompt.encode(), dict[str, str](), list[str]()
+    if prompt_command.is_live(prompt) and prompt_command.is_template(prompt):
+        note, stdin = prompt_command.escaped(prompt)
+        notes.append(note)
+    elif prompt_command.is_live(prompt):
+        stdin, files = prompt_command.as_command(prompt, place, ".qwen")
+    flags = ["--input-format=stream-json", "--output-format=stream-json"]
+    flags += ["--include-partial-messages"]
+    flags += [f"--resume={resume}", *(["--fork-session"] if run.fork else [])] if resume else []
+    flags += [f"--max-session-turns={run.max_turns}"] if run.max_turns is not None else []
+    flags += [f"--append-system-prompt={run.system_prompt}"] if run.system_prompt else []
+    return replace(
+        base,
+        argv=(*base.argv, *flags),
+        stdin=stdin,
+        files={**base.files, **files},
+        notes=(*base.notes, *notes),
+    )
+
+
+def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    base = _launch(run, place)
+    return replace(base, argv=(*base.argv, "--acp"))
+
+
+def _launch(run: Run, place: Place) -> Launch:
+    compiled = compile_policy(run.policy, run)
+    key = credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
+    service, url_env, url = _SERVICES[key]
+    check_effort(run, "Qwen Code", _EFFORTS)
+    flags = [*compiled.flags, f"--auth-type={service}"]
+    flags += [f"--model={run.model}"] if run.model is not None else []
+    flags += ["--extensions=none"] if run.inherit != "user" else []
+    flags += [f"--system-prompt={run.replace_system_prompt}"] if run.replace_system_prompt else []
+    flags += [f"--add-dir={os.path.join(place.cwd, name)}" for name in run.include_directories]
+    settings = {
+        **json.loads(compiled.files[SETTINGS_FILE]),
+        **_settings(run, trusted=_trust(run, place)),
+    }
+    env = {
+        "QWEN_HOME": os.path.join(place.home, ".qwen"),
+        "QWEN_CODE_SYSTEM_SETTINGS_PATH": os.path.join(place.home, SETTINGS_FILE),
+        "QWEN_CODE_NO_RELAUNCH": "true",
+        "QWEN_CODE_LEGACY_MCP_BLOCKING": "1",  # else the first words go out before their tools
+        # What is unset here a ``.env`` of the repository's may set.
+        url_env: place.env.get(url_env) or url,
+        "NODE_TLS_REJECT_UNAUTHORIZED": "1",
+        "QWEN_TLS_INSECURE": "0",
+        "TMPDIR": place.tmp,
+        "NO_COLOR": "1",
+        **mcp_config.secrets(run),
+    }
+    return Launch(
+        argv=(*place.program, *flags),
+        env=env,
+        stdin=b"",
+        files={
+            SETTINGS_FILE: json.dumps(settings),
+            ".qwen/settings.json": json.dumps(dict(place.user_settings)),
+        },
+        hidden_env=frozenset(_SERVICES) - {key},
+        notes=(f"authentication: {key}",),
+    )
+
+
+def _trust(run: Run, place: Place) -> bool:
+    """Untrusted wherever that does: then nothing of the repository's own takes effect."""
+    if run.mcp_servers and run.inherit != "project" and place.project_files:
+        raise UntrustedFolder(
+            "tool servers need a trusted folder, and trust would let this repository's own settings"
+            f" take effect: {', '.join(place.project_files)}",
+            hint="If you trust them, say inherit='project' (--inherit project).",
+            phase="config",
+        )
+    return bool(run.mcp_servers) or run.inherit == "project"
+
+
+def _settings(run: Run, *, trusted: bool) -> dict[str, Json]:
+    """They stand above the user's and the repository's."""
+    denied = {
+        server.name
+        for server in run.mcp_servers
+        if run.policy.allow_tools is None
+        and verdict_of(run.policy, "mcp", run, own=server.name == OWN_SERVER) == "deny"
+    }  # what may not be used is not even started
+    servers: dict[str, Json] = {
+        server.name: mcp_config.described(number, server)
+        for number, server in enumerate(run.mcp_servers)
+        if server.name not in denied
+    }
+    model: dict[str, Json] = {"generationConfig": {"maxRetries": 0}}
+    if run.reasoning_effort is not None:
+        model["reasoningEffort"] = run.reasoning_effort
+    settings: dict[str, Json] = {
+        "$version": 4,
+        "security": {"folderTrust": {"enabled": not trusted}},
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "ui": {"enableFollowupSuggestions": False},
+        "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
+        "tools": {"toolSearch": {"enabled": False}},
+        "model": model,
+        "mcpServers": servers,
+    }
+    if run.inherit == "nothing":
+        settings |= {
+            "disableAllHooks": True,
+            "context": {"fileName": "none-of-the-repository.md"},
+            "skills": {"disabledLevels": ["project", "user", "extension", "bundled"]},
+            "mcp": {"allowed": [*servers] or ["none"]},
+        }
+    return settings

@@ -1,0 +1,135 @@
+"""Qwen Code, for one prompt and as a peer that stays: what it is, how it starts, what it means.
+
+Facts hold for 0.24.4, each seen in a run of the real program:
+
+- Alone it speaks the two-way JSON lines of ``wire/control.py``: its questions come to us. Images
+  would arrive there as text, and ``--json-schema`` is refused there.
+- A peer that is refused something ends its turn.
+- It asks a busy service seven times in some 70 seconds, which no setting changes.
+- A limit of turns ends it without a result: the exit code tells.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral import errors
+from corral.agents.qwen import launch
+from corral.agents.qwen.policy import FORMS, TOOLS, compile_policy
+from corral.agents.shared import exit_errors
+from corral.agents.shared.api_errors import of_service
+from corral.agents.spec import Agent, Ending, Package, Probe
+from corral.errors import CorralError
+from corral.protocol.acp.quirks import Quirks
+from corral.protocol.ndjson import Translate
+from corral.protocol.stream_json.frames import Frames
+from corral.protocol.stream_json.quirks import Manners
+
+_HIDDEN = (*(f'"{name}" not found in registry' for name in TOOLS), 'Tool "mcp__')
+MANNERS = Manners(
+    tools=TOOLS,
+    refusal_signs=("but that permission was declined", *_HIDDEN),
+    error_text="[API Error: ",
+    id_a_block=True,
+    sums_up=True,
+)
+QUIRKS = Quirks(
+    name_from_meta=("toolName",),
+    mcp_prefixes=("mcp__",),
+    denied_signs=MANNERS.refusal_signs,
+    usage="chunks",
+    set_model=None,
+    command_marks=("/",),
+    command_guard="\u2060",
+)
+"""``command_guard``: a word joiner, which no model sees."""
+
+
+def explain(ending: Ending) -> CorralError | None:
+    """None for a success; else what went wrong."""
+    if ending.finish is None and ending.code == 53:
+        return errors.TurnLimit(
+            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
+            hint="Raise max_turns (--max-turns), or ask for less.",
+        )
+    return exit_errors.explain(
+        ending,
+        "Qwen Code",
+        "qwen",
+        _failed,
+        "no saved session found",
+        key_hint=launch.KEY_HINT,
+    )
+
+
+def _failed(_kind: str, message: str) -> CorralError:
+    text = message.removeprefix(MANNERS.error_text).removesuffix("]")
+    if text.startswith("Operation cancelled"):
+        return errors.Interrupted("the turn was stopped")
+    if "empty response" in text:
+        return errors.EmptyAnswer(text, hint=exit_errors.AGAIN)
+    return of_service(text.removeprefix("Internal error: "), launch.KEY_HINT)
+
+
+def translator() -> Translate:
+    from corral.protocol.stream_json.client import Control
+
+    return Control(MANNERS).translate
+
+
+_ALONE = Agent(
+    name="qwen-cli",
+    title="Qwen Code",
+    description="Alibaba's Qwen Code: a process a prompt, words as they come, it can ask",
+    transport="stream",
+    programs=("qwen",),
+    package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
+    frames=Frames,
+    translator=translator,
+    control=MANNERS,
+    compile=compile_policy,
+    launch=launch.launch,
+    explain=explain,
+    tools=TOOLS,
+    probe=Probe(
+        write=("write_file", {"file_path": "{cwd}/probe.txt", "content": "written by the agent\n"}),
+        shell=("run_shell_command", {"command": "touch shell.txt", "is_background": False}),
+        url_env="OPENAI_BASE_URL",
+        key_env="OPENAI_API_KEY",
+        model="scripted",
+        read=("read_file", {"file_path": "{cwd}/here.txt"}),
+        forms=FORMS,
+    ),
+    supports=launch.SUPPORTS,
+    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    asks=True,
+    resumes=True,
+    keeps_unfinished="always",
+    runs_git=True,
+    usage_of_session=True,
+    prompt_limit=launch.PROMPT_LIMIT,
+    env_family=launch.ENV_FAMILY,
+    secret_env=launch.SECRET_ENV,
+    user_settings=".qwen/settings.json",
+    user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),
+    project_files=(".qwen",),
+    noise=("Ripgrep not available", "[perf]"),
+)
+_PEER = replace(
+    _ALONE,
+    name="qwen-acp",
+    aliases=("qwen",),
+    description="Alibaba's Qwen Code as a peer that stays: it asks, and keeps warm",
+    transport="acp",
+    frames=None,
+    translator=None,
+    control=None,
+    launch=launch.launch_acp,
+    quirks=QUIRKS,
+    mode_at_start=True,
+    model_at_start=True,
+    usage_of_session=False,
+    supports=launch.SUPPORTS_ACP,
+)
+
+AGENTS = (_PEER, _ALONE)

@@ -1,0 +1,89 @@
+"""How a program's end is told that was started for one prompt: the same for all of them.
+
+What an agent says of a failure of its model it explains itself, or has ``of_service`` do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from corral import errors
+from corral.agents.shared.api_errors import of_service, unauthenticated
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+
+AGAIN = "Often transient: try again, or give the model something to answer."
+
+
+def explain(
+    ending: Ending,
+    title: str,
+    program: str,
+    failed: Callable[[str, str], CorralError],
+    lost: str = "",
+    *,
+    key_hint: str = "",
+) -> CorralError | None:
+    """None for a success, which needs the agent's last word, an answer *and* a clean exit.
+
+    ``failed`` explains a last word that tells of a failure: its kind, and what was said of it.
+    ``lost`` is what stderr holds where the session to go on with is not there,
+    ``key_hint`` what to do where it says that the agent could not sign in.
+    """
+    finish = ending.finish
+    if finish is None:
+        return without_a_word(ending, title, program, lost, key_hint)
+    if not finish.ok:
+        said = finish.message or f"{title} reported an error without saying which"
+        return failed(finish.kind or "", said)
+    if ending.signal is not None:
+        return errors.KilledBySignal(
+            f"{title} gave its answer and was then killed by signal {ending.signal}"
+        )
+    if ending.code:
+        return errors.ProcessFailed(f"{title} gave its answer but exited with {ending.code}")
+    if not ending.answered:
+        return errors.EmptyAnswer(f"{title} ended its turn without any answer", hint=AGAIN)
+    return None
+
+
+def explained(
+    title: str, program: str, key_hint: str, lost: str = ""
+) -> Callable[[Ending], CorralError | None]:
+    """For an agent that passes on what the model's service said."""
+
+    def of_ending(ending: Ending) -> CorralError | None:
+        return explain(
+            ending,
+            title,
+            program,
+            lambda _, said: of_service(said, key_hint),
+            lost,
+            key_hint=key_hint,
+        )
+
+    return of_ending
+
+
+def without_a_word(
+    ending: Ending, title: str, program: str, lost: str = "", key_hint: str = ""
+) -> CorralError:
+    """The exit code and stderr are all there is."""
+    said = "\n".join(ending.stderr.strip().splitlines()[-6:])
+    if lost and lost.lower() in ending.stderr.lower():
+        return errors.ResumeLost(f"{title} no longer knows the session", hint="Start a new one.")
+    if ending.signal is not None:
+        return errors.KilledBySignal(f"{title} was killed by signal {ending.signal}")
+    if ending.code in (126, 127):
+        return errors.BrokenInstall(
+            said or "the program could not be run",
+            hint=f"Install it again: corral agents install {program}",
+        )
+    if (found := unauthenticated(ending.stderr, key_hint)) is not None and key_hint:
+        return found
+    if not ending.code:
+        return errors.StreamBroken(
+            f"{title} ended before its answer did: {said}".removesuffix(": "),
+            hint="Often transient: try again.",
+        )
+    return errors.ProcessFailed(f"{title} failed (exit {ending.code}): {said or 'no word of why'}")

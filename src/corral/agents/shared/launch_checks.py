@@ -1,0 +1,47 @@
+"""What every launch checks before anything is spawned, whatever agent it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from corral.agents.spec import Place
+from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.options import Run
+
+
+def refuse_own_files(run: Run, place: Place, what: str, hint: str = "") -> None:
+    """Where an agent would obey what the repository brings along, whatever we say. Raises
+    ``UntrustedFolder`` unless somebody trusts it; ``what`` says what would become of it."""
+    if run.inherit == "nothing" and place.project_files:
+        trust = "If you trust them, say inherit='project' (--inherit project)"
+        raise UntrustedFolder(
+            f"{what}: {', '.join(place.project_files[:5])}",
+            hint=f"{trust}; {hint}." if hint else f"{trust}.",
+            phase="config",
+        )
+
+
+def refuse_users(run: Run) -> None:
+    """For an agent that has no place for the user's settings beside ours."""
+    if run.inherit == "user":
+        raise ConfigError(f"{run.agent} cannot inherit the user's settings")
+
+
+def check_effort(run: Run, title: str, efforts: tuple[str, ...]) -> None:
+    effort = run.reasoning_effort
+    if effort is not None and effort not in efforts:
+        raise ConfigError(
+            f"{title} has no effort {effort!r}", hint=f"It has: {', '.join(efforts)}."
+        )
+
+
+def credentials(place: Place, names: Iterable[str], title: str, hint: str) -> str:
+    """Which of the variables, or of the files of a sign-in, there is. Raises
+    ``AuthenticationFailed`` where there is none."""
+    found = [name for name in names if place.env.get(name)]
+    found += [f"~/{name}" for name in place.credentials]
+    if not found:
+        raise AuthenticationFailed(
+            f"no credentials for {title} were found", hint=hint, phase="config"
+        )
+    return found[0]

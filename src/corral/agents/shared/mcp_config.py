@@ -1,0 +1,43 @@
+"""Tool servers as settings tell of them: secret values are named there, never written.
+
+The agents fill in what is named from their environment, and find the value there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from corral.events import Json
+from corral.options import Run
+from corral.values import McpServer
+
+
+def named_secrets(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
+    """What stands in the place of a server's variables, or its headers. ``naming`` is how the
+    agent has a variable's value filled in."""
+    hidden = {**server.env, **server.headers}
+    return {name: naming.format(secret_name(number, name)) for name in hidden}
+
+
+def secrets(run: Run) -> Mapping[str, str]:
+    """The variables that hold the values."""
+    return {
+        secret_name(number, name): value
+        for number, server in enumerate(run.mcp_servers)
+        for name, value in {**server.env, **server.headers}.items()
+    }
+
+
+def described(number: int, server: McpServer) -> dict[str, Json]:
+    """A server in the commonest words for one: ``httpUrl``, or a command."""
+    hidden: Json = named_secrets(number, server)
+    if server.url is not None:
+        return {"httpUrl": server.url, "headers": hidden}
+    command, *args = server.command
+    return {"command": command, "args": [*args], "env": hidden}
+
+
+def secret_name(number: int, name: str) -> str:
+    """A name that an agent's own redaction hides from its shell."""
+    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

@@ -1,0 +1,106 @@
+"""The policy of an agent that runs alone: a tool is offered to the model, or it is not.
+
+Nobody can be asked there, so what is not allowed is denied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from corral.agents.shared.tool_names import check_names, prefixed
+from corral.agents.spec import Compiled, Row
+from corral.errors import PolicyError
+from corral.events import ToolKind
+from corral.options import Run
+from corral.policy import (
+    CAPABILITIES,
+    CAPABILITY_OF,
+    Action,
+    Capability,
+    Enforcement,
+    Policy,
+    Verdict,
+    decide,
+)
+
+Tools = Mapping[str, ToolKind]
+"""What an agent has, and what each of them does."""
+
+OWN_DEFAULT = "the agent's own default: it asks for nothing"
+NOBODY = "ask→deny: started for one prompt it has nobody to ask"
+HIDDEN = "not offered to the model"
+NO_WALL = "a permitted shell reaches the network: this agent has no wall for it"
+
+
+def offered(policy: Policy, tools: Tools) -> list[str]:
+    """The tools that may be used."""
+    return [
+        name
+        for name, kind in tools.items()
+        if decide(policy, Action(tool=name, kind=kind)).verdict == "allow"
+    ]
+
+
+def compiler(
+    tools: Tools, title: str, *, shell: str, flag: str, nothing: str
+) -> Callable[[Policy, Run], Compiled]:
+    """For an agent that is told its tools, and no more, by ``flag``; or ``nothing``."""
+
+    def compile_policy(policy: Policy, run: Run) -> Compiled:
+        check_names(policy, tools, title, prefixed("mcp__"), strict=run.strict)
+        if policy.mode == "plan":
+            raise PolicyError(
+                f"{title} has no planning mode", hint="The same rights: Policy.read_only()."
+            )
+        report = rows(policy, tools, shell)
+        if policy.mode == "native":
+            return Compiled(report)
+        chosen = ",".join(offered(policy, tools))
+        return Compiled(report, (flag, chosen) if chosen else (nothing,))
+
+    return compile_policy
+
+
+def settled(policy: Policy, capability: Capability, chosen: list[str]) -> tuple[Verdict, list[str]]:
+    """What is left of a verdict, and why; of a list of tools, ``chosen`` are of this kind."""
+    if policy.allow_tools is not None:
+        told = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+        return ("allow" if chosen else "deny"), [told]
+    verdict = policy.verdict(capability)
+    return ("deny", [NOBODY]) if verdict == "ask" else (verdict, [])
+
+
+def rows(policy: Policy, tools: Tools, shell: str) -> tuple[Row, ...]:
+    """The report of an agent whose file tools stay in the workspace, and which has no rules for
+    commands, no web tools and no tool servers. ``shell`` is its shell's name."""
+    if policy.mode == "native":
+        return tuple(Row(able, "allow", "native", OWN_DEFAULT) for able in CAPABILITIES)
+    return tuple(_row(policy, able, tools, shell) for able in CAPABILITIES)
+
+
+def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Row:
+    able = offered(policy, tools)
+    free_shell, mine = (
+        shell in able,
+        [name for name in able if CAPABILITY_OF[tools[name]] == capability],
+    )
+    verdict, notes = settled(policy, capability, mine)
+    forced: Enforcement = "native"
+    if capability == "mcp":
+        verdict, notes = "deny", ["it takes no tool servers"]
+    elif capability == "network" and free_shell:
+        forced = "impossible" if policy.network == "deny" else forced
+        verdict, notes = "allow", [NO_WALL]
+    elif capability == "network":
+        verdict, notes = "deny", ["it has no web tools"]
+    elif not mine:
+        verdict, notes = "deny", [*notes, HIDDEN]
+    elif capability == "shell":
+        notes.append("it sees the keys in the agent's own environment")
+    elif not policy.is_unlimited:
+        notes.append("in the workspace and what is writable")
+        notes += ["a permitted shell goes anywhere"] if free_shell else []
+    if capability == "shell" and policy.shell_rules:
+        forced = "advisory"
+        notes.append("it knows no rules for single commands")
+    return Row(capability, verdict, forced, "; ".join(notes))

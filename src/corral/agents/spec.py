@@ -1,0 +1,352 @@
+"""What an agent is: a record of facts, and a few pure functions.
+
+To add an agent, write one module in this package that exports ``AGENTS``, a
+tuple of ``Agent`` records; it is found by its names, there is no list to edit.
+What no field can express gets a field with a default that changes nobody:
+never a subclass, never the agent's name outside its own file. Third parties do
+the same from their own package through the entry point group
+``corral.agents``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.events import Json, ToolKind
+from corral.options import Run
+from corral.policy import Capability, Enforcement, Policy, Verdict
+from corral.protected_paths import Links
+from corral.protocol.acp.quirks import Quirks
+from corral.protocol.ndjson import Finish, Item, Translate
+from corral.protocol.stream_json.quirks import Manners
+
+Transport = Literal["stream", "acp", "builtin"]
+Reach = Literal["workspace", "disk"]
+Act = Literal[
+    "run",
+    "background",
+    "write",
+    "edit",
+    "read",
+    "list",
+    "find",
+    "search",
+    "fetch",
+    "web_search",
+    "delegate",
+    "skill",
+    "mcp_resource",
+]
+"""What a model can try by a tool call, whatever the tool is called."""
+Form = tuple[str, dict[str, Any]]
+"""A tool's name and its arguments, with placeholders such as ``{path}`` in the texts."""
+
+
+ACP_OPTIONS = frozenset(
+    {
+        "allow_file_reads",
+        "allow_file_writes",
+        "attachments",
+        "audio",
+        "auth_method",
+        "images",
+        "mcp_servers",
+        "session_mode",
+        "permission_mode",
+        "quiet_period",
+        "resume",
+        "system_prompt",
+        "thinking",
+    }
+)
+"""What our side of the Agent Client Protocol does for any agent that speaks it."""
+
+
+class Package(msgspec.Struct, frozen=True):
+    """Where the program comes from, and which of its versions we know."""
+
+    npm: str
+    tested: str
+    """The version every fact was checked with; ``corral agents install`` pins it."""
+    minimum: str
+    binaries: Mapping[str, str] = {}
+    """Where npm makes no link to the program: its place below ``node_modules``, for each machine
+    (``linux-x86_64``, ``linux-aarch64``) that it is made for."""
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the policy report."""
+
+    capability: Capability
+    verdict: Verdict
+    enforcement: Enforcement
+    note: str = ""
+    reach: Reach = "workspace"
+    """How far the tools of an allowed ``read`` or ``write`` go. The attack kit holds every row
+    that says ``workspace`` to it."""
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """A policy in the agent's own controls."""
+
+    report: tuple[Row, ...]
+    flags: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+    """Beside the private home: name → content."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on this machine for one session."""
+
+    program: tuple[str, ...]
+    """How to start it: the program, or its interpreter and the script."""
+    version: str | None
+    cwd: str
+    home: str
+    """The session's private home; ``files`` of a launch are written below it."""
+    tmp: str
+    images: str = ""
+    """Where the images of a prompt are put for the agent to read."""
+    env: Mapping[str, str] = {}
+    """The agent's own family of variables, as they stand in our environment."""
+    credentials: tuple[str, ...] = ()
+    """Of the agent's ``credential_files``, those that the real home holds."""
+    project_files: tuple[str, ...] = ()
+    """What of the repository's own would take effect, as absolute paths."""
+    user_settings: Mapping[str, Json] = {}
+    """The user's own settings for the agent, where they are to take effect."""
+    helpers: Mapping[str, str] = {}
+    """Of the agent's ``helpers``, those that were found: name → absolute path."""
+    links: Links = Links()
+    """Links in the session's folders that lead to where it may not write, as found when the agent
+    starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, ready to be started."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """Added to what passes through; private paths and switches, no secrets."""
+    stdin: bytes
+    files: dict[str, str] = {}
+    """Relative to the private home."""
+    hidden_env: frozenset[str] = frozenset()
+    """Of the family, what must not reach this launch after all."""
+    cwd: str | None = None
+    """Where a persistent program is started, where not in the working directory of its sessions:
+    for one that obeys files of the folder that it is started in."""
+    session_id: str | None = None
+    """The vendor's, where it is chosen here and not by the agent."""
+    report: str | None = None
+    """A file that the agent writes at its end, for ``read_report``."""
+    session_meta: Mapping[str, Json] = {}
+    """What goes along with each session that a peer is asked to open, as its ``_meta``."""
+    notes: tuple[str, ...] = ()
+    """What was chosen on the caller's behalf, in a sentence each."""
+    path_folders: tuple[str, ...] = ()
+    """Folders that are searched for programs after those of PATH."""
+
+
+def image_name(number: int, path: str) -> str:
+    """What a prompt's image is called in the folder that the agent reads it from."""
+    return f"{number}-{os.path.basename(path)}"
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended, for the agent's file to explain."""
+
+    code: int | None
+    signal: int | None
+    stderr: str
+    finish: Finish | None
+    answered: bool
+    run: Run
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """How ``doctor`` proves that a headless tool call works: two calls for the scripted model
+    to make, and the variables that lead the agent to it."""
+
+    write: tuple[str, dict[str, Any]]
+    """A tool call that writes ``probe.txt`` in the working directory."""
+    shell: tuple[str, dict[str, Any]]
+    """One that would write ``shell.txt`` if the policy did not refuse it."""
+    url_env: str
+    key_env: str
+    model: str
+    read: tuple[str, dict[str, Any]] | None = None
+    """One that reads ``here.txt``."""
+    tells_refusals: bool = True
+    """Says of a call that it was refused; where not, only the disk shows it."""
+    forms: Mapping[Act, tuple[Form, ...]] = {}
+    """The tools that the attack kit calls, by what they do; several where an agent has several.
+    Placeholders: ``{command}``; ``{path}``, or ``{abspath}`` for a tool that takes absolute paths
+    only; ``{text}`` (new content), ``{before}`` and ``{after}`` (an edit); ``{pattern}``;
+    ``{url}``; ``{query}``; ``{prompt}``; ``{name}``; ``{server}`` and ``{uri}``. ``run``,
+    ``write`` and ``read`` are taken from the calls above where they are not given."""
+    mcp_name: str = "mcp__{server}__{tool}"
+    """What the model calls a tool of a tool server."""
+
+    def forms_of(self, act: Act) -> tuple[Form, ...]:
+        """The calls for one act; none where the agent has no such tool."""
+        if act in self.forms:
+            return self.forms[act]
+        known: dict[Act, tuple[Form | None, str, str]] = {
+            "run": (self.shell, "touch shell.txt", "{command}"),
+            "write": (self.write, "probe.txt", "{path}"),
+            "read": (self.read, "here.txt", "{path}"),
+        }
+        form, text, hole = known.get(act, (None, "", ""))
+        return () if form is None else ((form[0], _with(form[1], text, hole)),)
+
+    def at(self, cwd: str) -> Probe:
+        """The same in this folder: ``{cwd}`` stands for it where a program wants whole paths."""
+
+        def placed(call: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+            name, given = call
+            return name, {
+                key: value.replace("{cwd}", cwd) if isinstance(value, str) else value
+                for key, value in given.items()
+            }
+
+        return msgspec.structs.replace(
+            self,
+            write=placed(self.write),
+            shell=placed(self.shell),
+            read=placed(self.read) if self.read else None,
+        )
+
+
+def _with(value: Any, text: str, hole: str) -> Any:
+    """The same arguments with a placeholder where ``text`` was, at any depth."""
+    if isinstance(value, str):
+        return value.replace("{cwd}/" + text, hole).replace(text, hole)
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        return {key: _with(each, text, hole) for key, each in given.items()}
+    if isinstance(value, Sequence):
+        return [_with(each, text, hole) for each in cast("Sequence[object]", value)]
+    return value
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    description: str
+    transport: Transport
+    programs: tuple[str, ...]
+    """Names to look for on PATH."""
+    package: Package
+    compile: Callable[[Policy, Run], Compiled]
+    launch: Callable[[Run, Place, str, str | None], Launch]
+    """(options, machine, prompt, vendor's session to resume) → what to start."""
+    explain: Callable[[Ending], CorralError | None]
+    tools: Mapping[str, ToolKind]
+    frames: Any = None
+    """Of a ``stream``: the type a line of its output decodes to."""
+    translator: Callable[[], Translate] | None = None
+    """Of a ``stream``: a fresh one for each turn."""
+    control: Manners | None = None
+    """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
+    ``stdin`` is then the user's words, and images and attachments go along with them."""
+    read_report: Callable[[bytes, Finish], Finish] | None = None
+    """Of a ``stream``: its last word, with what the ``report`` of a launch adds to it."""
+    quirks: Quirks | None = None
+    """Of an ``acp`` agent: what it does in its own way."""
+    mode_at_start: bool = False
+    """Its planning mode is an argument of the program."""
+    helpers: Mapping[str, tuple[str, ...]] = {}
+    """Programs that it starts, and would download if PATH had none: name → where the packages of
+    installed agents have one, as patterns below the folder of managed agents."""
+    runs_git: bool = False
+    """It runs git in the working directory by itself, and no variable keeps it from there: a
+    repository whose settings make git start programs is refused unless it is trusted."""
+    needs_links: bool = False
+    """Its own rules judge a path as text, without following links: ``Place.links`` is filled in,
+    so that its launch can deny those links by name."""
+    model_at_start: bool = False
+    """The model is an argument of the program, not a setting of a session."""
+    drops_media_beside_files: bool = False
+    """Images and audio get lost in a prompt that has attachments too."""
+    chat_files: str = ""
+    """Where in its home a conversation is kept: a pattern, with a hole for the first eight
+    characters of its id."""
+    rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
+    """Which of those must have another name before the conversation is loaded: their names, its
+    id, the time → old name → new one."""
+    sessions_a_process: int = 1000
+    """After so many the process is replaced: some never free what a session took."""
+    memory_a_process: int = 2 * 1024**3
+    """And when it holds so many bytes."""
+    probe: Probe | None = None
+    native_schema: Callable[[dict[str, Json]], bool] | None = None
+    """Whether it answers by this JSON Schema itself, given as ``output_schema``; its answer's
+    last message is then the JSON."""
+    driver: str | None = None
+    """Of one that runs in this process: ``module:name`` of what drives a session with it."""
+    for_run: Callable[[Run], Agent] | None = None
+    """The record for these options, where it depends on them."""
+    plain_policy: Callable[[Policy, Run], Policy] | None = None
+    """The policy with its lists of tools replaced by capabilities, for an agent that has one tool
+    for each. Raises ``PolicyError`` for a name that is none of its tools."""
+    aliases: tuple[str, ...] = ()
+    supports: frozenset[str] = frozenset()
+    """Options beyond the common ones; any other that is set is refused by name."""
+    capabilities: tuple[str, ...] = ()
+    asks: bool = False
+    """Has a channel for permission questions."""
+    resumes: bool = False
+    keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
+    """When a turn that was interrupted or timed out stays in the agent's conversation, which can
+    then be resumed also if that turn was its first: whatever came of it, or only if it had an
+    answer's text or used a tool, or only if it used a tool."""
+    usage_of_session: bool = False
+    """Its counts of tokens are of all turns so far, in this process and before it."""
+    tells_every_refusal: bool = True
+    """False where a call may be refused and nothing is said of it."""
+    open_turns: bool = False
+    """A prompt that got no answer in time is still open: a session can be resumed from there."""
+    patience: Mapping[str, float] = {}
+    """Deadlines of its own, by the option's name, where nobody sets them."""
+    stdout: Literal["pipe", "file"] = "pipe"
+    """``file`` for a program that exits before its pipe is flushed."""
+    prompt_limit: int = 64 * 1024 * 1024
+    """Bytes the program takes whole."""
+    env_family: tuple[str, ...] = ()
+    """Names that reach it from our environment; ``X_*`` stands for all that begin so."""
+    env_if: Mapping[str, tuple[str, ...]] = {}
+    """Further names of the family, which reach it only where this variable is set: the keys of a
+    cloud, where its model is to be asked there."""
+    secret_env: tuple[str, ...] = ()
+    """Of the family, those whose values are secrets."""
+    subscription_env: tuple[str, ...] = ()
+    """Of the secrets, those that stand for a sign-in and not for a key."""
+    login_files: tuple[str, ...] = ()
+    """Of ``credential_files``, those that show that somebody signed in; unset, all of them."""
+    credential_files: tuple[str, ...] = ()
+    """Relative to the real home; linked into the private one."""
+    user_settings: str | None = None
+    """Its settings file, relative to the real home; read for ``inherit="user"``."""
+    user_files: tuple[str, ...] = ()
+    """Linked into the private home for ``inherit="user"``."""
+    rooted_files: tuple[str, ...] = ()
+    """Patterns of names: what in the private home holds the home's own path, and is made anew
+    where it is missing. A copy of the home goes without."""
+    project_files: tuple[str, ...] = ()
+    """Names that the program would obey if the working directory carried them."""
+    parent_files: tuple[str, ...] = ()
+    """The same for the working directory and every folder above it."""
+    fatal_stderr: tuple[str, ...] = ()
+    """A line on stderr that holds one of these means that the policy did not load."""
+    read_stderr: Callable[[str], Item | None] | None = None
+    """What a line of stderr is worth as an item of the stream, where anything."""
+    noise: tuple[str, ...] = ()
+    """How lines of stderr begin that say nothing: left out of errors."""
+    model_aliases: frozenset[str] = frozenset()
+    """Model names that the program itself turns into others."""

@@ -1,0 +1,41 @@
+"""What happened in a turn, between the agent that tells it and the reader that takes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from corral.protocol.ndjson import Item
+
+FULL = 1000
+"""Items that may wait for a reader before the model is read no further."""
+
+
+class Outbox:
+    """What happened, until somebody takes it."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        self._filled.set()
+
+    async def room(self) -> None:
+        """Wait while it is full: a slow reader slows the agent, and memory stays flat."""
+        while len(self._items) > FULL:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def take(self) -> list[Item]:
+        items, self._items = self._items, []
+        self._filled.clear()
+        self._emptied.set()
+        return items
+
+    async def wait(self) -> None:
+        await self._filled.wait()
+
+    def wake(self) -> None:
+        self._filled.set()

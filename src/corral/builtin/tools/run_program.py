@@ -1,0 +1,75 @@
+"""A program that a tool runs: bounded in time, and of which nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from corral.builtin.tools.workspace import Workspace
+from corral.system import paths
+from corral.system.process.process import Exit, Process
+from corral.system.process.registry import Ledger
+
+GRACE = 2.0
+"""Seconds between TERM and KILL."""
+
+
+class Ran(msgspec.Struct, frozen=True):
+    exit: Exit
+    late: bool
+    """Its time was over before it ended."""
+    stderr: str
+    stderr_is_cut: bool
+    """There was more before it."""
+
+
+async def run(
+    workspace: Workspace,
+    argv: Sequence[str],
+    cwd: Path,
+    seconds: float,
+    hear: Callable[[bytes], bool | None],
+    *,
+    stdin: bytes | None = None,
+    owner: str = "corral",
+) -> Ran:
+    """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
+    has heard enough. When this returns or raises, nothing that it started is left.
+
+    What it left running is heard for a moment after its own end. Raises ``CorralError`` where
+    it cannot be started. It is in the ledger, as ``owner``'s: where we are killed, somebody else
+    ends it.
+    """
+    process = await Process.start(
+        argv,
+        cwd=cwd,
+        env=workspace.child_env(),
+        stdin=stdin,
+        scratch=workspace.scratch,
+        ledger=Ledger(paths.ledger(), owner),
+    )
+
+    async def listen() -> None:
+        while chunk := await process.read():
+            if hear(chunk):
+                return
+            # A flood is always there to be read: without this no timeout would ever fire.
+            await asyncio.sleep(0)
+
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await listen()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        # What it says on being told to end belongs to its output.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listen())
+            await process.end(GRACE)
+    finally:
+        exited = await process.end(GRACE)
+    return Ran(exited, limit.expired(), process.stderr, process.stderr_is_cut)

@@ -1,0 +1,150 @@
+"""``corral pipeline lint``, ``graph`` and ``new``: pipelines as files. Nothing runs."""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import click
+import msgspec
+
+from corral.cli.import_option import imported
+from corral.cli.ui.terminal import answer, echo, echo_json
+from corral.errors import ConfigError
+from corral.pipelines import loader, transforms
+from corral.pipelines.dot import parser
+from corral.pipelines.linter.engine import lint as found_in
+from corral.pipelines.linter.finding import Finding
+
+DEFAULT = "minimal"
+
+
+@click.command("lint")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="For programs: an array of findings.")
+def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int:
+    """Say what is wrong with each FILE. Needs no key and no network; nothing runs.
+
+    Each finding is FILE:LINE:COLUMN: SEVERITY RULE: MESSAGE, with what to do below it; the last
+    line counts them.
+
+    Exits with 1 where there is an error; warnings may run.
+    """
+    imported(modules)
+    found = [(file, finding) for file in files for finding in _findings(file)]
+    errors = sum(finding.severity == "error" for _, finding in found)
+    if as_json:
+        rows = [{"file": file, **msgspec.to_builtins(finding)} for file, finding in found]
+        echo_json(msgspec.json.encode(rows).decode())
+        return 1 if errors else 0
+    for file, finding in found:
+        echo(told(file, finding))
+    warnings = len(found) - errors
+    echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    return 1 if errors else 0
+
+
+def told(file: str, finding: Finding) -> str:
+    """As compilers say it, for editors that jump there."""
+    place = f"{file}:{finding.line or 1}:{finding.column or 1}"
+    line = f"{place}: {finding.severity} {finding.rule}: {finding.message}"
+    return f"{line}\n    fix: {finding.fix}" if finding.fix else line
+
+
+def _findings(file: str) -> list[Finding]:
+    try:
+        graph = loader.read(Path(file))
+    except parser.DotError as error:
+        return [
+            Finding(
+                rule="syntax",
+                severity="error",
+                message=error.problem,
+                line=error.line,
+                column=error.column,
+                fix=error.hint,
+            )
+        ]
+    places = (Path(file).parent, Path.cwd())
+    return found_in(transforms.apply(loader.with_prompt_files(graph, places)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+@click.command("graph")
+@click.argument("file")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "dot", "svg"]),
+    help="[default: what -o ends with, else text]",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write it there.  [default: stdout]")
+def graph(file: str, form: str | None, output: str | None) -> None:
+    """Draw FILE. No Graphviz is needed."""
+    from corral.pipelines.render import text as render_text
+
+    read = loader.read(Path(file))
+    if form is None:
+        end = Path(output).suffix.lower() if output else ""
+        form = {".svg": "svg", ".dot": "dot", ".gv": "dot"}.get(end, "text")
+    drawn = {"text": render_text.as_text, "dot": render_text.as_dot, "svg": render_text.as_svg}[
+        form
+    ](read)
+    drawn = drawn if drawn.endswith("\n") else drawn + "\n"
+    if output is None:
+        answer(drawn)
+        return
+    try:
+        if Path(output).exists() and Path(output).samefile(file):
+            raise ConfigError(f"{output} is the pipeline itself", hint="Name another file.")
+        Path(output).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: {error.strerror}") from error
+    echo(output)
+
+
+def _shelf() -> Traversable:
+    return resources.files("corral.pipelines") / "starters"
+
+
+def starters() -> dict[str, str]:
+    """Name → what it is: the first line of each file, a comment."""
+    files = sorted(_shelf().iterdir(), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(".dot"): file.read_text("utf-8").partition("\n")[0].lstrip("/ ")
+        for file in files
+        if file.name.endswith(".dot")
+    }
+
+
+@click.command("new")
+@click.argument("file", required=False)
+@click.option("--template", metavar="NAME", default=DEFAULT, show_default=True, help="Which.")
+@click.option("--list", "listed", is_flag=True, help="Name the templates, and write nothing.")
+def new(file: str | None, template: str, listed: bool) -> None:
+    """Write a pipeline to begin with into FILE; without one, to TEMPLATE.dot here. A file that
+    is there already is left alone."""
+    known = starters()
+    if listed:
+        for name, text in known.items():
+            echo(f"{name:16} {text}")
+        return
+    if template not in known:
+        raise ConfigError(f"there is no template {template!r}", hint=f"Known: {', '.join(known)}.")
+    path = Path(file or f"{template}.dot")
+    text = (_shelf() / f"{template}.dot").read_text("utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError as error:
+        raise ConfigError(f"{path} is there already", hint="Name another file.") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    echo(f"{path}")
+    echo(f"Try it without spending: corral pipeline run {path} --simulate", err=True)

@@ -1,0 +1,317 @@
+"""``corral pipeline run``, ``resume`` and ``fork``: a run is seen through in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from corral.cli.import_option import imported
+from corral.cli.ui.terminal import echo
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.nesting import decode_json
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from corral.durable.result import PipelineResult
+    from corral.options import Options
+    from corral.pipelines.execution.interviewers import Interviewer
+    from corral.pipelines.graph import Graph
+
+DB = click.option(
+    "--db",
+    metavar="URL",
+    help="Where runs are kept: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
+    " else a file in corral's home]",
+)
+NEWEST = click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="The newest so many.",
+)
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Events on stdout, a line each; the result is the last."
+)
+AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with its first choice.")
+
+
+@click.command("run")
+@click.argument("file")
+@click.option("--goal", metavar="TEXT", help="In place of the file's goal.")
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A value of the context: a text, or JSON with KEY:=VALUE; repeat.",
+)
+@click.option("-a", "--agent", help="Of nodes that name none, nor a model.")
+@click.option("-m", "--model", help="Of nodes that name none; vendor:model runs our own agent.")
+@click.option(
+    "--approve",
+    type=click.Choice(["reads", "edits", "all"]),
+    help="What agents may do, where their node has no policy.",
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME",
+    help="Pass this variable on to agents and commands; repeat.",
+)
+@click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
+@click.option("--repository", metavar="REPO", help="Work in a git worktree of its own: of the"
+              " repository around this folder, or on each machine of a clone of this URL or bare"
+              " repository. The work becomes a branch there.")  # fmt: skip
+@click.option("--commit", metavar="REV", help="Of the repository, to begin with.  [default: HEAD]")
+@click.option("--artifacts", metavar="URL", help="Where the files of the run's artifacts/ are put:"
+              " any file system that fsspec knows.")  # fmt: skip
+@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
+@click.option("--simulate", is_flag=True, help="Agents and models are answered for: nothing is"
+              " spent. Commands run.")  # fmt: skip
+@AUTO
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@DB
+@click.option("--queue", metavar="NAME", help="Leave the work to the workers of this queue.")
+@click.option("--no-durable", is_flag=True, help="In memory: needs no engine, cannot be resumed.")
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def run(file: str, **given: Any) -> int:
+    """Run the pipeline FILE and see it through.
+
+    Gates are asked here at a terminal; elsewhere the command ends with 10 and says how to
+    answer. Progress goes to stderr, the last answer to stdout. Ctrl-C leaves a durable run
+    where it is.
+
+    \b
+    Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was begun ·
+    10 waits for a person · 130 interrupted
+    """
+    durable = not given["no_durable"]
+    if not durable and (given["db"] or given["queue"]):
+        raise ConfigError("--no-durable and --db or --queue both given")
+    if given["queue"] is not None and not given["queue"].strip():
+        raise ConfigError("a queue needs a name")
+    if given["as_json"] and given["quiet"]:
+        raise ConfigError("--json and --quiet both given")
+    imported(given["modules"])
+    from corral.cli.ui.pipeline_output import Shown
+    from corral.durable import api, prepare_run
+    from corral.durable.workspace import workspaces
+
+    values = _values(given["given"])
+    repository = given["repository"]
+    graph = prepare_run.prepare(
+        Path(file),
+        values=values,
+        goal=given["goal"],
+        model=given["model"],
+        workspace=Path(given["workspace"] or ".") if repository is None else None,
+    )
+    if not given["quiet"]:
+        _warn(file, graph)
+    if durable:
+        _needs_engine()
+    if not durable and not given["auto_approve"]:
+        _needs_nobody(graph)
+    show = Shown(
+        graph,
+        as_json=given["as_json"],
+        quiet=given["quiet"],
+        db=given["db"],
+        durable=durable,
+    )
+    source = str(Path(file).absolute())
+    if repository is not None and workspaces.uncommitted(repository):
+        show.progress.say("! what is not committed in the repository is not part of this run")
+    options: Options = {"policy": given["approve"]} if given["approve"] else {}
+    if given["env"]:
+        options["pass_env"] = list(given["env"])
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await api.run(
+            graph,
+            goal=given["goal"],
+            values=values,
+            agent=given["agent"],
+            model=given["model"],
+            workspace=given["workspace"],
+            repository=repository,
+            commit=given["commit"],
+            artifacts=given["artifacts"] or "",
+            run_dir=given["run_dir"],
+            simulate=given["simulate"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+            durable=durable,
+            db=given["db"],
+            queue=given["queue"],
+            imports=given["modules"],
+            source=source,
+            options=options,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+@click.command("resume")
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--accept-changed-graph",
+    "accept",
+    is_flag=True,
+    help="Where the pipeline's file has changed: a new run goes on with it as it is now, from all"
+    " that is finished.",
+)
+@AUTO
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
+              " registers node types; repeat.")  # fmt: skip
+@DB
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def resume(name: str, **given: Any) -> int:
+    """Go on with RUN where it was left: killed, interrupted, or waiting for an answer. RUN is its
+    id, or its run folder.
+
+    What is done is not done again. A run that some worker is at is only followed.
+    Exits as run does.
+    """
+    imported(given["modules"])
+    _needs_engine()
+    from corral.cli.ui.pipeline_output import Shown
+    from corral.durable import api
+
+    name = run_id(name)
+    shown = _look(api.show(name, db=given["db"]))
+    show = Shown(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    show.name = name
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await api.resume(
+            name,
+            accept_changed_graph=given["accept"],
+            db=given["db"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+@click.command("fork")
+@click.argument("name", metavar="RUN")
+@click.option("--from", "node", required=True, metavar="NODE", help="The first that runs again.")
+@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
+@AUTO
+@DB
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+def fork(name: str, node: str, **given: Any) -> int:
+    """Run again from NODE on, as a run of its own: what RUN did before it counts as done.
+
+    Takes the pipeline's file as it is now. Exits as run does.
+    """
+    _needs_engine()
+    from corral.cli.ui.pipeline_output import Shown
+    from corral.durable import api, prepare_run
+
+    name = run_id(name)
+    shown = _look(api.show(name, db=given["db"]))
+    graph = prepare_run.graph_now(shown) or shown.graph
+    show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+
+    async def whole(people: Interviewer | None) -> PipelineResult:
+        return await api.fork(
+            name,
+            node,
+            graph=graph,
+            run_dir=given["run_dir"],
+            db=given["db"],
+            people=people,
+            on_event=show.event,
+            on_start=show.began,
+        )
+
+    return show.through(whole, auto=given["auto_approve"])
+
+
+def _look(showing: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # not for --help: it brings all of ssl along
+
+    return asyncio.run(showing)
+
+
+def run_id(name: str) -> str:
+    """The id of a run that is named by its id or by its run folder. Raises ``ConfigError``."""
+    from corral.pipelines.execution.run_dir import MANIFEST
+
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    try:
+        manifest: dict[str, Json] = msgspec.json.decode(
+            (folder / MANIFEST).read_bytes(), type=dict[str, Json]
+        )
+        return str(manifest["run_id"])
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        raise ConfigError(
+            f"{folder} is not a run folder: it has no {MANIFEST} with a run_id",
+            hint="Give the id of a run: corral pipeline runs.",
+        ) from error
+
+
+def _warn(file: str, graph: Graph) -> None:
+    """What lint has to say of a pipeline that may run."""
+    from corral.cli.pipeline.files import told
+    from corral.pipelines.linter import engine
+
+    for finding in engine.lint(graph):
+        echo(told(file, finding), err=True)
+
+
+def _values(given: tuple[str, ...]) -> dict[str, Json]:
+    values: dict[str, Json] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        as_json = key.endswith(":")
+        key = key.removesuffix(":").strip()
+        if not equals or not key:
+            raise ConfigError(f"--set {text}: write KEY=VALUE")
+        if key.startswith(("graph.", "internal.")):
+            raise ConfigError(f"--set {text}: {key} is the engine's own")
+        try:
+            values[key] = decode_json(value) if as_json else value
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"--set {text}: this is no JSON: {error}") from error
+    return values
+
+
+def _needs_engine() -> None:
+    from corral.durable.dbos.adapter import require
+
+    require()
+
+
+def _needs_nobody(graph: Graph) -> None:
+    """A run in memory cannot wait for an answer from elsewhere."""
+    from corral.cli.ui.questions import somebody_is_there
+
+    asks = [
+        node.id for node in graph.of_kind("wait.human") if node.seconds("human.timeout") is None
+    ]
+    if asks and not somebody_is_there():
+        raise ConfigError(
+            f"{', '.join(asks)} would ask a person, and nobody is here",
+            hint="Leave out --no-durable, and it waits for an answer; or give --auto-approve.",
+        )

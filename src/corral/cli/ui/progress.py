@@ -1,0 +1,172 @@
+"""What happens, for a person, on stderr: a line a tool, and a status line on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from corral.agents.registry import DEFAULT_AGENT
+from corral.cli.ui.terminal import complain, console
+from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
+from corral.sessions.prepare import Prepared
+from corral.terminal_text import clean
+
+_MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
+
+
+class Progress:
+    """Does nothing unless enabled. ``with progress:`` spans the run."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._live = enabled and sys.stderr.isatty()
+        self._status: Any = None
+        self._console: Any = None
+        self._titles: dict[str, str] = {}
+        self._doing = "starting"
+        self._begun = time.monotonic()
+        self._tokens: int | None = None
+        self._spinning = False
+
+    def begin(self, prepared: Prepared, *, asks: bool) -> None:
+        """Say once what was decided on the caller's behalf. ``asks``: somebody answers."""
+        # Where a person is the agent they may be typing here: nothing may move.
+        self._live = self._live and "person" not in prepared.agent.capabilities
+        asked = [
+            row.capability
+            for row in prepared.compiled.report
+            if row.verdict == "ask" and (row.capability != "mcp" or prepared.run.mcp_servers)
+        ]
+        if asked and not asks and prepared.run.policy.mode != "native":
+            why = "nobody is here to be asked"
+            if not prepared.agent.asks:
+                why = f"{prepared.agent.name} has no channel for questions"
+                why += f" ({DEFAULT_AGENT} can ask)" if prepared.agent.name != DEFAULT_AGENT else ""
+            self._line(f"{why}: {', '.join(asked)} denied; --approve edits or all allows more.")
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._console = console()
+            self._status = self._console.status(_Now(self._text))
+            self._spin(on=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spin(on=False)
+        self._status = None
+
+    def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
+        if not self._enabled:
+            return
+        match event:
+            case Init():
+                version = f" {event.agent_version}" if event.agent_version else ""
+                model = () if "person" in event.capabilities else ("default model",)
+                said = [f"{event.agent}{version}", *((event.model,) if event.model else model)]
+                said += notes
+                self._line(" · ".join(said))
+                self._doing = "thinking"
+            case ToolUse():
+                self._spin(on=True)
+                self._titles[event.call_id] = event.title or event.name
+                self._doing = event.title or event.name
+            case ToolResult():
+                title = self._titles.pop(event.call_id, event.name or "tool")
+                why = f": {event.error}" if event.error and event.status != "success" else ""
+                self._line(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
+                self._doing = "thinking"
+            case Text():
+                # The answer is being written on the same terminal, perhaps half a line of it.
+                self._spin(on=not sys.stdout.isatty())
+                self._doing = "answering"
+            case UsageReport():
+                self._tokens = event.usage.total
+            case Error() if event.recoverable:
+                self._line(f"! {event.message}")
+            case Log():
+                self._line(f"  {_short(event.text, 200)}")
+            case _:
+                pass
+
+    def summary(self, done: Done) -> None:
+        if not self._enabled:
+            if done.error is not None:
+                self._say(_told(done.error))
+            return
+        for file in done.files:
+            added = f" +{file.lines_added}" if file.lines_added is not None else ""
+            removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
+            self._say(f"{file.kind:8} {file.path}{added}{removed}")
+        if not done.files_complete:
+            self._say("the list of files may not be complete")
+        for refusal in done.denied:
+            why = f": {refusal.reason}" if refusal.reason else ""
+            self._say(f"denied   {_short(refusal.title or refusal.name)}{why}")
+        parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
+        if done.usage.total is not None:
+            parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
+        if done.cost.usd is not None:
+            parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
+        if done.resume_token:
+            parts.append(f"resume with --resume {done.resume_token}")
+        self._say(" · ".join(parts))
+        if done.error is not None:
+            self._say(_told(done.error))
+
+    def pause(self) -> None:
+        """Nothing moves until the next tool."""
+        self._spin(on=False)
+
+    def _text(self) -> str:
+        elapsed = int(time.monotonic() - self._begun)
+        tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
+        return f"{clean(_short(self._doing, 70))} · {elapsed} s{tokens}"
+
+    def _spin(self, *, on: bool) -> None:
+        if self._status is None or on == self._spinning:
+            return
+        self._spinning = on
+        if on:
+            self._status.start()
+        else:
+            self._status.stop()
+
+    def _line(self, text: str) -> None:
+        if self._enabled:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if self._status is not None:
+            self._console.print(clean(text))
+        else:
+            complain(text)
+
+
+class _Now:
+    """What it says is asked for at each frame, so that the seconds pass."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+
+    def __rich__(self) -> Any:
+        from rich.text import Text as Plain
+
+        return Plain(self._text(), style="dim")
+
+
+def _told(error: Error) -> str:
+    hint = f"\n  {error.hint}" if error.hint else ""
+    return f"corral: {error.message}{hint}"
+
+
+def _short(text: str, limit: int = 100) -> str:
+    line = " ".join(text.split()) if text.strip() == text else " " + " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

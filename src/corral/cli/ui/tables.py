@@ -1,0 +1,35 @@
+"""Plain tables for people: columns as wide as they need to be."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from corral.agents.spec import Row
+from corral.terminal_text import clean
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned text; the last column wraps at the terminal's width."""
+    lines = [list(head), *([_cell(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    room = max(30, shutil.get_terminal_size((100, 24)).columns - indent)
+    out: list[str] = []
+    for line in lines:
+        start = "".join(f"{cell:{width}}  " for cell, width in zip(line, widths, strict=False))
+        last = textwrap.wrap(line[-1], room) or [""]
+        out.append((start + last[0]).rstrip())
+        out += [" " * indent + more for more in last[1:]]
+    return "\n".join(out)
+
+
+def _cell(text: str) -> str:
+    """On one line, and as wide as it looks."""
+    return " ".join(clean(text).split("\n"))
+
+
+def policy_table(report: Sequence[Row]) -> str:
+    rows = [(row.capability, row.verdict, row.enforcement, row.note) for row in report]
+    return table(("capability", "policy", "enforced", "note"), rows)

@@ -1,0 +1,82 @@
+"""Who works at the tasks of a batch: here, in memory; or the durable queue (``batch_queue``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from corral.durable.batch.tasks import BatchTask
+from corral.pipelines.execution.memory_runner import Hands
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.graph import Graph
+from corral.pipelines.scheduler.commands import Ended, Visit
+from corral.pipelines.scheduler.outcome import Outcome, failed
+
+NODE = "item"
+"""The one node of a batch's graph."""
+
+
+class Working(Protocol):
+    @property
+    def window(self) -> int:
+        """Tasks that may be given to it at once, those under way included."""
+        ...
+
+    async def submit(self, tasks: Sequence[BatchTask]) -> None: ...
+
+    async def finished(self) -> list[tuple[str, Outcome]]:
+        """What came of some of them; waits until there is one."""
+        ...
+
+
+def visit_of(task: BatchTask, round: int = 1) -> Visit:
+    return Visit(id=task.id, node=NODE, number=round, context=task.fields)
+
+
+class InMemory:
+    """As ``async with``: nothing that it started is left when it is left."""
+
+    def __init__(
+        self, graph: Graph, name: str, *, desk: Desk, workspace: Path, concurrency: int
+    ) -> None:
+        self.window = concurrency
+        self._desk = desk
+        self._hands = Hands(
+            graph,
+            name,
+            desk=desk,
+            people=None,
+            workspace=workspace,
+            folder=None,
+            say=lambda _event: None,
+            retrying=lambda _event: None,
+        )
+        self._tasks: dict[asyncio.Task[Outcome], str] = {}
+
+    async def __aenter__(self) -> InMemory:
+        await self._desk.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._desk.__aexit__(None, None, None)
+        self._hands.close()
+
+    async def submit(self, tasks: Sequence[BatchTask]) -> None:
+        for task in tasks:
+            self._tasks[asyncio.create_task(self._done(task))] = task.id
+
+    async def _done(self, task: BatchTask) -> Outcome:
+        try:
+            message = await self._hands.visit(visit_of(task))
+        except Exception as error:  # a bug of ours, or a disk, must fail its task alone
+            return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
+        return message.outcome if isinstance(message, Ended) else failed("it did not end")
+
+    async def finished(self) -> list[tuple[str, Outcome]]:
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        return [(self._tasks.pop(task), task.result()) for task in done]

@@ -1,0 +1,173 @@
+"""The terms of a batch: what all its tasks share, checked before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from corral.agents.registry import DEFAULT_AGENT
+from corral.durable.batch import tasks as batch_tasks
+from corral.durable.batch.runner import NODE
+from corral.durable.batch.tasks import BatchTask, Given
+from corral.durable.payloads import Setting
+from corral.durable.prepare_run import as_json, place_of
+from corral.errors import ConfigError, CorralError
+from corral.options import Options
+from corral.pipelines.execution import preflight
+from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, Desk
+from corral.pipelines.graph import Graph, Node, Value
+from corral.protocol.schema.build import Schema
+from corral.system import paths
+from corral.system.git import task_worktree
+
+NOT_OF_A_BATCH = ("resume", "fork", "prompt_file", "record_to", "replay", "output_schema", "cwd")
+"""Options of one run, which mean nothing for many; ``cwd`` is the batch's own."""
+
+
+class Terms(msgspec.Struct, kw_only=True):
+    name: str
+    tasks: dict[str, BatchTask]
+    """By id, in their order."""
+    graph: Graph
+    agent: str
+    model: str
+    workspace: Path
+    options: dict[str, Any]
+    concurrency: int
+    simulate: bool
+    budget: float | None
+    schema: Schema[Any] | None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {task.id: task.digest for task in self.tasks.values()}
+
+    def desk(self) -> Desk:
+        return Desk(
+            simulate=self.simulate,
+            agent=self.agent or DEFAULT_AGENT,
+            model=self.model or None,
+            options=cast("Any", self.options),
+            processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
+        )
+
+    def setting(self, *, detached: bool) -> Setting:
+        return Setting(
+            folder=str(paths.home() / "batches" / self.name),
+            workspace=str(self.workspace),
+            simulate=self.simulate,
+            agent=self.agent,
+            model=self.model,
+            options=as_json(cast("Options", self.options)),
+            detached=detached and not self.simulate,
+            at_once=self.concurrency,
+        )
+
+
+def agree(
+    tasks: Iterable[Given] | str | os.PathLike[str],
+    prompt: str,
+    *,
+    agent: str | None,
+    schema: Schema[Any] | None,
+    results: Path | None,
+    name: str | None,
+    concurrency: int,
+    attempts: int,
+    worktree: bool,
+    patch: bool,
+    simulate: bool,
+    elsewhere: bool,
+    options: Mapping[str, Any],
+) -> Terms:
+    """Everything that can be known to be wrong is raised here, as ``CallerError``."""
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be at least 1, got: {concurrency}")
+    if attempts < 1:
+        raise ConfigError(f"attempts must be at least 1, got: {attempts}")
+    given = dict(options)
+    budget = given.pop("max_budget_usd", None)
+    if budget is not None and not budget > 0:
+        raise ConfigError(f"max_budget_usd must be over 0, got: {budget}")
+    model = str(given.pop("model", None) or "")
+    workspace = place_of(given.pop("cwd", None))
+    for key in NOT_OF_A_BATCH:
+        if given.get(key) is not None:
+            raise ConfigError(f"{key} is for one run, not for a batch")
+    timeout = given.pop("timeout", None)
+    source = Path(tasks) if isinstance(tasks, str | os.PathLike) else None
+    found = (
+        batch_tasks.read(source)
+        if source is not None
+        else batch_tasks.made(cast("Iterable[Given]", tasks))
+    )
+    asked = "" if schema is None else msgspec.json.encode(schema.json).decode()
+    ready = batch_tasks.ready(
+        found, prompt, {"agent": agent or "", "model": model, "schema": asked}
+    )
+    attrs: dict[str, Value] = {"type": "batch.item", "prompt": prompt}
+    chosen: dict[str, Any] = {"agent": agent, "timeout": timeout, "output_schema": asked}
+    attrs |= {key: value for key, value in chosen.items() if value not in (None, "")}
+    called = _name(name, results, source)
+    if worktree:
+        root, commit = task_worktree.root_of(workspace)
+        attrs |= {"worktree": commit, "repository": str(root), "batch": called, "patch": patch}
+        workspace = workspace.resolve()
+    elif patch:
+        raise ConfigError("a patch is of a task's own worktree", hint="Ask for worktrees too.")
+    terms = Terms(
+        name=called,
+        tasks={task.id: task for task in ready},
+        graph=Graph(
+            name=called,
+            attrs={"default_max_retries": attempts - 1},
+            nodes={NODE: Node(id=NODE, attrs=attrs)},
+        ),
+        agent=agent or "",
+        model=model,
+        workspace=workspace,
+        options=given,
+        concurrency=concurrency,
+        simulate=simulate,
+        budget=budget,
+        schema=schema,
+    )
+    if not elsewhere:
+        _check(terms)
+    return terms
+
+
+def _check(terms: Terms) -> None:
+    """As a pipeline with one node that asks the same agent."""
+    node = terms.graph.nodes[NODE]
+    attrs = {**node.attrs, "type": preflight.ASKS_AGENT, "prompt": "-"}
+    graph = Graph(name=terms.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
+    try:
+        preflight.check(graph, terms.desk(), terms.workspace, {})
+    except CorralError as error:
+        for prefix in (f"node {NODE!r}: ", f"{NODE}: "):
+            error.message = error.message.removeprefix(prefix)
+        raise
+
+
+def _name(given: str | None, results: Path | None, source: Path | None) -> str:
+    """The batch's own: what resumes it. Of the results' file, else of the tasks' file."""
+    if given is not None:
+        fit = given and len(given) <= 80 and all(c.isalnum() or c in "._-" for c in given)
+        if not fit or given.startswith((".", "-")):
+            raise ConfigError(
+                f"{given!r} is no name for a batch",
+                hint="Letters, digits, dots, underscores and hyphens.",
+            )
+        return given
+    path = results or source
+    if path is None:
+        return f"batch-{os.urandom(5).hex()}"
+    whole = os.path.realpath(path)
+    plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in path.stem).strip("-")[:30]
+    return f"{plain or 'batch'}-{blake2b(os.fsencode(whole), digest_size=4).hexdigest()}"

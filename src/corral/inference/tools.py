@@ -1,0 +1,106 @@
+"""The tools of a call: told to the model, and run when it calls them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.messages import ToolCall, ToolResult
+from corral.model_types import ToolChoice, ToolNamed, ToolSpec
+from corral.protocol.schema.build import Schema
+from corral.sessions.tools.tools import Tool, Tools
+
+Given: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
+
+
+_NONE = Tools(())
+
+
+class Described(Protocol):
+    """Whatever can be told to a model as a tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Schema[Any]: ...
+
+
+class Toolbox:
+    """Functions that run here, and specs whose calls are the caller's to run."""
+
+    def __init__(self, given: Given) -> None:
+        self.tools = _NONE
+        self.specs: tuple[ToolSpec, ...] = ()
+        self._passive: frozenset[str] = frozenset()
+        if not isinstance(given, Tools) and not given:
+            return  # most calls have none
+        if isinstance(given, Tools):
+            self.tools, passive = given, tuple[ToolSpec, ...]()
+        else:
+            passive = tuple(each for each in given if isinstance(each, ToolSpec))
+            self.tools = Tools([each for each in given if not isinstance(each, ToolSpec)])
+        self._passive = frozenset(spec.name for spec in passive)
+        if twice := self._passive & self.tools.by_name.keys():
+            raise ConfigError(f"two tools are called {min(twice)}")
+        active = (spec_of(tool) for tool in self.tools.by_name.values())
+        self.specs = (*active, *passive)
+
+    def runs(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether all of these can be answered here; an unknown tool is, with an error."""
+        return not any(call.name in self._passive for call in calls)
+
+    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """All of them at once, in the order of the calls. Never raises but for a cancellation."""
+        if len(calls) == 1:
+            return (await self._result(calls[0]),)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._result(call)) for call in calls]
+        return tuple(task.result() for task in tasks)
+
+    async def _result(self, call: ToolCall) -> ToolResult:
+        if call.raw is not None:
+            said = f"the arguments of {call.name} are no JSON object: {call.raw[:200]}"
+            return ToolResult(call.id, said, is_error=True, name=call.name)
+        answer = await self.tools.call(call.name, call.arguments, call_id=call.id)
+        return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
+
+
+def spec_of(tool: Described) -> ToolSpec:
+    """A tool whose arguments are checked here. That no others may be given is our own check,
+    and not every vendor can be told of it."""
+    return ToolSpec(
+        tool.name, tool.description, cast("dict[str, Json]", _open(tool.parameters.json))
+    )
+
+
+def _open(schema: Json) -> Json:
+    if isinstance(schema, list):
+        return [_open(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _open(held)
+        for key, held in schema.items()
+        if not (key == "additionalProperties" and held is False)
+    }
+
+
+def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> ToolChoice | None:
+    """``auto``, ``none``, ``required``, or the name of a tool. Raises ``ConfigError``."""
+    match choice:
+        case None | "auto" | "none" | "required":
+            return choice
+        case ToolNamed(name) | str(name):
+            pass
+    if name not in {spec.name for spec in specs}:
+        known = ", ".join(spec.name for spec in specs) or "none"
+        raise ConfigError(
+            f"tool_choice names {name!r}, which is no tool of this call",
+            hint=f"It is auto, none, required, or one of: {known}.",
+        )
+    return ToolNamed(name)

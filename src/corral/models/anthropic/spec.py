@@ -1,0 +1,38 @@
+"""Anthropic: the Messages API."""
+
+from __future__ import annotations
+
+from corral.models.anthropic.request import encode
+from corral.models.anthropic.response import failure, read, translator
+from corral.models.spec import Provider, Wire
+
+LIMITS = {
+    f"{kind}_{fact}": f"anthropic-ratelimit-{kind}-{fact}"
+    for kind in ("requests", "tokens")
+    for fact in ("limit", "remaining", "reset")
+}
+
+WIRE = Wire(
+    name="anthropic",
+    encode=encode,
+    translator=translator,
+    read=read,
+    failure=failure,
+    limits=LIMITS,
+)
+
+PROVIDERS = (
+    Provider(
+        name="anthropic",
+        title="Anthropic",
+        wire=WIRE,
+        base_url="https://api.anthropic.com",
+        key_env=("ANTHROPIC_API_KEY",),
+        base_url_env=("ANTHROPIC_BASE_URL",),
+        key_header="x-api-key",
+        key_prefix="",
+        # The version that every server of this API knows, and the last with a temperature.
+        headers={"anthropic-version": "2023-06-01"},
+        aliases=("claude",),
+    ),
+)

@@ -1,0 +1,168 @@
+"""What a status means, for every vendor alike; a vendor's file reads its own bodies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from corral import errors
+from corral.errors import CorralError
+from corral.models.spec import Failure, Provider
+
+BY_STATUS: dict[int, type[CorralError]] = {
+    400: errors.InvalidRequest,
+    401: errors.AuthenticationFailed,
+    402: errors.QuotaSpent,
+    403: errors.AccessDenied,
+    404: errors.ModelNotFound,
+    405: errors.InvalidRequest,
+    408: errors.TimedOut,
+    409: errors.ServerFailed,
+    413: errors.ContextLengthExceeded,
+    422: errors.InvalidRequest,
+    425: errors.ServerFailed,
+    429: errors.RateLimited,
+}
+
+BY_NAME: dict[str, type[CorralError]] = {
+    "INVALID_ARGUMENT": errors.InvalidRequest,
+    "FAILED_PRECONDITION": errors.InvalidRequest,
+    "OUT_OF_RANGE": errors.InvalidRequest,
+    "UNAUTHENTICATED": errors.AuthenticationFailed,
+    "PERMISSION_DENIED": errors.AccessDenied,
+    "NOT_FOUND": errors.ModelNotFound,
+    "RESOURCE_EXHAUSTED": errors.RateLimited,
+    "DEADLINE_EXCEEDED": errors.TimedOut,
+    "UNAVAILABLE": errors.ServerFailed,
+    "INTERNAL": errors.ServerFailed,
+    "ABORTED": errors.ServerFailed,
+    "UNKNOWN": errors.ServerFailed,
+    "DATA_LOSS": errors.ServerFailed,
+    "UNIMPLEMENTED": errors.InvalidRequest,
+    "CANCELLED": errors.ServerFailed,
+}
+"""The names of gRPC, which Google's APIs use beside the status."""
+
+TOO_LONG = re.compile(
+    r"context[_ ](length|window)|maximum context|too many (input )?tokens|prompt is too long"
+    r"|input (is )?too long|exceeds? the (maximum|model'?s?) (number of tokens|context|input)"
+    r"|input token count|string too long|request too large|request_too_large",
+    re.IGNORECASE,
+)
+"""How vendors say that the conversation does not fit."""
+
+SPENT = re.compile(
+    r"insufficient[_ ]quota|billing|credit balance|per ?day|daily|exceeded your current quota",
+    re.IGNORECASE,
+)
+"""How they say that waiting a minute will not help."""
+
+HINTS: dict[type[CorralError], str] = {
+    errors.InvalidRequest: "The vendor does not take this request: its message says what to mend.",
+    errors.AccessDenied: "The key has no right to this model or API: see the vendor's console.",
+    errors.ContextLengthExceeded: "Send less: a shorter history, or smaller files.",
+    errors.RateLimited: "Wait and try again, or send fewer requests at once.",
+    errors.QuotaSpent: "The quota or the credit is spent: raise it, or use another key or model.",
+    errors.ServerFailed: "The vendor's server failed: try again.",
+    errors.TimedOut: "The vendor gave up waiting: send less, or ask for less.",
+}
+
+
+def failed(
+    failure: Failure,
+    message: str | None,
+    *,
+    name: str | None = None,
+    code: str | None = None,
+    retry_after: float | None = None,
+    spent: bool = False,
+    passing: bool = False,
+) -> CorralError:
+    """The error behind a status. ``name`` is a gRPC status, ``code`` the vendor's own word;
+    ``passing``: the vendor tells that waiting helps, whatever its message sounds like."""
+    return error_of(
+        failure.provider,
+        message or _first_words(failure.body) or f"HTTP {failure.status}",
+        status=failure.status,
+        model=failure.model,
+        name=name,
+        code=code,
+        retry_after=retry_after if retry_after is not None else told_delay(failure.headers),
+        spent=spent,
+        passing=passing,
+    )
+
+
+def error_of(
+    provider: Provider,
+    message: str,
+    *,
+    status: int | None = None,
+    model: str = "",
+    name: str | None = None,
+    code: str | None = None,
+    retry_after: float | None = None,
+    spent: bool = False,
+    passing: bool = False,
+) -> CorralError:
+    kind = _kind(status, name)
+    if kind is errors.InvalidRequest and TOO_LONG.search(f"{code} {message}"):
+        kind = errors.ContextLengthExceeded
+    sounds_spent = not passing and SPENT.search(f"{code} {message}")
+    if kind is errors.RateLimited and (spent or sounds_spent):
+        kind = errors.QuotaSpent
+    hint = HINTS.get(kind)
+    if kind is errors.AuthenticationFailed:
+        hint = f"{provider.title} refused the key: see {' or '.join(provider.key_env) or 'it'}."
+    elif kind is errors.ModelNotFound:
+        hint = f"{provider.title} has no {model!r}, or this key may not use it."
+    said = f"{provider.title}: {message}" + (f" (HTTP {status})" if status else "")
+    return kind(
+        said,
+        hint=hint,
+        retryable=False if kind is errors.TimedOut else None,
+        retry_after=retry_after,
+        provider=provider.name,
+        http_status=status,
+        provider_code=code or name,
+    )
+
+
+def _kind(status: int | None, name: str | None) -> type[CorralError]:
+    # UNKNOWN is what stands there when a proxy's status has no name of gRPC's.
+    vague = name == "UNKNOWN" and status is not None
+    if name in BY_NAME and not vague and not (status and status >= 500):
+        return BY_NAME[name]
+    if status is None:
+        return errors.ServerFailed
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    return errors.ServerFailed if status >= 500 else errors.InvalidRequest
+
+
+def told_delay(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, as the answer's headers say."""
+    if (millis := headers.get("retry-after-ms")) is not None:
+        try:
+            return max(0.0, float(millis) / 1000)
+        except ValueError:
+            pass
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        moment, now = parsedate_to_datetime(value), parsedate_to_datetime(headers.get("date", ""))
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, (moment - now).total_seconds())
+
+
+def _first_words(body: bytes) -> str:
+    """Of a body that is not the vendor's JSON: a proxy's page, most likely."""
+    text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:4000].decode("utf-8", "replace"))
+    return " ".join(text.split())[:200]

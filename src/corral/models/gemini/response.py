@@ -1,0 +1,255 @@
+"""What Gemini answers: its chunks, its usage, its errors."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from corral.errors import ContentRefused, CorralError, StreamBroken
+from corral.events import Json
+from corral.model_types import Reason
+from corral.models.errors import error_of, failed
+from corral.models.spec import Failure, Provider, Translate, decoded
+from corral.protocol.response_builder import Parts
+from corral.values import Usage
+
+FINISHES: dict[str, Reason] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "LANGUAGE": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+    "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "IMAGE_RECITATION": "content_filter",
+    "MALFORMED_FUNCTION_CALL": "error",
+    "UNEXPECTED_TOOL_CALL": "error",
+    "TOO_MANY_TOOL_CALLS": "error",
+    "MALFORMED_RESPONSE": "error",
+}
+
+
+class _Call(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    args: Json = None
+    id: str | None = None
+
+
+class _Piece(msgspec.Struct, rename="camel", gc=False):
+    text: str | None = None
+    thought: bool = False
+    thought_signature: str | None = None
+    function_call: _Call | None = None
+    inline_data: Json = None
+    executable_code: Json = None
+    code_execution_result: Json = None
+
+
+class _Content(msgspec.Struct, gc=False):
+    parts: list[_Piece] = []
+
+
+class _Candidate(msgspec.Struct, rename="camel", gc=False):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+    index: int = 0
+    grounding_metadata: Json = None
+
+
+class _Usage(msgspec.Struct, rename="camel", gc=False):
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+
+
+class _Feedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class _Failed(msgspec.Struct):
+    code: int | None = None
+    message: str = ""
+    status: str | None = None
+    details: Json = None
+
+
+class _Chunk(msgspec.Struct, rename="camel", gc=False):
+    candidates: list[_Candidate] = []
+    usage_metadata: _Usage | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    prompt_feedback: _Feedback | None = None
+    error: _Failed | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+def translator(provider: Provider) -> Translate:
+    def translate(datas: list[bytes], parts: Parts) -> None:
+        counted: _Usage | None = None
+        for data in datas:
+            chunk = _chunk(data, provider)
+            _tell(chunk, parts, provider)
+            # Each tells of the whole answer so far: the last is enough.
+            counted = chunk.usage_metadata or counted
+        _count(counted, parts)
+
+    return translate
+
+
+def read(body: bytes, parts: Parts, provider: Provider) -> Json:
+    chunk = _chunk(body, provider)
+    _tell(chunk, parts, provider)
+    _count(chunk.usage_metadata, parts)
+    return decoded(body)
+
+
+def _chunk(data: bytes, provider: Provider) -> _Chunk:
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        sample = data[:200].decode("utf-8", "replace")
+        raise StreamBroken(
+            f"{provider.title} sent what is no answer of its API: {error}",
+            hint="Try again; a proxy in between may cut or change answers.",
+            frame=sample,
+        ) from error
+
+
+def _tell(chunk: _Chunk, parts: Parts, provider: Provider) -> None:
+    if chunk.error is not None:
+        raise _error(provider, chunk.error, parts.model)
+    feedback = chunk.prompt_feedback
+    if feedback is not None and feedback.block_reason and not chunk.candidates:
+        raise ContentRefused(
+            f"{provider.title} refused the prompt: "
+            f"{feedback.block_reason_message or feedback.block_reason}",
+            hint="Say it in another way; the reason is the vendor's own.",
+            provider=provider.name,
+            provider_code=feedback.block_reason,
+        )
+    id, model = chunk.response_id, chunk.model_version
+    if (id != parts.id or model != parts.model) and (id or model):
+        parts.start(id, model)
+    for candidate in chunk.candidates:
+        if candidate.index:
+            continue
+        content = candidate.content
+        if content is not None:
+            for piece in content.parts:
+                _tell_piece(piece, parts)
+        if candidate.grounding_metadata is not None:
+            parts.other("groundingMetadata", candidate.grounding_metadata)
+        raw = candidate.finish_reason
+        if raw is not None:
+            parts.stop(FINISHES.get(raw, "other"), raw)
+            if candidate.finish_message:
+                parts.warnings.append(candidate.finish_message)
+
+
+def _tell_piece(piece: _Piece, parts: Parts) -> None:
+    if piece.function_call is not None:
+        made = piece.function_call
+        args: Json = {} if made.args is None else made.args
+        signature = piece.thought_signature
+        parts.whole_call(made.name, args, made.id, signature=signature, item_id=made.id)
+        return
+    text = piece.text
+    if text is not None:
+        if piece.thought:
+            parts.thinking(text)
+        elif text:
+            parts.text(text)
+    if piece.inline_data is not None:
+        parts.other("inlineData", piece.inline_data)
+    if piece.executable_code is not None:
+        parts.other("executableCode", piece.executable_code)
+    if piece.code_execution_result is not None:
+        parts.other("codeExecutionResult", piece.code_execution_result)
+    if piece.thought_signature is not None:
+        parts.sign(piece.thought_signature, "thinking" if piece.thought else "text")
+
+
+def _count(usage: _Usage | None, parts: Parts) -> None:
+    if usage is None:
+        return
+    read, written = usage.prompt_token_count, usage.candidates_token_count
+    thoughts, tool = usage.thoughts_token_count, usage.tool_use_prompt_token_count
+    if read is not None and tool is not None:
+        read += tool
+    if written is not None or thoughts is not None:
+        written = (written or 0) + (thoughts or 0)
+    parts.usage = Usage(
+        input=read,
+        output=written,
+        reasoning=thoughts,
+        cache_read=usage.cached_content_token_count,
+        coverage="partial" if read is None or written is None else "complete",
+    )
+
+
+def failure(failure: Failure) -> CorralError:
+    match decoded(failure.body):
+        case {"error": dict(error)} | [{"error": dict(error)}, *_]:
+            try:
+                found = msgspec.convert(error, _Failed, strict=False)
+            except msgspec.ValidationError:  # a proxy's own, which only looks like Google's
+                return failed(failure, None)
+            return _error(failure.provider, found, failure.model, failure)
+        case _:
+            return failed(failure, None)
+
+
+def _error(
+    provider: Provider, error: _Failed, model: str, failure: Failure | None = None
+) -> CorralError:
+    """Google says in ``details`` when to come back, which quota is spent, and a bad key. Its
+    message is the same for a minute's quota and a day's."""
+    name, status = error.status, failure.status if failure else error.code
+    delay: float | None = None
+    spent = passing = False
+    code: str | None = None
+    for detail in error.details if isinstance(error.details, list) else []:
+        match detail:
+            case {"retryDelay": str(told)} if told.endswith("s"):
+                with suppress(ValueError):
+                    delay = float(told[:-1])
+                    passing = True
+            case {"violations": list(violations)}:
+                said = msgspec.json.encode(violations).decode()
+                spent = spent or "PerDay" in said
+                passing = True
+            case {"reason": ("API_KEY_INVALID" | "API_KEY_SERVICE_BLOCKED") as code}:
+                name = "UNAUTHENTICATED"  # though the status is 400
+            case _:
+                pass
+    if failure is not None:
+        return failed(
+            failure,
+            error.message,
+            name=name,
+            code=code,
+            retry_after=delay,
+            spent=spent,
+            passing=passing,
+        )
+    return error_of(
+        provider,
+        error.message,
+        status=status,
+        model=model,
+        name=name,
+        code=code,
+        retry_after=delay,
+        spent=spent,
+        passing=passing,
+    )

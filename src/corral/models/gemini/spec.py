@@ -1,0 +1,41 @@
+"""Gemini: ``generateContent`` of Google's own API, and the same through Vertex."""
+
+from __future__ import annotations
+
+from corral.models.gemini.request import encode
+from corral.models.gemini.response import failure, read, translator
+from corral.models.spec import Provider, Traits, Wire
+
+WIRE = Wire(
+    name="gemini",
+    encode=encode,
+    translator=translator,
+    read=read,
+    failure=failure,
+    last_event_may_be_open=True,
+)
+
+PROVIDERS = (
+    Provider(
+        name="gemini",
+        title="Gemini",
+        wire=WIRE,
+        base_url="https://generativelanguage.googleapis.com",
+        key_env=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        base_url_env=("GOOGLE_GEMINI_BASE_URL", "GEMINI_BASE_URL"),
+        key_header="x-goog-api-key",
+        key_prefix="",
+        traits=Traits(model_path="/v1beta/"),
+        aliases=("google",),
+    ),
+    Provider(
+        name="vertex",
+        title="Vertex AI",
+        wire=WIRE,
+        base_url="https://{host}",
+        base_url_env=("GOOGLE_VERTEX_BASE_URL",),
+        credentials="google",
+        traits=Traits(model_path="/v1/projects/{project}/locations/{location}/publishers/google/"),
+        extra_env={"project": "GOOGLE_CLOUD_PROJECT", "location": "GOOGLE_CLOUD_LOCATION"},
+    ),
+)

@@ -1,0 +1,145 @@
+"""Errors in OpenAI's words, which every chat-completions server speaks with an accent."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from corral.errors import ContentRefused, CorralError
+from corral.events import Json
+from corral.models.errors import error_of, failed
+from corral.models.spec import Failure, JsonObject, Provider, decoded
+
+LIMITS = {
+    "requests_limit": "x-ratelimit-limit-requests",
+    "requests_remaining": "x-ratelimit-remaining-requests",
+    "requests_reset": "x-ratelimit-reset-requests",
+    "tokens_limit": "x-ratelimit-limit-tokens",
+    "tokens_remaining": "x-ratelimit-remaining-tokens",
+    "tokens_reset": "x-ratelimit-reset-tokens",
+}
+
+REFUSED = frozenset(
+    {
+        "bio_policy",
+        "content_filter",
+        "content_policy_violation",
+        "cyber_policy",
+        "image_content_policy_violation",
+        "invalid_prompt",  # its message: the prompt was flagged as violating the usage policy
+        "misalignment_policy_violation",
+        "moderation_blocked",
+    }
+)
+
+BY_CODE = {
+    "context_length_exceeded": "INVALID_ARGUMENT",
+    "insufficient_quota": "RESOURCE_EXHAUSTED",
+    "invalid_api_key": "UNAUTHENTICATED",
+    "model_not_found": "NOT_FOUND",
+    "rate_limit_exceeded": "RESOURCE_EXHAUSTED",
+}
+"""Codes that say more than the status they come with."""
+
+BY_TYPE = {
+    "authentication_error": "UNAUTHENTICATED",
+    "insufficient_quota": "RESOURCE_EXHAUSTED",
+    "invalid_request_error": "INVALID_ARGUMENT",
+    "not_found_error": "NOT_FOUND",
+    "permission_error": "PERMISSION_DENIED",
+    "rate_limit_error": "RESOURCE_EXHAUSTED",
+    "tokens": "RESOURCE_EXHAUSTED",
+    "requests": "RESOURCE_EXHAUSTED",
+}
+"""Asked only inside a stream, where there is no status."""
+
+_IMAGE = re.compile(r"(invalid|unsupported|empty|failed_to_download)_image|^image_")
+_WAIT = re.compile(r"try again in (?:(\d+)m(?!s))?(?:([\d.]+)(ms|s))?", re.IGNORECASE)
+
+
+def failure(failure: Failure) -> CorralError:
+    return _error(failure.provider, _told(decoded(failure.body)), failure.model, failure)
+
+
+def error_inside(provider: Provider, error: Json, model: str) -> CorralError:
+    """An error that came in an answer whose status was a success."""
+    return _error(provider, _told({"error": error}), model, None)
+
+
+def _told(body: Json) -> JsonObject:
+    """The error's own table. Not all servers nest it, and some send only a text."""
+    match body:
+        case {"error": dict(error)} | [{"error": dict(error)}, *_]:
+            return error
+        case {"error": str(message), "code": str(code)}:
+            return {"message": message, "code": code}
+        case {"error": str(message)} | {"detail": str(message)}:
+            return {"message": message}
+        case {"detail": [{"msg": str(message)}, *_]}:
+            return {"message": message}
+        case _:
+            return body if isinstance(body, dict) and "message" in body else {}
+
+
+def _error(
+    provider: Provider, error: JsonObject, model: str, failure: Failure | None
+) -> CorralError:
+    message, code, kind = _text(error, "message"), _text(error, "code"), _text(error, "type")
+    match error:
+        case {"metadata": {"raw": str(raw)}}:  # a router tells here what its vendor said
+            message = f"{message}: {raw[:300]}"
+        case _:
+            pass
+    status = failure.status if failure else _status(error.get("code"))
+    if code in REFUSED or (code is None and kind in REFUSED):
+        return ContentRefused(
+            f"{provider.title} refused: {message or code or kind}",
+            hint="Say it in another way; the reason is the vendor's own.",
+            provider=provider.name,
+            http_status=status,
+            provider_code=code or kind,
+        )
+    name = BY_CODE.get(code or "")
+    if name is None and status is None:
+        name = BY_TYPE.get(kind or "")
+        if name is None and code and _IMAGE.search(code):
+            name = "INVALID_ARGUMENT"
+    wait = _wait(message or "")
+    if failure is not None:
+        told = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
+        delay = None if told else wait
+        return failed(failure, message, name=name, code=code or kind, retry_after=delay)
+    said = message or code or kind or "an error without a word"
+    return error_of(
+        provider,
+        said,
+        status=status,
+        model=model,
+        name=name,
+        code=code or kind,
+        retry_after=wait,
+    )
+
+
+def _text(error: JsonObject, name: str) -> str | None:
+    value = error.get(name)
+    return str(value) if isinstance(value, str | int) and value != "" else None
+
+
+def _status(code: Json) -> int | None:
+    """Routers put the status of the vendor behind them where others have a word."""
+    digits = str(code) if isinstance(code, str | int) else ""
+    if digits.isdecimal() and 400 <= int(digits) < 600:
+        return int(digits)
+    return None
+
+
+def _wait(message: str) -> float | None:
+    found = _WAIT.search(message)
+    if found is None or not (found[1] or found[2]):
+        return None
+    try:
+        rest = float(cast("str | None", found[2]) or 0)
+    except ValueError:
+        return None
+    return int(found[1] or 0) * 60 + (rest / 1000 if found[3] == "ms" else rest)

@@ -1,0 +1,75 @@
+"""Whether a JSON Schema keeps to the rules of OpenAI's strict mode.
+
+A schema is never rewritten: where it keeps to the rules the API is told to be
+strict, elsewhere it is told to do its best. Making optional properties required
+and nullable would give back nulls that the caller's schema does not allow.
+"""
+
+from __future__ import annotations
+
+from corral.events import Json
+from corral.models.spec import JsonObject
+
+ALLOWED = frozenset(
+    {
+        "$defs",
+        "$ref",
+        "$schema",
+        "additionalProperties",
+        "anyOf",
+        "const",
+        "definitions",
+        "description",
+        "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "items",
+        "maxItems",
+        "maximum",
+        "minItems",
+        "minimum",
+        "multipleOf",
+        "pattern",
+        "properties",
+        "required",
+        "title",
+        "type",
+    }
+)
+FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+)
+
+
+def is_strict(schema: JsonObject) -> bool:
+    """The root is an object and no choice; objects are closed and all their properties
+    required."""
+    return schema.get("type") == "object" and "anyOf" not in schema and _keeps(schema)
+
+
+def _keeps(schema: Json) -> bool:
+    if not isinstance(schema, dict) or not schema.keys() <= ALLOWED:
+        return False
+    if not schema.keys() & {"type", "anyOf", "$ref", "enum", "const"}:
+        return False
+    if "format" in schema and schema["format"] not in FORMATS:
+        return False
+    kinds = schema.get("type")
+    if kinds == "object" or (isinstance(kinds, list) and "object" in kinds):
+        properties, required = schema.get("properties"), schema.get("required", [])
+        if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
+            return False
+        if not isinstance(required, list) or {*map(str, required)} != properties.keys():
+            return False
+    if kinds == "array" and "items" not in schema:
+        return False
+    below: list[Json] = []
+    for table in ("properties", "$defs", "definitions"):
+        held = schema.get(table, {})
+        below += held.values() if isinstance(held, dict) else [held]
+    choices = schema.get("anyOf", [])
+    below += choices if isinstance(choices, list) else [choices]
+    if "items" in schema:
+        below.append(schema["items"])
+    return all(_keeps(each) for each in below)

@@ -1,0 +1,28 @@
+"""OpenAI: its Responses API. Chat completions, its own too, are in ``chat`` and ``vendors``."""
+
+from __future__ import annotations
+
+from corral.models.openai.errors import LIMITS, failure
+from corral.models.openai.request import encode
+from corral.models.openai.response import read, translator
+from corral.models.spec import Provider, Wire
+
+WIRE = Wire(
+    name="openai",
+    encode=encode,
+    translator=translator,
+    read=read,
+    failure=failure,
+    limits=LIMITS,
+)
+
+PROVIDERS = (
+    Provider(
+        name="openai",
+        title="OpenAI",
+        wire=WIRE,
+        base_url="https://api.openai.com/v1",
+        key_env=("OPENAI_API_KEY",),
+        base_url_env=("OPENAI_BASE_URL",),
+    ),
+)

@@ -1,0 +1,84 @@
+"""Before a run spends anything: each node's agent is there, its key is set, its policy holds.
+
+What a node can only know when it runs (a hole in the name of its model) is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from corral.agents import registry as agents_registry
+from corral.errors import CorralError
+from corral.events import Json
+from corral.pipelines.execution import agent_call, node_options
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.resources import Desk
+from corral.pipelines.graph import Graph, Node
+from corral.pipelines.scheduler.commands import Visit
+
+ASKS_AGENT = "codergen"
+ASKS_MODEL = "prompt"
+
+
+def check(graph: Graph, desk: Desk, workspace: Path, values: Mapping[str, Json]) -> None:
+    """Raises what the node would fail with, and names the node. Nothing is started; a desk that
+    simulates needs nothing."""
+    if desk.simulate:
+        return
+    seen: set[bytes] = set()
+    for node in graph.of_kind(ASKS_AGENT, ASKS_MODEL):
+        if any("{{" in str(value) for value in _settings(node)):
+            continue
+        work = Work(
+            run_id="",
+            graph=graph,
+            node=node,
+            visit=Visit(id="", node=node.id, number=0, context=dict(values)),
+            attempt=0,
+            folder=workspace,
+            run_folder=workspace,
+            workspace=workspace,
+            desk=desk,
+        )
+        try:
+            _check(work, desk, seen)
+        except CorralError as error:
+            if not error.message.startswith(f"{node.id}:"):
+                error.message = f"node {node.id!r}: {error.message}"
+            raise
+
+
+def _settings(node: Node) -> Iterator[object]:
+    keys = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
+    return (node.attrs.get(key, "") for key in keys)
+
+
+def _check(work: Work, desk: Desk, seen: set[bytes]) -> None:
+    if work.node.kind == ASKS_MODEL:
+        node_options.schema_of(work)
+        _key(node_options.model_of(work.node, desk), desk)
+        return
+    from corral.sessions.prepare import prepare
+
+    ask = agent_call.ask_of(work, desk)
+    kept = msgspec.json.encode([ask.agent, ask.options], enc_hook=str, order="sorted")
+    if kept in seen:
+        return
+    seen.add(kept)
+    prepared = prepare(ask.agent, ask.options, has_asker=desk.ask is not None)
+    if prepared.agent.driver is not None:
+        model = prepared.run.model or ask.agent
+        _key(model, desk)
+
+
+def _key(model: str | None, desk: Desk) -> None:
+    """Raises ``MissingKey``."""
+    from corral.models import registry
+    from corral.system import api_keys as keys
+
+    if model is not None and agents_registry.names_a_model(model):
+        keys.access(registry.split(model)[0], {**os.environ, **desk.env})

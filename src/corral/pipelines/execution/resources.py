@@ -1,0 +1,199 @@
+"""What a process that runs nodes keeps for all of them: warm agents, a client of models.
+
+::
+
+    async with Desk(options={"policy": "edits"}) as desk:
+        ...
+
+Agents that can stay warm serve the nodes of all runs from a few processes; one process for
+each difference in what is fixed at its start (agent, model, policy, environment). When the
+desk is left, nothing of it is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from corral.agents.registry import DEFAULT_AGENT
+from corral.errors import ConfigError, StorageFailed
+from corral.events import Event
+from corral.pipelines.execution import node_dir
+from corral.result import Result
+from corral.system import config
+from corral.system.environment import SHORTEST_SECRET, Eraser, is_secret, named_secrets
+
+if TYPE_CHECKING:
+    from corral.inference.client import Client
+    from corral.options import Options
+    from corral.pipelines.execution.node_kind import Work
+    from corral.pipelines.graph import Graph
+    from corral.sessions.permissions import Asker
+    from corral.sessions.pool import Pool
+
+PROMPTS_AT_ONCE = 4
+"""In one warm process."""
+
+
+class Desk:
+    """``options`` are those of ``corral.run``, for every node that does not say otherwise;
+    ``agent`` and ``model`` are the node's where it names none; ``ask`` answers the agents'
+    permission questions; ``processes`` of each warm agent at the most. Belongs to the loop it
+    is opened in."""
+
+    def __init__(
+        self,
+        *,
+        simulate: bool = False,
+        agent: str = DEFAULT_AGENT,
+        model: str | None = None,
+        options: Options | None = None,
+        ask: Asker | None = None,
+        processes: int = 1,
+        prompts_at_once: int = PROMPTS_AT_ONCE,
+    ) -> None:
+        self.simulate = simulate
+        self.agent = agent
+        self.model = model
+        self.options: dict[str, Any] = dict(cast("dict[str, Any]", options or {}))
+        self.ask = ask
+        self._processes = processes
+        self._at_once = prompts_at_once
+        self.env: Mapping[str, str] = self.options.get("env") or {}
+        passed: Sequence[str] | None = self.options.get("pass_env")
+        self._pass_env = tuple(config.passed_on() if passed is None else passed)
+        self._secrets = named_secrets({**os.environ, **self.env})
+        self.eraser = Eraser(self._secrets)
+        """Of what must not be written into any file of a run, nor sent to a model."""
+        self._stack = AsyncExitStack()
+        self._pools: dict[bytes, Pool] = {}
+        self._client: Client | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> Desk:
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        self._pools.clear()
+        self._client = None
+        await self._stack.aclose()
+
+    def command_env(self, work: Work) -> dict[str, str]:
+        """Of ``env``, what commands see: keys are for agents, unless they are passed on by
+        name."""
+        passed = self.pass_env(work)
+        return {
+            name: value
+            for name, value in self.env.items()
+            if name in passed or not is_secret(name, value)
+        }
+
+    def pass_env(self, work: Work) -> tuple[str, ...]:
+        """Names of variables that commands and agents of this node see besides the usual ones:
+        the node's, the graph's, and those of the options or of a trusted corral.toml."""
+        named = (str(attrs.get("pass_env", "")) for attrs in (work.node.attrs, work.graph.attrs))
+        own = (name.strip() for text in named for name in text.replace(",", " ").split())
+        return tuple(dict.fromkeys((*self._pass_env, *own)))
+
+    def know(self, graph: Graph) -> None:
+        """From now on tokens that nodes of this graph use are redacted too."""
+        tokens = bearers(graph, {**os.environ, **self.env})
+        if not tokens.items() <= self._secrets.items():
+            self._secrets = {**self._secrets, **tokens}
+            self.eraser = Eraser(self._secrets)
+
+    @property
+    def warm(self) -> int:
+        """Pools of warm agents, as far as any was needed."""
+        return len(self._pools)
+
+    async def warm_run(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        fixed: Mapping[str, Any],
+        own: Mapping[str, Any],
+        on_event: Callable[[Event], None],
+    ) -> Result:
+        """One prompt in a fresh session of a warm process: ``fixed`` at its start, ``own`` of the
+        prompt."""
+        pool = await self._pool(agent, fixed)
+        return await pool.run(prompt, on_event=on_event, **own)
+
+    async def _pool(self, agent: str, fixed: Mapping[str, Any]) -> Pool:
+        self._check_open()
+        key = agent.encode() + msgspec.json.encode(fixed, enc_hook=str, order="sorted")
+        pool = self._pools.get(key)
+        if pool is None:
+            from corral.sessions.api import pool as new_pool
+
+            pool = new_pool(
+                agent,
+                size=self._processes,
+                prompts_at_once=self._at_once,
+                ask=self.ask,
+                **fixed,
+            )
+            # Opening waits for nothing: two nodes cannot open the same pool at once.
+            self._pools[key] = await self._stack.enter_async_context(pool)
+        return pool
+
+    def client(self) -> Client:
+        """For calls of models without an agent."""
+        self._check_open()
+        if self._client is None:
+            from corral.inference.client import Client
+
+            self._client = Client(environ={**os.environ, **self.env})
+            self._stack.push_async_callback(self._client.close)
+        return self._client
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("open the desk first: async with Desk(...) as desk")
+
+
+def bearers(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
+    """Name → value of the variables that nodes send as bearer tokens: they are secrets, whatever
+    they are called."""
+    names = (node.text("bearer_env") for node in graph.nodes.values())
+    return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
+
+
+def of(work: Work) -> Desk:
+    """The desk that the nodes of this package need. Raises ``ConfigError``."""
+    if not isinstance(work.desk, Desk):
+        raise ConfigError(
+            f"a {work.node.kind} node needs a corral.pipelines.execution.resources.Desk to work at"
+        )
+    return work.desk
+
+
+def keep(work: Work, name: str, data: str | bytes) -> None:
+    """A file in the node's folder, with secrets struck out; none where nothing is to be kept.
+    Raises ``StorageFailed``."""
+    if not work.keeps:
+        return
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
+    if isinstance(work.desk, Desk):
+        raw = work.desk.eraser.clean(raw)
+    path = f"{work.folder}{os.sep}{name}"
+    try:
+        node_dir.put(path, raw)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write {path}: {error.strerror or error}", hint="Free some space there."
+        ) from error

@@ -1,0 +1,508 @@
+"""One agent process that speaks the Agent Client Protocol, with any number of sessions.
+
+There is no reading task: whoever waits for something reads for all, and hands the
+place on when it has what it waited for. So a session nobody listens to costs
+nothing, and leaving at any point leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+
+from corral.agents.spec import Ending
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    InputRejected,
+    InvalidRequest,
+    PolicyNotLoaded,
+    ProcessFailed,
+    ResumeLost,
+    ServerFailed,
+    StartupTimeout,
+    StreamBroken,
+)
+from corral.events import Text, Thinking, Vendor
+from corral.options import Run
+from corral.protocol.acp.client import Acp
+from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
+from corral.protocol.acp.quirks import PLAIN, Quirks
+from corral.protocol.acp.replies import Initialized, Opened, failed, initialized, listed, opened
+from corral.protocol.acp.requests import Block, Offer
+from corral.protocol.jsonrpc import Failure
+from corral.protocol.ndjson import Finish, Item
+from corral.sessions.acp.client_files import ClientFiles
+from corral.sessions.acp.session import Chat
+from corral.sessions.backends.stream import LineEar
+from corral.sessions.permissions import Asker, Broker, guard_of
+from corral.sessions.prepare import Prepared
+from corral.sessions.private_home import furnish
+from corral.sessions.prompt_options import needs_new_process
+from corral.sessions.store import Kept
+from corral.system import paths
+from corral.system.environment import Eraser
+from corral.system.process.process import Process
+from corral.system.process.registry import Ledger
+from corral.values import AgentSession, McpServer
+from corral.version import __version__
+
+PAGES = 100
+"""Of a list of sessions: an agent whose list never ends would otherwise never be left."""
+
+
+_NOT_LOADED = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
+"""Errors that an agent has in answer to a conversation that it cannot load."""
+LATE_CHUNKS = 64
+"""How often the output is read before a further prompt: an agent may write without a pause."""
+
+
+class Connection:
+    """Made by ``open``. Every method but ``kill`` belongs to the loop it was opened in."""
+
+    def __init__(self, prepared: Prepared, eraser: Eraser) -> None:
+        self._prepared = prepared
+        self._eraser = eraser
+        self._acp = Acp(prepared.agent.quirks or PLAIN, clean=eraser.clean)
+        self._ear = LineEar(weakref.WeakMethod(self._hear))
+        self._process: Process | None = None
+        self._calls: dict[int, Settled | None] = {}
+        self._chats: dict[str, Chat] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._opening = 0
+        self._early: dict[str, list[Item]] = {}
+        self._reading = False
+        self.dead: CorralError | None = None
+        """Why nothing can be asked of it any more."""
+        self.agent: Initialized | None = None
+        self.notes: tuple[str, ...] = ()
+        self.argv: tuple[str, ...] = ()
+        self.sessions = 0
+        """How many it has served so far."""
+
+    @classmethod
+    async def open(cls, prepared: Prepared, kept: Kept, eraser: Eraser) -> Connection:
+        """Start the agent and shake hands. Raises what went wrong; then nothing is left."""
+        self = cls(prepared, eraser)
+        launch = prepared.agent.launch(prepared.run, prepared.place(kept.folder), "", None)
+        furnish(launch, prepared, kept)
+        self._acp.session_meta = launch.session_meta
+        self.notes = launch.notes
+        self.argv = tuple(eraser.clean_text(word) for word in launch.argv)
+        self._process = await Process.start(
+            launch.argv,
+            cwd=launch.cwd or prepared.cwd,
+            env=prepared.env(launch),
+            keep_stdin_open=True,
+            stdout="pipe",
+            scratch=kept.tmp,
+            ledger=Ledger(paths.ledger(), prepared.agent.name),
+            on_stderr=self._ear.feed,
+        )
+        run = prepared.run
+        try:
+            offer = Offer(read_files=run.allow_file_reads, write_files=run.allow_file_writes)
+            settled = await self.call(
+                self._acp.initialize(offer, version=__version__), self.patience
+            )
+            self.agent = initialized(settled.result)
+            if run.auth_method is not None:
+                await self.call(self._acp.authenticate(run.auth_method), self.patience)
+        except BaseException as error:
+            await self.close(0.0)
+            if isinstance(error, CorralError):
+                error.stderr, error.argv = self.stderr[-4000:], self.argv
+            raise
+        return self
+
+    @property
+    def patience(self) -> float:
+        """Seconds that one call of the handshake may take."""
+        return min(self._prepared.run.startup_timeout, self._prepared.run.timeout)
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._acp.quirks
+
+    @property
+    def can_load(self) -> bool:
+        """Whether a session of an earlier process can be gone on with."""
+        return self.agent is not None and (self.agent.loads or "resume" in self.agent.sessions)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def stderr(self) -> str:
+        if (process := self._process) is None:
+            return ""
+        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+
+    async def new_chat(
+        self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    ) -> tuple[Chat, Opened]:
+        sent = self._acp.new_session(cwd, self._reachable(servers))
+        self._opening += 1
+        try:
+            settled = await self.call(sent, self.patience)
+        finally:
+            self._opening -= 1
+            early = self._early
+            self._early = early if self._opening else {}
+        found = opened(settled.result)
+        chat = self._chat(found.session_id, cwd, ask)
+        chat.inbox.extend(early.pop(found.session_id, ()))
+        return chat, found
+
+    async def load_chat(
+        self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    ) -> tuple[Chat, Opened]:
+        """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
+        agent = self.agent
+        if agent is None or not self.can_load:
+            raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
+        chat = self._chat(session_id, cwd, ask)
+        wanted = self._reachable(servers)
+        if agent.loads:
+            sent = self._acp.load_session(session_id, cwd, wanted)
+        else:
+            sent = self._acp.resume_session(session_id, cwd, wanted)
+        try:
+            settled = await self.call(sent, self.patience)
+        except BaseException as error:
+            self._chats.pop(session_id, None)
+            if self.dead is None and isinstance(error, _NOT_LOADED):
+                raise ResumeLost(
+                    f"the agent cannot load the conversation: {error.message}",
+                    hint="Start a new session.",
+                ) from error
+            raise
+        quiet = self._prepared.run.quiet_period
+        await self._history_ends(chat, self.quirks.quiet_period if quiet is None else quiet)
+        chat.inbox.clear()
+        return chat, opened(settled.result, session_id)
+
+    async def list_sessions(self, cwd: str | None) -> list[AgentSession]:
+        """Those the agent keeps. Raises ``ConfigError`` where it lists none."""
+        if self.agent is None or "list" not in self.agent.sessions:
+            raise ConfigError(f"{self._prepared.agent.name} does not list its sessions")
+        found: list[AgentSession] = []
+        cursor: str | None = None
+        for _ in range(PAGES):
+            sent = self._acp.list_sessions(cwd, cursor)
+            settled = await self.call(sent, self.patience)
+            page, cursor = listed(settled.result)
+            found += page
+            if cursor is None:
+                break
+        return found
+
+    def drop_chat(self, chat: Chat) -> None:
+        self._chats.pop(chat.session_id, None)
+        self._acp.forget(chat.session_id)
+
+    async def set_model(self, chat: Chat, model: str) -> None:
+        sent = self._acp.set_model(chat.session_id, model)
+        await self.call(sent, self.patience)
+
+    async def set_mode(self, chat: Chat, mode: str) -> None:
+        sent = self._acp.set_mode(chat.session_id, mode)
+        await self.call(sent, self.patience)
+
+    async def late_items(self, chat: Chat, until: float) -> list[Item] | None:
+        """Items of the session that came after its turn ended; None when it is quiet. Waits
+        no longer than ``until`` (loop time), and stops when the chat is given up."""
+        chosen = self._prepared.run.quiet_period
+        quiet = self.quirks.late_updates if chosen is None else chosen
+        while not chat.inbox and await self._heard_more(chat, quiet, until):
+            pass
+        items, chat.inbox = chat.inbox, []
+        return items or None
+
+    def prompt(self, chat: Chat, blocks: Sequence[Block]) -> int:
+        """The id of the call; its end comes as a ``Finish`` among the chat's items."""
+        id, data = self._acp.prompt(chat.session_id, blocks)
+        self._calls[id] = None
+        self._write(data)
+        return id
+
+    def drop_late_text(self, chat: Chat) -> None:
+        """Read what the agent has written so far. Text of an earlier turn that comes only now
+        is reported as ``late_text``: it is no part of the next answer."""
+        process = self._process
+        for _ in range(LATE_CHUNKS):
+            chunk = process.read_now() if process is not None and self.dead is None else b""
+            if not chunk:
+                break
+            self._carry_out(self._acp.receive(chunk))
+        chat.inbox = [_late(item) for item in chat.inbox]
+
+    def cancel(self, chat: Chat) -> None:
+        self._carry_out(self._acp.cancel(chat.session_id))
+
+    def is_settled(self, id: int) -> bool:
+        return self._calls.get(id, True) is not None or self.dead is not None
+
+    async def items(self, chat: Chat, until: int) -> list[Item] | None:
+        """What came for the chat; None when the call ``until`` is settled and all is handed out."""
+        await self._pump(lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until))
+        if chat.inbox:
+            items, chat.inbox = chat.inbox, []
+            return items
+        self._calls.pop(until, None)
+        return None
+
+    async def settle(self, id: int, timeout: float) -> bool:
+        """Wait for a call of ours, at most so long; whether it is settled."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._pump(lambda: self.is_settled(id))
+        except TimeoutError:
+            return False
+        return True
+
+    async def call(self, sent: tuple[int, bytes], timeout: float) -> Settled:
+        """A call and its reply. Raises ``StartupTimeout``, why the agent died, or its error."""
+        id, data = sent
+        self._calls[id] = None
+        self._write(data)
+        if not await self.settle(id, timeout):
+            self._calls.pop(id, None)
+            raise StartupTimeout(
+                f"no answer {timeout:g}s after it was asked",
+                hint="Raise startup_timeout, or see what `corral agents doctor` says.",
+            )
+        settled = self._calls.pop(id)
+        if settled is None or settled.error is not None:
+            if self.dead is not None:
+                raise self.dead
+            raise self._refused(settled.error if settled else None)
+        return settled
+
+    def wake(self) -> None:
+        """Somebody may find what it waits for."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._process is not None and self._reading:
+            self._process.nudge()
+
+    async def close(self, grace: float) -> None:
+        """End the process and all it started, with every session."""
+        for chat in list(self._chats.values()):
+            await chat.close()
+        if self._process is not None:
+            self._process.close_stdin()
+            await self._process.end(grace)
+        self._die(ProcessFailed("the connection was closed"))
+
+    async def _pump(self, ready: Callable[[], bool]) -> None:
+        process = self._process
+        while not ready() and self.dead is None and process is not None:
+            if self._reading:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.add(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiting.discard(waiter)
+                continue
+            self._reading = True
+            try:
+                chunk = await process.listen()
+            finally:
+                self._reading = False
+                self.wake()  # another may read, or find what this one read
+            if chunk == b"":
+                await self._gone(process)
+            elif chunk:
+                self._carry_out(self._acp.receive(chunk))
+
+    async def _heard_more(self, chat: Chat, quiet: float, until: float) -> bool:
+        """Wait for an update of this session: False when none came for ``quiet`` seconds, or
+        ``until`` has passed. Other sessions of the process do not count."""
+        pause = min(quiet, until - asyncio.get_running_loop().time())
+        if pause <= 0 or self.dead is not None or chat.is_given_up:
+            return False
+        seen = self._acp.updates_of(chat.session_id)
+        try:
+            async with asyncio.timeout(pause):
+                await self._pump(
+                    lambda: chat.is_given_up or self._acp.updates_of(chat.session_id) != seen
+                )
+        except TimeoutError:
+            return False
+        return self._acp.updates_of(chat.session_id) != seen
+
+    async def _history_ends(self, chat: Chat, quiet: float) -> None:
+        """History may follow the reply that announces it. Raises ``StartupTimeout``."""
+        until = asyncio.get_running_loop().time() + self.patience
+        while await self._heard_more(chat, quiet, until):
+            pass
+        if asyncio.get_running_loop().time() >= until:
+            self.drop_chat(chat)
+            raise StartupTimeout(
+                f"the history of the session did not end within {self.patience:g}s",
+                hint="Raise startup_timeout, or start a new session.",
+            )
+
+    async def _gone(self, process: Process) -> None:
+        """The agent ended by itself: every pending call fails, now."""
+        ended = await process.end(self._prepared.run.grace)
+        ending = Ending(
+            code=ended.code,
+            signal=ended.signal,
+            stderr=self.stderr,
+            finish=None,
+            answered=False,
+            run=self._prepared.run,
+        )
+        error = self._prepared.agent.explain(ending) or StreamBroken("the agent ended by itself")
+        error.exit_code, error.signal = ended.code, ended.signal
+        self._die(error)
+
+    def _die(self, error: CorralError) -> None:
+        if self.dead is None:
+            self.dead = error
+            self._carry_out(self._acp.end(error.message))
+        self.wake()
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send():
+                    self._write(command.data)
+                case Emit():
+                    self._deliver(command)
+                case Ask():
+                    if (chat := self._chats.get(command.session_id)) is not None:
+                        chat.ask(command)
+                case Withdrawn():
+                    if (chat := self._chats.get(command.session_id)) is not None:
+                        chat.withdrawn(command)
+                case Serve():
+                    self._serve(command)
+                case Settled():
+                    if command.id in self._calls:
+                        self._calls[command.id] = command
+        self.wake()
+
+    def _deliver(self, emit: Emit) -> None:
+        """What is of no session is told to every one that is open."""
+        for chat in self._chats.values():
+            if emit.session_id in (None, chat.session_id):
+                chat.inbox.extend(emit.items)
+        if self._opening and emit.session_id is not None and emit.session_id not in self._chats:
+            # Its first words may come in one breath with the reply that names it.
+            self._early.setdefault(emit.session_id, []).extend(emit.items)
+
+    def _serve(self, serve: Serve) -> None:
+        chat = self._chats.get(serve.session_id or "")
+        if chat is None:
+            self._carry_out(self._acp.refuse(serve.request_id, "no such session"))
+        else:
+            chat.serve(serve)
+
+    def judge(self, chat: Chat, run: Run, cwd: str, ask: Asker | None) -> None:
+        """Answer the permission requests of a session by the policy of this prompt."""
+        chat.judge_by(*_judges(run, cwd, ask))
+
+    def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
+        chat = Chat(self._acp, *_judges(self._prepared.run, cwd, ask), self._carry_out)
+        chat.session_id = session_id
+        self._chats[session_id] = chat
+        self.sessions += 1
+        return chat
+
+    def _reachable(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
+        if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
+            raise ConfigError(f"{self._prepared.agent.name} reaches no tool server over HTTP")
+        return servers
+
+    def _refused(self, failure: Failure | None) -> CorralError:
+        agent, run = self._prepared.agent, self._prepared.run
+        finish = Finish(ok=False, kind="0", message="")
+        if failure is not None:
+            finish = failed(failure.code, failure.message, failure.data)
+        ending = Ending(
+            code=0, signal=None, stderr=self.stderr, finish=finish, answered=False, run=run
+        )
+        return agent.explain(ending) or ProcessFailed(finish.message or "the call failed")
+
+    def _write(self, data: bytes) -> None:
+        if self._process is not None:
+            self._process.write(data)
+
+    def _hear(self, line: str) -> None:
+        """A line of stderr."""
+        agent, line = self._prepared.agent, self._eraser.clean_text(line)
+        if any(sign in line for sign in agent.fatal_stderr):
+            self._die(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
+            return
+        item = agent.read_stderr(line) if agent.read_stderr else None
+        if item is not None:
+            self._deliver(Emit(None, [item]))
+            self.wake()
+
+
+def _late(item: Item) -> Item:
+    match item:
+        case str():
+            return Vendor("late_text", item)
+        case Text() | Thinking():
+            return Vendor("late_text", item.delta)
+        case _:
+            return item
+
+
+def _judges(run: Run, cwd: str, ask: Asker | None) -> tuple[Broker, ClientFiles]:
+    guard = guard_of(run, cwd)
+    return Broker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(guard)
+
+
+class OwnLine:
+    """A connection of the session's own, opened when first needed and again after a crash."""
+
+    def __init__(self, prepared: Prepared, kept: Kept) -> None:
+        self.chat: Chat | None = None
+        self._prepared = prepared
+        """What the process was started for."""
+        self._kept = kept
+        self._open: Connection | None = None
+
+    async def connection(self, prepared: Prepared) -> Connection:
+        """A process that ``prepared`` can be prompted with: the one that runs, or a new one.
+        Raises ``ConfigError`` where a new one would lose the conversation."""
+        if self._open is not None and self._open.dead is not None:
+            await self.give_up(self._open)
+        if self._open is not None and needs_new_process(prepared, self._prepared):
+            self._check_loadable(self._open)
+            await self.close()
+        if self._open is None:
+            self.chat = None
+            eraser = Eraser(prepared.environment.redacted)
+            self._open = await Connection.open(prepared, self._kept, eraser)
+            self._prepared = prepared
+        return self._open
+
+    def _check_loadable(self, connection: Connection) -> None:
+        begun = self._kept.meta.session_id is not None
+        if begun and not connection.can_load:
+            raise ConfigError(
+                f"{self._prepared.agent.name} cannot change its model or policy for one prompt:"
+                " they are fixed when its process starts, and it cannot load the conversation"
+                " again",
+                hint="Start another session with the other model or policy.",
+            )
+
+    async def give_up(self, connection: Connection) -> None:
+        if self._open is connection:
+            self._open, self.chat = None, None
+        await connection.close(0.0)
+
+    async def close(self) -> None:
+        if self._open is not None:
+            connection, self._open = self._open, None
+            await connection.close(self._prepared.run.grace)

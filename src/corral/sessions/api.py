@@ -1,0 +1,216 @@
+"""The ways in: ``session``, ``pool``, ``run``, ``run_sync``, ``available``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+
+from corral.agents import registry
+from corral.agents.registry import DEFAULT_AGENT
+from corral.errors import CorralError
+from corral.events import Event
+from corral.options import Run
+from corral.prompt import Prompt
+from corral.result import Result
+from corral.sessions.prepare import prepare, the_prompt
+from corral.sessions.session import Session, tool_names
+from corral.system import config, programs, threads
+
+if TYPE_CHECKING:
+    from corral.options import Options
+    from corral.sessions.permissions import Asker
+    from corral.sessions.pool import Pool
+    from corral.sessions.tools.tools import Tool, Tools
+    from corral.sessions.until import Until
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def session(
+    agent: str | None = None,
+    *,
+    ask: Asker | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
+    **options: Unpack[Options],
+) -> Session:
+    """A conversation with an agent, as ``async with``; see ``Options`` for the names.
+
+    ``ask`` answers the agent's permission questions, where it can ask: it is given the
+    ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
+    ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
+    functions, sync or async, that the agent may call.
+    """
+    agent = registry.usual(options.get("model")) if agent is None else agent
+    return Session(agent, cast("dict[str, Any]", options), ask, tools)
+
+
+def pool(
+    agent: str = DEFAULT_AGENT,
+    *,
+    size: int = 1,
+    prompts_at_once: int = 4,
+    ask: Asker | None = None,
+    **options: Unpack[Options],
+) -> Pool:
+    """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``."""
+    from corral.sessions.pool import Pool
+
+    return Pool(
+        agent,
+        cast("dict[str, Any]", options),
+        size=size,
+        prompts_at_once=prompts_at_once,
+        ask=ask,
+    )
+
+
+async def run(
+    agent: str,
+    prompt: str | Prompt | None = None,
+    *,
+    check: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+    ask: Asker | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] | Tools | None = None,
+    output: Any = None,
+    repairs: int = 2,
+    until: Until | None = None,
+    rounds: int = 10,
+    max_tokens: int | None = None,
+    **options: Unpack[Options],
+) -> Result:
+    """One prompt to its end.
+
+    The result says how it went: look at ``result.ok``, or give ``check=True`` to
+    have anything but a success raised as its own error. What is wrong with the
+    call itself is raised in any case, before anything is spent or spawned.
+
+    With ``output``, a type or a JSON Schema, ``result.output`` is a value of it: what
+    does not fit is repaired in the same session at most ``repairs`` times, and then
+    the result is an error, never a success without a value. An agent that is given
+    ``tools`` hands the value in by one more, ``submit_result``; any other writes it as
+    fenced JSON. A ``Prompt`` brings its own ``tools`` and ``output``, where they are not
+    given here.
+
+    With ``until``, a check such as ``corral.command_succeeds("pytest -q")`` or a function
+    of the result, what is still wrong goes back to the same session at most ``rounds``
+    times, and only while less than ``max_tokens`` are spent; ``timeout`` is for all of it.
+    """
+    if isinstance(prompt, Prompt):
+        tools = prompt.tools if tools is None else tools
+        output = prompt.output if output is None else output
+        prompt = prompt.render()
+    if output is None and until is None and max_tokens is None:
+        async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+            result = await opened.prompt(prompt).collect(on_event)
+        return result.raise_for_status() if check else result
+
+    from corral.sessions.multi_turn import Goal, reach, with_schema, with_submission
+
+    goal = Goal(output=output, repairs=repairs, until=until, rounds=rounds, max_tokens=max_tokens)
+    goal.check()
+    if tools and output is not None:
+        goal, tools = with_submission(goal, tools)
+    # Read here and not by the session: its further turns say something else than the file.
+    given = cast("dict[str, object]", options)
+    own = tool_names(tools)
+    prepared = prepare(agent, given, has_asker=ask is not None, own_tools=own)
+    text = the_prompt(prepared, prompt)
+    options = {**options, "prompt_file": None}
+    goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))
+    async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+        result = await reach(goal, opened, text, lambda turn: turn.collect(on_event))
+    return result.raise_for_status() if check else result
+
+
+def _taking_what(other: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """For a function that takes what ``other`` does, to type checkers and ``help`` as well."""
+
+    def sign(work: Callable[..., T]) -> Callable[P, T]:
+        vars(work)["__wrapped__"] = other
+        return work
+
+    return sign
+
+
+@_taking_what(run)
+def run_sync(*given: Any, **options: Any) -> Result:
+    """``run`` for code that is not async; also inside a running loop, as in a notebook."""
+    return blocking(run(*given, **options))
+
+
+def available(agent: str) -> bool:
+    """Whether the agent's program is here and new enough. Starts nothing expensive."""
+    found = config.find_agent(agent)
+    try:
+        programs.locate(found, Run.build(found.name, {}, config.load(found.name)).program)
+    except CorralError:
+        return False
+    return True
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of async work, for code that is not async; also inside a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    return _in_a_thread(work)
+
+
+def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+    """A loop runs here already and cannot be entered again: take another thread, and pass
+    an interruption of this one on to it."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            started.append((asyncio.get_running_loop(), task))
+        outcome.append(await work)
+
+    def body() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            over.set()
+
+    # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
+    over = threading.Event()
+    thread = threading.Thread(target=body, name="corral-run-sync", daemon=True)
+    threads.start(thread)
+    try:
+        with _interruptible():
+            over.wait()
+    except BaseException:
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        over.wait()
+        raise
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Ctrl-C reaches us: a running loop has taken it over, and would only cancel a task that
+    waits for us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

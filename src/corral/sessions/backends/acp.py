@@ -1,0 +1,402 @@
+"""An agent that stays, reached by the Agent Client Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from pathlib import Path
+from typing import Protocol
+
+from corral import errors
+from corral.agents.spec import Ending
+from corral.errors import CorralError
+from corral.events import Error, Thinking
+from corral.protocol.acp.requests import (
+    AudioBlock,
+    Block,
+    ImageBlock,
+    LinkBlock,
+    Resource,
+    ResourceBlock,
+    TextBlock,
+)
+from corral.protocol.ndjson import Item
+from corral.sessions.acp.connection import Connection
+from corral.sessions.acp.session import Chat
+from corral.sessions.backends.base import Fail
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.permissions import Asker
+from corral.sessions.prepare import Prepared
+from corral.sessions.private_home import make_loadable
+from corral.sessions.store import Kept, no_conversation
+from corral.system.media import kind_of
+from corral.system.threads import in_thread
+
+_STOPPED: dict[str, type[CorralError]] = {
+    "cancelled": errors.Interrupted,
+    "max_turn_requests": errors.TurnLimit,
+    "max_tokens": errors.ContextLengthExceeded,
+    "refusal": errors.ContentRefused,
+}
+
+
+DRAIN = 5.0
+"""Seconds to wait for updates that come after a turn's end, however many come."""
+
+
+class Line(Protocol):
+    """Where a backend gets its connection from: a session's own, or a pool's."""
+
+    chat: Chat | None
+    """The conversation to go on with."""
+
+    async def connection(self, prepared: Prepared) -> Connection: ...
+
+    async def give_up(self, connection: Connection) -> None:
+        """It cannot be used any more: end it."""
+        ...
+
+
+class AcpBackend:
+    """One prompt. See ``Backend`` for what each method promises."""
+
+    def __init__(
+        self, prepared: Prepared, kept: Kept, prompt: str, line: Line, ask: Asker | None
+    ) -> None:
+        self._prepared = prepared
+        self._kept = kept
+        self._prompt = prompt
+        self._line = line
+        self._ask = ask
+        self._connection: Connection | None = None
+        self._chat: Chat | None = None
+        self._call: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving_up: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._failed_to_open = False
+        self._is_greeted = False
+        self._drain_until: float | None = None
+        self._is_drained = False
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str | None:
+        return self._chat.session_id if self._chat else None
+
+    @property
+    def started(self) -> bool:
+        return self._connection is not None or self._failed_to_open
+
+    async def prepare(self) -> None:
+        """A handshake may be long: ``end_soon`` ends it."""
+        opening = self._opening = asyncio.get_running_loop().create_task(self._reach())
+        try:
+            await asyncio.wait([opening])
+        finally:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+        if opening.cancelled():
+            self._failed_to_open = True
+            raise errors.Interrupted("the run was cancelled")
+        opening.result()
+
+    async def _reach(self) -> None:
+        run = self._prepared.run
+        try:
+            connection = await self._line.connection(self._prepared)
+        except errors.RemoteError as error:  # it ran, and failed to shake hands
+            self._failed_to_open = error.phase not in ("config", "spawn")
+            raise
+        self._connection, self.notes = connection, connection.notes
+        chat = self._line.chat
+        if chat is None:
+            chat = await self._open(connection)
+            self._line.chat = chat
+        else:
+            await self._switch_model(connection, chat)
+        connection.judge(chat, run, self._prepared.cwd, self._ask)
+        self._chat = chat
+        if run.model is not None and chat.models and run.model not in chat.models:
+            self.notes += (f"the agent does not list the model {run.model}",)
+        agent = connection.agent
+        for given, taken, what in (
+            (run.images, agent is not None and agent.images, "images"),
+            (run.audio, agent is not None and agent.audio, "audio"),
+        ):
+            if given and not taken:
+                raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
+
+    async def _open(self, connection: Connection) -> Chat:
+        prepared, meta = self._prepared, self._kept.meta
+        run, agent = prepared.run, prepared.agent
+        if meta.lost:
+            raise no_conversation(meta)
+        if meta.session_id is not None:
+            if run.resume is None and not connection.can_load:
+                raise errors.ResumeLost(
+                    "the agent's process ended, and it cannot load a conversation again",
+                    hint="Start a new session.",
+                )
+            await in_thread(make_loadable, agent, self._kept)
+            chat, loaded = await connection.load_chat(
+                meta.session_id, prepared.cwd, run.mcp_servers, self._ask
+            )
+            chat.model = chat.first_model = loaded.model
+            await self._switch_model(connection, chat)
+            return chat
+        chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        chat.models = offered.models
+        chat.model = chat.first_model = offered.model
+        await self._choose_mode(connection, chat, offered.modes)
+        await self._switch_model(connection, chat)
+        return chat
+
+    async def _switch_model(self, connection: Connection, chat: Chat) -> None:
+        """Have the session answer with the model of this prompt; without one, with the model
+        that it began with."""
+        agent, model = self._prepared.agent, self._prepared.run.model or chat.first_model
+        if agent.model_at_start or chat.model == model:
+            return
+        if model is None:
+            raise errors.ConfigError(
+                f"{agent.name} does not say which model it began with, and the last prompt chose"
+                " another",
+                hint="Give the session a model, or each of its prompts.",
+            )
+        complete = connection.quirks.model_list_complete and chat.models
+        if complete and model not in chat.models:
+            raise errors.ModelNotFound(
+                f"{agent.name} has no model {model!r}",
+                hint=f"It has: {', '.join(chat.models)}.",
+            )
+        await connection.set_model(chat, model)
+        chat.model = model
+
+    async def _choose_mode(
+        self, connection: Connection, chat: Chat, offered: tuple[str, ...]
+    ) -> None:
+        """An agent that will not have a mode goes on without it, and that is said."""
+        run = self._prepared.run
+        planning = run.policy.mode == "plan" and "plan" in offered
+        mode = run.session_mode or (
+            "plan" if planning and not self._prepared.agent.mode_at_start else None
+        )
+        if mode is None:
+            return
+        try:
+            await connection.set_mode(chat, mode)
+        except errors.RemoteError as error:
+            if connection.dead is not None:
+                raise
+            has = f" It has: {', '.join(offered)}." if offered else ""
+            chat.inbox.append(
+                Error(
+                    "mode_refused",
+                    f"the agent refused the mode {mode!r}: {error.message}.{has}",
+                    recoverable=True,
+                    level="warning",
+                    phase="handshake",
+                )
+            )
+
+    async def begin(self, fail: Fail) -> None:
+        connection, chat = self._connection, self._chat
+        if connection is None or chat is None:
+            raise RuntimeError("prepare first")
+        chat.is_given_up = False
+        if chat.is_begun:
+            connection.drop_late_text(chat)
+        chat.is_begun = True
+        self._call = connection.prompt(chat, self._blocks())
+
+    async def receive(self) -> list[Item] | None:
+        if self._connection is None or self._chat is None or self._call is None:
+            return None
+        if not self._is_greeted:  # it shook hands: a sign of life, though nothing to tell
+            self._is_greeted = True
+            return []
+        items = await self._items(self._connection, self._chat, self._call)
+        if items is None and not self._is_drained:
+            items = await self._late(self._connection, self._chat)
+        if items is None or self._prepared.run.thinking:
+            return items
+        return [item for item in items if not isinstance(item, Thinking)]
+
+    async def _late(self, connection: Connection, chat: Chat) -> list[Item] | None:
+        """Items that come after the reply to the prompt, for DRAIN seconds at most."""
+        now = asyncio.get_running_loop().time()
+        if self._drain_until is None:
+            self._drain_until = now + DRAIN
+        items = await connection.late_items(chat, self._drain_until)
+        self._is_drained = items is None
+        if items is None and asyncio.get_running_loop().time() >= self._drain_until:
+            return [_still_sending()]
+        return items
+
+    async def _items(self, connection: Connection, chat: Chat, call: int) -> list[Item] | None:
+        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
+        if not chat.is_asking:
+            return await connection.items(chat, call)
+        try:
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
+                return await connection.items(chat, call)
+        except TimeoutError:
+            return []
+
+    def end_soon(self) -> None:
+        connection, chat, call = self._connection, self._chat, self._call
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+        if connection is None:
+            return
+        if chat is None or call is None:
+            return
+        if connection.is_settled(call):  # answered: only late updates are waited for
+            chat.is_given_up = True
+            connection.wake()
+            return
+        connection.cancel(chat)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._prepared.run.grace, self._insist)
+
+    def _insist(self) -> None:
+        """It was asked to stop and did not: the process goes, with whatever else it does."""
+        if self._connection is not None and self._giving_up is None:
+            give_up = self._line.give_up(self._connection)
+            self._giving_up = asyncio.get_running_loop().create_task(give_up)
+
+    async def finish(self) -> list[Item]:
+        await self._end()
+        chat = self._chat
+        if chat is None:
+            return []
+        items, chat.inbox = chat.inbox, []
+        return items
+
+    async def close(self) -> None:
+        """What it said after it was left is nobody's, least of all the next prompt's."""
+        await self._end()
+        if self._chat is not None:
+            self._chat.inbox.clear()
+
+    async def _end(self) -> None:
+        connection, chat, call = self._connection, self._chat, self._call
+        if connection is not None and chat is not None:
+            is_over = call is None or chat.is_given_up or connection.is_settled(call)
+            if call is not None and not is_over:
+                connection.cancel(chat)
+                grace = self._prepared.run.grace
+                if not await connection.settle(call, grace):
+                    await self._line.give_up(connection)
+            await chat.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._giving_up is not None:
+            await asyncio.wait([self._giving_up])
+        if connection is not None and connection.dead is not None:
+            self._line.chat = None
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        connection, finish = self._connection, guard.finish
+        if finish is None:
+            dead = connection.dead if connection else None
+            return dead or errors.StreamBroken("the turn ended without a word")
+        gave_up = finish.kind == "cancelled" or (finish.ok and not guard.answered)
+        if gave_up and guard.denied:  # not cancelled by us: then nobody asks why
+            return errors.PermissionRefused(
+                f"the agent gave up when it got no leave: {guard.denied[-1].name}",
+                hint="Allow it in the policy, or give ask= somebody to put it to.",
+            )
+        if finish.ok and not guard.answered:
+            return errors.EmptyAnswer(
+                "the agent ended its turn without any answer",
+                hint="The model said nothing, or was stopped by its safety settings: try again,"
+                " rephrase, or take another model.",
+            )
+        if finish.ok:
+            return self._unclean_exit()
+        stopped = _STOPPED.get(finish.kind or "")
+        if stopped is not None:
+            return stopped(finish.message or "the turn was stopped")
+        ending = Ending(
+            code=0,
+            signal=None,
+            stderr=connection.stderr if connection else "",
+            finish=finish,
+            answered=guard.answered,
+            run=self._prepared.run,
+        )
+        found = self._prepared.agent.explain(ending)
+        if isinstance(found, errors.ModelNotFound) and self._chat and self._chat.models:
+            found.hint = f"The agent lists: {', '.join(self._chat.models)}."
+        return found or errors.ProcessFailed(finish.message or "the agent reported an error")
+
+    def _unclean_exit(self) -> CorralError | None:
+        """The agent gave its answer, and then crashed before its turn was over."""
+        dead = self._connection.dead if self._connection is not None else None
+        if dead is None or not (dead.exit_code or dead.signal):
+            return None
+        how = f"exit code {dead.exit_code}" if dead.exit_code else f"signal {dead.signal}"
+        error = errors.ProcessFailed(
+            f"the agent gave its answer but then ended with {how}",
+            hint="The answer may be incomplete: see the agent's stderr, and try again.",
+        )
+        error.exit_code, error.signal = dead.exit_code, dead.signal
+        return error
+
+    @property
+    def stderr(self) -> str:
+        return self._connection.stderr if self._connection is not None else ""
+
+    def add_facts(self, error: CorralError) -> None:
+        connection = self._connection
+        if connection is not None:
+            noise = self._prepared.agent.noise
+            lines = [line for line in connection.stderr.splitlines() if not line.startswith(noise)]
+            error.stderr = "\n".join(lines)[-4000:]
+            error.argv = connection.argv
+
+    def _blocks(self) -> list[Block]:
+        run, text = self._prepared.run, self._prompt
+        if run.system_prompt is not None:
+            text = f"{run.system_prompt}\n\n{text}"
+        blocks: list[Block] = [TextBlock(text)]
+        for name in run.images:
+            blocks.append(ImageBlock(*self._encoded(name, "image/png")))
+        for name in run.audio:
+            blocks.append(AudioBlock(*self._encoded(name, "audio/wav")))
+        for name in run.attachments:
+            blocks.append(self._attachment(name))
+        return blocks
+
+    def _encoded(self, name: str, otherwise: str) -> tuple[str, str]:
+        path = Path(os.path.join(self._prepared.cwd, name))
+        data = path.read_bytes()
+        return base64.b64encode(data).decode(), kind_of(data, path.name) or otherwise
+
+    def _attachment(self, name: str) -> Block:
+        """The file with its content, or by its address where the agent takes no content."""
+        path = Path(os.path.join(self._prepared.cwd, name)).resolve()
+        data = path.read_bytes()
+        kind = kind_of(data, path.name)
+        agent = self._connection.agent if self._connection else None
+        if agent is None or not agent.embeds:
+            return LinkBlock(path.as_uri(), path.name, kind, len(data))
+        try:
+            return ResourceBlock(Resource(path.as_uri(), text=data.decode(), mime_type=kind))
+        except UnicodeDecodeError:
+            blob = base64.b64encode(data).decode()
+            return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
+
+
+def _still_sending() -> Error:
+    return Error(
+        "late_updates",
+        f"the agent still sent updates {DRAIN:g}s after it ended its turn; the rest is left out",
+        recoverable=True,
+        level="warning",
+        phase="response",
+    )

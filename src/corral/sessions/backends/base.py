@@ -1,0 +1,95 @@
+"""What a turn needs of an agent, however it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from corral.errors import CorralError
+from corral.protocol.ndjson import Item
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.prepare import Prepared
+
+Fail: TypeAlias = Callable[[CorralError], None]
+"""How a backend ends its turn from the outside of a call."""
+
+
+class Backend(Protocol):
+    """One turn's way to the agent: ``prepare``, ``begin``, ``receive`` until None, ``finish``."""
+
+    notes: tuple[str, ...]
+    """What was chosen on the caller's behalf, once prepared."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The vendor's, where it is known before the agent says so itself."""
+        ...
+
+    @property
+    def started(self) -> bool:
+        """Whether the agent runs: from then on a failure is an event, not an exception."""
+        ...
+
+    async def prepare(self) -> None:
+        """Everything up to the moment before the agent may touch the workspace."""
+        ...
+
+    async def begin(self, fail: Fail) -> None:
+        """Hand over the prompt. ``fail`` is held weakly or until the end."""
+        ...
+
+    async def receive(self) -> list[Item] | None:
+        """The next items, perhaps none; None when the agent will say no more."""
+        ...
+
+    def end_soon(self) -> None:
+        """Start to end the turn; ``receive`` then comes to its None."""
+        ...
+
+    async def finish(self) -> list[Item]:
+        """After None: end all that is to end, and give the last items."""
+        ...
+
+    async def close(self) -> None:
+        """End the turn wherever it stands; nothing of it is left."""
+        ...
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        """After ``finish``: None for a success."""
+        ...
+
+    def add_facts(self, error: CorralError) -> None:
+        """Write what is known into an error."""
+        ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """A driver whose agent takes words while it works."""
+
+    def steer(self, text: str) -> None: ...
+
+    def follow_up(self, text: str) -> None: ...
+
+
+@runtime_checkable
+class Overheard(Protocol):
+    """A backend whose agent is a program that also writes on stderr."""
+
+    @property
+    def stderr(self) -> str:
+        """The last of it, secrets struck out."""
+        ...
+
+
+class Driver(Protocol):
+    """A session with an agent that runs in this process: what its turns share."""
+
+    def turn(self, prompt: str, prepared: Prepared) -> Backend:
+        """The next turn's way to the agent. ``prepared`` may differ from the session's in the
+        options of one prompt."""
+        ...
+
+    async def close(self) -> None:
+        """End all that outlives a turn."""
+        ...

@@ -1,0 +1,241 @@
+"""A session with a person as the agent: the same events and the same result.
+
+The prompt is put down as a file, and so is the answer, whichever way it comes. So a run that
+is interrupted, times out or is killed can be resumed, and finds what was answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, ProcessFailed
+from corral.events import Error, Init, Log
+from corral.protocol.ndjson import Finish, Item
+from corral.sessions import question_files
+from corral.sessions.backends.base import Fail
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.permissions import Asker
+from corral.sessions.prepare import Prepared
+from corral.sessions.question_files import Asked
+from corral.sessions.redaction import title_of
+from corral.sessions.store import Kept
+from corral.sessions.tools.tools import Tool, Tools
+from corral.system import terminal
+from corral.system.environment import Eraser
+from corral.system.file_watch import Watch
+
+SETTLED = 1.0
+"""Seconds that an answer found at the start must stay as it is: it may be half written."""
+SCISSORS = "──── write above this line; what is below it is not part of the answer ────"
+
+_log = logging.getLogger("corral.manual")
+
+
+class Driver:
+    """See ``sessions.backend.Driver``."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        kept: Kept,
+        eraser: Eraser,
+        _ask: Asker | None,
+        tools: Sequence[Tool | Callable[..., Any]] | Tools,
+    ) -> None:
+        self.prepared = prepared
+        self.kept = kept
+        self.eraser = eraser
+        if tools:
+            raise ConfigError(
+                "a person cannot call functions", hint="Give tools to an agent that is a program."
+            )
+        via = prepared.run.via
+        if via == "terminal" and not terminal.at_terminal():
+            raise ConfigError(
+                "via='terminal', and there is none here", hint="via='file' needs none."
+            )
+        self.editor = terminal.editor() if via == "editor" else ()
+
+    def turn(self, prompt: str, prepared: Prepared) -> Turn:
+        self.prepared = prepared
+        return Turn(self, prompt)
+
+    async def close(self) -> None:
+        """A person stays."""
+
+    def shown(self, prompt: str) -> str:
+        """The prompt as a person needs it, who sees nothing else of the run."""
+        prepared, run = self.prepared, self.prepared.run
+        parts = [prompt] if run.system_prompt is None else [run.system_prompt, prompt]
+        if files := (*run.images, *run.audio, *run.attachments):
+            parts.append("\n".join(["With it go:", *(f"- {path}" for path in files)]))
+        denied = [row.capability for row in prepared.compiled.report if row.verdict == "deny"]
+        if denied:
+            parts.append(f"You are asked not to use: {', '.join(denied)}.")
+        parts.append(f"<!-- Work in {prepared.cwd}; the answer goes into answer.md. -->")
+        return "\n\n".join(parts) + "\n"
+
+
+class Turn:
+    """One question. See ``Backend`` for what each method promises."""
+
+    def __init__(self, driver: Driver, prompt: str) -> None:
+        self._driver = driver
+        self._prompt = prompt
+        self._question: Asked | None = None
+        self._was_open = False
+        self._greeted = False
+        self._task: asyncio.Task[str] | None = None
+        self._left = False
+        self._answered = False
+        self._failure: CorralError | None = None
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str:
+        return self._driver.kept.meta.id
+
+    @property
+    def started(self) -> bool:
+        return self._question is not None
+
+    async def prepare(self) -> None:
+        self._driver.kept.make()
+
+    async def begin(self, fail: Fail) -> None:
+        driver, kept = self._driver, self._driver.kept
+        question, self._was_open = question_files.next_question(kept, self._prompt)
+        if not self._was_open:
+            question.put(self._prompt, driver.shown(self._prompt))
+        self._question = question
+        meta = kept.meta
+        meta.session_id, meta.status, meta.updated = meta.id, question_files.WAITING, time.time()
+        meta.title = meta.title or title_of(self._prompt, driver.eraser)
+        if driver.prepared.run.keep:
+            kept.save()  # now, and not at the end: we may be killed before
+
+    async def receive(self) -> list[Item] | None:
+        question = self._question
+        if question is None or self._left or self._answered:
+            return None
+        if not self._greeted:
+            self._greeted = True
+            return self._greeting(question)
+        if self._task is None:
+            # Not before the greeting was taken: at a terminal it is what stands above.
+            self._task = asyncio.get_running_loop().create_task(self._answer(question))
+        await asyncio.wait([self._task])
+        if self._task.cancelled():
+            return None
+        error = self._task.exception()
+        if isinstance(error, CorralError):
+            self._failure = error
+            return None
+        text = self._task.result()
+        self._answered = True
+        return [text]
+
+    def end_soon(self) -> None:
+        self._left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def finish(self) -> list[Item]:
+        await self.close()
+        return [Finish(ok=self._answered)]
+
+    async def close(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        if self._answered:
+            return None
+        return self._failure or Interrupted("the run was cancelled")
+
+    def add_facts(self, error: CorralError) -> None:
+        if self._question is not None and self._driver.prepared.run.keep:
+            error.hint = (
+                f"The question stays open: answer it in {self._question.answer},"
+                f" and resume with --resume {self.session_id}."
+            )
+
+    def _greeting(self, question: Asked) -> list[Item]:
+        items: list[Item] = [Init(session_id=self.session_id)]
+        where = [f"a person is asked: {question.prompt}"]
+        if self._driver.prepared.run.via in (None, "file"):
+            where.append(f"the answer is awaited in: {question.answer}")
+            where.append(f"or by: corral sessions answer {self.session_id} FILE")
+        for line in where:
+            _log.info("%s", line)
+        items += [Log(line) for line in where]
+        if self._was_open:
+            said = "asked before: files that were changed since then and before now are not listed"
+            items.append(Error("question_open", said, recoverable=True, level="warning"))
+        return items
+
+    async def _answer(self, question: Asked) -> str:
+        match self._driver.prepared.run.via:
+            case "terminal":
+                return await _first(self._typed(question), _saved(question))
+            case "editor":
+                return await self._edited(question)
+            case _:
+                return await _saved(question)
+
+    async def _typed(self, question: Asked) -> str:
+        shown = question.prompt.read_text("utf-8")
+        how = "Type the answer; end it with Ctrl-D, or with a line that is a single dot."
+        text = (await terminal.typed(f"\n{shown}\n{how}\n")).strip("\n")
+        if not text.strip():
+            raise EmptyAnswer("nothing was typed")
+        question.give(text)
+        return text
+
+    async def _edited(self, question: Asked) -> str:
+        """The draft is kept: a resumed session goes on with it."""
+        if (seen := question.look()) is not None:
+            return seen.text
+        if not question.draft.exists():
+            shown = question.prompt.read_text("utf-8")
+            question.draft.write_text(f"\n\n{SCISSORS}\n\n{shown}", "utf-8")
+        code = await terminal.edit(self._driver.editor, question.draft)
+        if code:
+            raise ProcessFailed(f"the editor exited with {code}")
+        written = question.draft.read_text("utf-8", "replace")
+        text = written.partition(SCISSORS)[0].strip("\n")
+        if not text.strip():
+            raise EmptyAnswer("nothing was written above the line")
+        question.give(text)
+        return text
+
+
+async def _saved(question: Asked) -> str:
+    """The answer, once its file is saved and done."""
+    with Watch(question.folder, question.answer.name) as watch:
+        told, last, pause = False, None, SETTLED
+        while True:
+            seen = question.look()
+            if seen is not None and (told or seen == last):
+                return seen.text
+            last = seen
+            told = await watch.saved(pause)
+            pause = watch.pause
+
+
+async def _first(*ways: Coroutine[Any, Any, str]) -> str:
+    """What comes first of several; the others are left."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(way) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

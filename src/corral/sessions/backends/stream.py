@@ -1,0 +1,295 @@
+"""An agent that is started for each prompt and writes JSON lines until it exits.
+
+Where its stream goes both ways, its stdin stays open until its last word: its questions
+are answered there, and it is asked to stop there before it is made to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from corral.agents.spec import Ending, Launch
+from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
+from corral.options import check_prompt
+from corral.protocol.ndjson import Finish, Item, Stream
+from corral.sessions.backends.base import Fail
+from corral.sessions.event_normalizer import Guard
+from corral.sessions.permissions import Asker
+from corral.sessions.prepare import Prepared
+from corral.sessions.private_home import furnish
+from corral.sessions.store import Kept, no_conversation
+from corral.system import paths
+from corral.system.environment import Eraser
+from corral.system.process.process import Exit, Process
+from corral.system.process.registry import Ledger
+
+if TYPE_CHECKING:
+    from corral.protocol.stream_json.client import Control
+    from corral.protocol.stream_json.quirks import Manners
+    from corral.sessions.permissions import Granted, Questions
+
+
+class StreamBackend:
+    """One process. See ``Backend`` for what each method promises."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        kept: Kept,
+        prompt: str,
+        eraser: Eraser,
+        ask: Asker | None,
+        *,
+        granted: set[Granted],
+    ) -> None:
+        self._prepared = prepared
+        self._kept = kept
+        self._prompt = prompt
+        self._eraser = eraser
+        agent = prepared.agent
+        if agent.translator is None:
+            raise RuntimeError(f"{agent.name} is no stream agent")
+        translate = agent.translator()
+        self._control: Control | None = None
+        self._questions: Questions | None = None
+        if agent.control is not None:
+            from corral.protocol.stream_json.client import Control
+            from corral.sessions.permissions import Questions
+
+            self._control = Control(agent.control)
+            translate = self._control.translate
+            run, cwd = prepared.run, prepared.cwd
+            self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
+        self._stream = Stream(agent.frames, translate, clean=eraser.clean)
+        self._is_over = False
+        self._ear = LineEar(weakref.WeakMethod(self._hear))
+        self._launch: Launch | None = None
+        self._stdin = b""
+        self._process: Process | None = None
+        self._ending: asyncio.Task[Exit] | None = None
+        self._exit = Exit(None, None)
+        self._fail: Fail | None = None
+        self._beside: list[Item] = []
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str | None:
+        chosen = self._launch.session_id if self._launch else None
+        return self._kept.meta.session_id or chosen
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
+    async def prepare(self) -> None:
+        prepared, kept = self._prepared, self._kept
+        if kept.meta.lost:
+            raise no_conversation(kept.meta)
+        place = prepared.place(kept.folder)
+        resume = kept.meta.session_id
+        forks = prepared.run.fork and resume == kept.meta.forked_from
+        run = replace(prepared.run, fork=forks)
+        launch = prepared.agent.launch(run, place, self._prompt, resume)
+        self._stdin = launch.stdin
+        if prepared.agent.control is not None:
+            self._stdin = await self._with_files(launch, prepared.agent.control)
+        furnish(launch, prepared, kept)
+        self._launch, self.notes = launch, launch.notes
+
+    async def begin(self, fail: Fail) -> None:
+        launch, prepared = self._launch, self._prepared
+        if launch is None:
+            raise RuntimeError("prepare first")
+        self._fail = fail
+        self._process = await Process.start(
+            launch.argv,
+            cwd=prepared.cwd,
+            env=prepared.env(launch),
+            stdin=self._stdin,
+            keep_stdin_open=self._control is not None,
+            stdout=prepared.agent.stdout,
+            scratch=self._kept.tmp,
+            ledger=Ledger(paths.ledger(), prepared.agent.name),
+            on_stderr=self._ear.feed,
+        )
+
+    async def _with_files(self, launch: Launch, manners: Manners) -> bytes:
+        """What is written first to an agent whose stream goes both ways."""
+        from corral.messages import Text
+        from corral.protocol.stream_json.client import prompt
+        from corral.system.attachments import prompt_message
+
+        text, prepared = launch.stdin.decode(), self._prepared
+        if not (prepared.run.images or prepared.run.attachments):
+            return prompt(text)
+        message = await prompt_message(text, prepared.run, Path(prepared.cwd))
+        texts = (part.text for part in message.content if isinstance(part, Text))
+        check_prompt("\n".join(texts), prepared.agent.prompt_limit)
+        return prompt(text, message.content[1:], manners.media)
+
+    async def receive(self) -> list[Item] | None:
+        if self._process is None:
+            return None
+        chunk = await self._listen(self._process)
+        items = self._heed(self._stream.receive(chunk)) if chunk else []
+        if self._beside:
+            items = [*self._beside, *items]
+            self._beside = []
+        if self._questions is not None and self._questions.inbox:
+            items += self._questions.inbox
+            self._questions.inbox = []
+        return None if chunk == b"" and not items else items
+
+    async def _listen(self, process: Process) -> bytes | None:
+        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
+        if self._questions is None or not self._questions.is_asking:
+            return await process.listen()
+        try:
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
+                return await process.listen()
+        except TimeoutError:
+            return None
+
+    def _heed(self, items: list[Item]) -> list[Item]:
+        """Answer what was asked; after the last word the agent gets no more, and exits."""
+        if self._control is None or self._questions is None:
+            return items
+        items = self._questions.take(items)
+        for reply in self._control.replies:
+            self._write(reply)
+        self._control.replies.clear()
+        if any(isinstance(item, Finish) for item in items) and self._process is not None:
+            self._is_over = True
+            self._process.close_stdin()
+        return items
+
+    def _write(self, data: bytes) -> None:
+        if self._process is not None:
+            self._process.write(data)
+            self._process.nudge()
+
+    def end_soon(self) -> None:
+        if self._process is not None and self._ending is None:
+            end = self._interrupt if self._control and not self._is_over else self._end
+            self._ending = asyncio.get_running_loop().create_task(end(self._process))
+
+    async def _end(self, process: Process) -> Exit:
+        return await process.end(self._prepared.run.grace)
+
+    async def _interrupt(self, process: Process) -> Exit:
+        """Ask first: then the agent tells what it spent, and the session can be resumed."""
+        if self._control is not None:
+            self._write(self._control.interrupt())
+        try:
+            async with asyncio.timeout(self._prepared.run.grace):
+                await process.wait()
+        except TimeoutError:
+            pass
+        return await self._end(process)
+
+    async def finish(self) -> list[Item]:
+        items: list[Item] = []
+        if self._control is not None and self._process is not None and self._ending is not None:
+            while (chunk := await self._process.listen()) != b"":
+                items += self._heed(self._stream.receive(chunk)) if chunk else []
+        await self.close()
+        return [*items, *self._stream.end()]
+
+    async def close(self) -> None:
+        if self._questions is not None:
+            await self._questions.close()
+        if self._process is not None:
+            self._exit = await self._process.end(self._prepared.run.grace)
+            self._ear.end()
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+
+    def _read_report(self, guard: Guard) -> None:
+        read, launch = self._prepared.agent.read_report, self._launch
+        if read is None or launch is None or launch.report is None or guard.finish is None:
+            return
+        try:
+            guard.finish = read(Path(launch.report).read_bytes(), guard.finish)
+        except OSError:
+            return  # it was ended before it wrote one
+
+    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+        self._read_report(guard)
+        ending = Ending(
+            code=0 if lingered else self._exit.code,
+            signal=None if lingered else self._exit.signal,
+            stderr=self.stderr,
+            finish=guard.finish,
+            answered=guard.answered,
+            run=self._prepared.run,
+        )
+        found = self._prepared.agent.explain(ending)
+        if found is None and (ending.code or ending.signal):  # a success needs a clean exit
+            how = f"exit code {ending.code}" if ending.code else f"signal {ending.signal}"
+            return ProcessFailed(
+                f"the agent gave its answer but then ended with {how}",
+                hint="The answer may be incomplete: see the agent's stderr, and try again.",
+            )
+        return found
+
+    def add_facts(self, error: CorralError) -> None:
+        noise = self._prepared.agent.noise
+        lines = [line for line in self.stderr.splitlines() if not line.startswith(noise)]
+        error.stderr = "\n".join(lines)[-4000:]
+        error.exit_code, error.signal = self._exit.code, self._exit.signal
+        if self._launch is not None:
+            error.argv = tuple(self._eraser.clean_text(word) for word in self._launch.argv)
+        if isinstance(error, StreamBroken):
+            error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        if (process := self._process) is None:
+            return ""
+        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+
+    def _hear(self, line: str) -> None:
+        """A line of stderr."""
+        agent, line = self._prepared.agent, self._eraser.clean_text(line)
+        if self._fail is not None and any(sign in line for sign in agent.fatal_stderr):
+            self._fail(
+                PolicyNotLoaded(
+                    f"{agent.name} did not take the policy, and was ended at once: {line}",
+                    hint="Report this with the policy you gave: corral wrote the file.",
+                )
+            )
+        item = agent.read_stderr(line) if agent.read_stderr else None
+        if item is not None:
+            self._beside.append(item)
+            if self._process is not None:
+                self._process.nudge()
+
+
+LONGEST = 65_536
+
+
+class LineEar:
+    """Chunks → lines. Its listener is held weakly: the loop holds this."""
+
+    def __init__(self, hear: weakref.WeakMethod[Callable[[str], None]]) -> None:
+        self._hear = hear
+        self._half = b""
+
+    def end(self) -> None:
+        """The last line had no newline."""
+        if self._half:
+            self.feed(b"\n")
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, self._half = (self._half + chunk).split(b"\n")
+        self._half = self._half[-LONGEST:]
+        hear = self._hear()
+        if hear is not None:
+            for line in lines:
+                hear(line.decode("utf-8", "replace"))

@@ -1,0 +1,131 @@
+"""A run of several turns: repaired to a type, repeated until it is done, or both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from corral.agents.spec import Agent
+from corral.errors import ConfigError, RemoteError
+from corral.result import Result
+from corral.sessions.session import Session
+from corral.sessions.structured_output import Run, Submission, typed, wanted
+from corral.sessions.tools.tools import Tool, Tools
+from corral.sessions.turn import Turn
+from corral.sessions.until import ROUNDS, Until, check_limits, until_done
+
+PATIENCE = 10.0
+"""Seconds beyond its grace that a turn which is over its time may take to end in order."""
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to come to, beyond the end of one turn."""
+
+    output: Any = None
+    repairs: int = 2
+    until: Until | None = None
+    rounds: int = ROUNDS
+    max_tokens: int | None = None
+    submission: Submission[Any] | None = None
+    native: bool = False
+    """The agent was given the schema, and answers by it."""
+
+    def check(self) -> None:
+        """``CallerError`` for what cannot be, before anything starts."""
+        if self.output is not None:
+            wanted(self.output)
+        if self.until is not None:
+            check_limits(self.until, self.rounds, self.max_tokens)
+        elif self.max_tokens is not None:
+            raise ConfigError(
+                "max_tokens is given without until",
+                hint="Tokens are counted between the rounds of until; one turn has a timeout.",
+            )
+
+
+def with_submission(
+    goal: Goal, tools: Sequence[Tool | Callable[..., Any]] | Tools
+) -> tuple[Goal, Tools]:
+    """The goal and the tools, with one more by which the value is handed in."""
+    submission = Submission(wanted(goal.output))
+    given = tools if isinstance(tools, Tools) else Tools(tools)
+    more = Tools(
+        [*given.by_name.values(), submission.tool],
+        hooks=given.hooks,
+        agent_hooks=given.agent_hooks,
+        on_event=given.on_event,
+    )
+    return msgspec.structs.replace(goal, submission=submission), more
+
+
+def with_schema(goal: Goal, agent: Agent, options: dict[str, Any]) -> Goal:
+    """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
+    if goal.output is None or agent.native_schema is None or goal.submission is not None:
+        return goal
+    schema = wanted(goal.output).json
+    if not agent.native_schema(schema):
+        return goal
+    options["output_schema"] = schema
+    return msgspec.structs.replace(goal, native=True)
+
+
+async def reach(
+    goal: Goal, session: Session, prompt: str, collect: Callable[[Turn], Awaitable[Result]]
+) -> Result:
+    """The result of all turns together, each read to its end by ``collect``.
+
+    With ``until``, the run's ``timeout`` is for the whole: a turn that goes over it ends in
+    order, with its last events and what it did.
+    """
+    loop = asyncio.get_running_loop()
+    options = session.prepared.run
+    ends = loop.time() + options.timeout
+
+    async def turn(text: str) -> Result:
+        started = session.prompt(text)
+        timer = None if goal.until is None else loop.call_at(ends, started.cancel)
+        try:
+            return await collect(started)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def typed_turn(text: str) -> Result:
+        return await _typed(turn, text, goal)
+
+    run = turn if goal.output is None else typed_turn
+    if goal.until is None:
+        return await run(prompt)
+    return await until_done(
+        run,
+        prompt,
+        goal.until,
+        rounds=goal.rounds,
+        max_tokens=goal.max_tokens,
+        timeout=options.timeout,
+        ending=options.grace + PATIENCE,
+        cwd=session.prepared.cwd,
+    )
+
+
+async def _typed(run: Run, prompt: str, goal: Goal) -> Result:
+    try:
+        value = typed(
+            run,
+            prompt,
+            goal.output,
+            repairs=goal.repairs,
+            submission=goal.submission,
+            native=goal.native,
+        )
+        return (await value)[1]
+    except RemoteError as error:
+        failed: Result | None = error.result
+        if failed is None:
+            raise
+        return msgspec.structs.replace(
+            failed, status=error.status, error=error.event(), output=None
+        )

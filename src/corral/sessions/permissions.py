@@ -1,0 +1,245 @@
+"""Permission requests: the policy answers, or a person does, or it is denied.
+
+A request to read or write is judged by its paths too, after links are resolved and at the moment
+the answer is given:
+
+- A write outside the workspace and the writable folders, of a protected name
+  (``corral.protected_paths``), or of files that the request does not name, is denied. Nobody is
+  asked: the policy has no word that would allow it.
+- A read outside is what the policy says of commands: who may run commands may read anywhere.
+- An unlimited policy has no workspace. Under ``native`` a person may allow what is outside.
+
+Questions are put one at a time: one answer must not approve two things. Which
+option of an agent's list says what was decided is the wire's business
+(``acp_commands.Ask.option``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeAlias, get_args
+
+import msgspec
+
+from corral.events import Decider, Decision, PermissionDecision, PermissionRequest
+from corral.options import PermissionMode, Run
+from corral.policy import CAPABILITY_OF, Action, Policy, Ruling, decide
+from corral.protocol.named_paths import named_paths
+from corral.protocol.ndjson import Item
+from corral.protocol.stream_json.client import Ask, Control
+from corral.system.path_guard import PathGuard
+
+Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
+"""Whoever answers questions: a person at a terminal, a page, a callback."""
+
+_DECISIONS: tuple[str, ...] = get_args(Decision)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    decision: Decision
+    by: Decider
+    rule: str
+
+
+class Broker:
+    def __init__(
+        self,
+        policy: Policy,
+        ask: Asker | None = None,
+        timeout: float = 300.0,
+        mode: PermissionMode = "prompt",
+        *,
+        guard: PathGuard | None = None,
+    ) -> None:
+        """``timeout``: seconds a question may stay unanswered before it is denied. ``guard``
+        judges the paths of requests; None where the caller does so itself."""
+        self._guard = None if policy.is_unlimited else guard
+        self._mode = mode
+        self._policy = policy
+        self._ask = ask
+        self._timeout = timeout
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the policy knows no workspace."""
+        return self._policy.is_unlimited
+
+    def at_once(self, action: Action, paths: Collection[str] | None = None) -> Answer | None:
+        """The answer where nobody need be asked; None where a person decides. ``paths`` are all
+        that the request names; None for a request that is not about files."""
+        ruling = decide(self._policy, action)
+        if ruling.verdict != "deny" and paths is not None:
+            ruling = self._path_ruling(action, paths) or ruling
+        if ruling.verdict == "allow":
+            return Answer("allow_once", "policy", ruling.rule)
+        if ruling.verdict == "ask" and self._mode != "prompt":
+            told: Decision = "allow_once" if self._mode == "auto" else "deny"
+            return Answer(told, "policy", f"{ruling.rule}, permission_mode={self._mode}")
+        if ruling.verdict == "deny" or self._ask is None:
+            nobody = "" if ruling.verdict == "deny" else ", and nobody to ask"
+            return Answer("deny", "policy", ruling.rule + nobody)
+        return None
+
+    def confirmed(self, answer: Answer, action: Action, paths: Collection[str]) -> Answer:
+        """A person's answer, unless what the request names has come to be denied meanwhile."""
+        if not answer.decision.startswith("allow"):
+            return answer
+        ruling = self._path_ruling(action, paths)
+        if ruling is not None and ruling.verdict == "deny":
+            return Answer("deny", "policy", ruling.rule)
+        return answer
+
+    def _path_ruling(self, action: Action, paths: Collection[str]) -> Ruling | None:
+        """What the paths of a request say, where they do not allow it."""
+        capability = CAPABILITY_OF[action.kind]
+        if self._guard is None or capability not in ("read", "write"):
+            return None
+        refusal = self._guard.refusal(paths, "write" if capability == "write" else "read")
+        if capability == "write" and not paths:
+            refusal = "the request does not name the files it writes"
+        if refusal is None:
+            return None
+        if self._policy.mode == "native" and self._mode == "prompt":
+            return Ruling("ask", refusal)
+        if capability == "read" and self._policy.allow_tools is None:
+            shell = self._policy.verdict("shell")
+            return None if shell == "allow" else Ruling(shell, f"{refusal}, shell={shell}")
+        return Ruling("deny", refusal)
+
+    async def put(self, request: PermissionRequest) -> Answer:
+        """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
+        if self._ask is None:
+            return Answer("deny", "policy", "nobody to ask")
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    told = self._ask(request)
+                    decision = await told if isinstance(told, Awaitable) else told
+            except TimeoutError:
+                return Answer("deny", "timeout", f"no answer in {self._timeout:g} s")
+            except Exception as error:
+                return Answer("deny", "person", f"the question failed: {error}")
+        if decision not in _DECISIONS:
+            return Answer("deny", "person", f"not an answer: {decision!r}")
+        return Answer(decision, "person", "asked")
+
+
+def guard_of(run: Run, cwd: str) -> PathGuard:
+    """The folders of a session."""
+    protects = not run.policy.is_unlimited
+    return PathGuard(cwd, run.include_directories, run.policy.writable, protects=protects)
+
+
+Write: TypeAlias = Callable[[bytes], None]
+Granted: TypeAlias = tuple[str, str | None]
+"""A tool, and the command where it is one that runs commands."""
+
+
+class Questions:
+    """``write`` reaches the agent, and is held weakly: a question that waits for a person must
+    not keep a dropped session's process alive. ``granted`` is what a person allowed for the
+    whole session; it grows."""
+
+    def __init__(
+        self,
+        control: Control,
+        run: Run,
+        cwd: str,
+        ask: Asker | None,
+        write: Write,
+        *,
+        granted: set[Granted],
+    ) -> None:
+        self._control = control
+        guard = guard_of(run, cwd)
+        self._broker = Broker(run.policy, ask, mode=run.permission_mode, guard=guard)
+        self._agent = weakref.WeakMethod(write)
+        self._open: dict[str, asyncio.Task[None]] = {}
+        self._leaving: list[asyncio.Task[None]] = []
+        self._granted = granted
+        self.inbox: list[Item] = []
+        """What was decided since it was last looked at."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for a person's answer."""
+        return bool(self._open)
+
+    def take(self, items: list[Item]) -> list[Item]:
+        """The same items, with the answers that need nobody."""
+        out: list[Item] = []
+        for item in items:
+            out.append(item)
+            if isinstance(item, PermissionRequest):
+                ask = self._control.asks.get(item.request_id)
+                if ask is not None:
+                    self._put(ask, item, out)
+            elif isinstance(item, PermissionDecision):  # the agent took its question back
+                question = self._open.pop(item.request_id, None)
+                if question is not None:
+                    question.cancel()
+                    self._leaving.append(question)
+        return out
+
+    async def close(self) -> None:
+        """No question outlives its turn."""
+        questions = [*self._open.values(), *self._leaving]
+        for question in self._open.values():
+            question.cancel()
+        self._open.clear()
+        self._leaving.clear()
+        if questions:
+            await asyncio.wait(questions)
+
+    def _put(self, ask: Ask, request: PermissionRequest, out: list[Item]) -> None:
+        answer = self._at_once(ask)
+        if answer is not None:
+            self._decided(ask, answer, out)
+            return
+        task = asyncio.get_running_loop().create_task(self._wait(ask, request))
+        self._open[ask.request_id] = task
+
+    def _at_once(self, ask: Ask) -> Answer | None:
+        answer = self._broker.at_once(_action(ask), _paths(ask))
+        if answer is None and (ask.name, ask.command) in self._granted:
+            return Answer("allow_session", "person", "asked before")
+        return answer
+
+    async def _wait(self, ask: Ask, request: PermissionRequest) -> None:
+        answer = await self._broker.put(request)
+        answer = self._broker.confirmed(answer, _action(ask), _paths(ask))
+        if self._open.pop(ask.request_id, None) is not None:
+            if answer.decision == "allow_session":
+                self._granted.add((ask.name, ask.command))
+            self._decided(ask, answer, self.inbox)
+
+    def _decided(self, ask: Ask, answer: Answer, out: list[Item]) -> None:
+        out.append(
+            PermissionDecision(
+                ask.request_id,
+                answer.decision,
+                answer.by,
+                call_id=ask.call_id,
+                rule=answer.rule,
+            )
+        )
+        reply = self._control.answer(
+            ask,
+            allow=answer.decision.startswith("allow"),
+            message=f"Not allowed ({answer.rule}). Do not try it in another way.",
+            stop=answer.decision == "cancel",
+        )
+        write = self._agent()
+        if write is not None:
+            write(reply)
+
+
+def _action(ask: Ask) -> Action:
+    return Action(ask.name, ask.kind, ask.command, own=ask.own)
+
+
+def _paths(ask: Ask) -> tuple[str, ...]:
+    return (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))

@@ -1,0 +1,56 @@
+"""The private home of a session, as a launch wants it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from corral.agents.spec import Agent, Launch, image_name
+from corral.errors import StorageFailed
+from corral.sessions.prepare import Prepared
+from corral.sessions.store import Kept
+from corral.system import paths
+
+
+def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
+    """Write the private home. The real home's credentials are linked, never copied."""
+    kept.make()
+    try:
+        if launch.report is not None:
+            Path(launch.report).unlink(missing_ok=True)  # the one of the turn before
+        for name, content in launch.files.items():
+            paths.write_private(kept.home / name, content.encode())
+        for name in prepared.linked:
+            link = kept.home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.unlink(missing_ok=True)
+                link.symlink_to(paths.user_home() / name)
+        for number, image in enumerate(prepared.run.images):
+            kept.images.mkdir(mode=0o700, exist_ok=True)
+            copy = kept.images / image_name(number, image)
+            shutil.copy(os.path.join(prepared.cwd, image), copy)
+    except OSError as error:
+        raise _unwritable(kept, error) from error
+
+
+def make_loadable(agent: Agent, kept: Kept) -> None:
+    """See that the agent can load the session's conversation now."""
+    session = kept.meta.session_id
+    if agent.rename_to_load is None or session is None:
+        return
+    found = {file.name: file for file in kept.home.glob(agent.chat_files.format(session[:8]))}
+    try:
+        for old, new in agent.rename_to_load([*found], session, time.time()).items():
+            found[old].rename(found[old].with_name(new))
+    except OSError as error:
+        raise _unwritable(kept, error) from error
+
+
+def _unwritable(kept: Kept, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"cannot write the session's folder {kept.folder}: {error.strerror}",
+        hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
+    )

@@ -1,0 +1,113 @@
+"""A question to a person, as files, so that it outlives whoever asked it.
+
+In the session's folder, one of these for each turn::
+
+    turn-1/
+        prompt.md   what is asked, for the person to read
+        answer.md   theirs to write: done once it is saved without the line that says so
+        .asked      the prompt as it was given, to know the question by
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import StorageFailed
+from corral.sessions.store import Kept
+from corral.system import paths
+
+WAITING = "waiting"
+"""A session's status from the question to its answer."""
+UNFINISHED = "<!-- delete this line, and save, when the answer is done -->"
+"""Saving is a habit, and some editors do it by themselves: a file that still holds this line
+is a draft. One that is written or moved here whole needs no such line."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """An answer as it stood in the file, and what tells that file from a later one."""
+
+    text: str
+    stamp: tuple[int, int, int]
+
+
+class Asked:
+    """One question's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prompt = folder / "prompt.md"
+        self.answer = folder / "answer.md"
+        self.draft = folder / "draft.md"
+        """What an editor is opened on."""
+        self._very_prompt = folder / ".asked"
+
+    @property
+    def very_prompt(self) -> str | None:
+        """The prompt as it was given; None where the question was never put."""
+        try:
+            return self._very_prompt.read_text("utf-8")
+        except OSError:
+            return None
+
+    def put(self, prompt: str, shown: str) -> None:
+        """Ask. Raises ``StorageFailed``."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            paths.write_private(self.prompt, shown.encode())
+            paths.write_private(self.answer, f"\n{UNFINISHED}\n".encode())
+            paths.write_private(self._very_prompt, prompt.encode())
+        except OSError as error:
+            raise StorageFailed(f"the question cannot be put: {error}") from error
+
+    def look(self) -> Seen | None:
+        """The answer, where it is done. Raises ``StorageFailed`` where nobody could give one
+        any more."""
+        try:
+            with self.answer.open("rb") as file:
+                about = os.fstat(file.fileno())
+                text = file.read().decode("utf-8-sig", "replace").replace("\r\n", "\n")
+        except FileNotFoundError as error:
+            if not self.folder.is_dir():
+                raise StorageFailed(f"the question's folder is gone: {self.folder}") from error
+            return None
+        except OSError as error:
+            raise StorageFailed(f"the answer cannot be read: {error}") from error
+        if UNFINISHED in text or not text.strip():
+            return None
+        return Seen(text.rstrip("\n"), (about.st_ino, about.st_size, about.st_mtime_ns))
+
+    def give(self, text: str) -> None:
+        """Answer, all at once."""
+        paths.write_private(self.answer, text.replace(UNFINISHED, "").encode())
+
+
+def next_question(kept: Kept, prompt: str) -> tuple[Asked, bool]:
+    """The question for this prompt, and whether it is the one that is open already. Another
+    that was open stays as it is, and is not asked any more."""
+    before = open_question(kept)
+    if before is not None and before.very_prompt == prompt:
+        return before, True
+    return Asked(kept.folder / f"turn-{_last(kept) + 1}"), False
+
+
+def open_question(kept: Kept) -> Asked | None:
+    """What a person was asked last, unless it was answered and the answer was taken."""
+    number = _last(kept)
+    if not number or kept.meta.status == "success":
+        return None
+    question = Asked(kept.folder / f"turn-{number}")
+    return question if question.very_prompt is not None else None
+
+
+def open_prompt(kept: Kept) -> str | None:
+    """The prompt that still waits for its answer."""
+    question = open_question(kept)
+    return question.very_prompt if question is not None else None
+
+
+def _last(kept: Kept) -> int:
+    names = (path.name.removeprefix("turn-") for path in kept.folder.glob("turn-*"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)

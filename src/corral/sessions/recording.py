@@ -1,0 +1,96 @@
+"""A run that is recorded, or played from a recording: another program in the agent's place.
+
+Recorded, the agent is started by the recorder. Played, a program of ours answers in its
+stead: neither the agent nor its key is needed, and what the run would check of them is
+taken from the recording.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.agents.spec import Agent, Ending
+from corral.errors import ConfigError, CorralError, ReplayMismatch
+from corral.options import Run
+from corral.system import environment
+from corral.system.cassette import format
+from corral.system.cassette.record import RUN, SECRETS
+from corral.system.cassette.replay import DIFFERS, SIGN
+from corral.system.environment import Environment
+from corral.system.programs import Found
+
+
+def recorded(agent: Agent, run: Run, found: Found, env: Environment) -> tuple[Found, Environment]:
+    """The same program and environment, with the recorder before it."""
+    path = _file(agent, run.record_to or "")
+    words = (path, str(len(found.argv)), agent.name, found.version or "")
+    argv = (*_python("record"), *words, *found.argv)
+    return replace(found, argv=argv), _told(env)
+
+
+def replayed(agent: Agent, run: Run) -> tuple[Agent, Found, Environment]:
+    """What stands for the agent, its program and its environment. Raises ``ConfigError`` where
+    there is no recording, or one of another agent."""
+    path = _file(agent, run.replay or "")
+    head = format.read(path)[0].head
+    is_known = bool(agent.package.tested)  # of a mere command, the path may differ
+    if is_known and head.agent is not None and head.agent != agent.name:
+        raise ConfigError(
+            f"{path} was recorded with {head.agent}, not with {agent.name}",
+            hint=f"Replay it with {head.agent}, or record it anew.",
+        )
+    # The keys it was recorded with, by name: an agent's launch asks for one. Those of this
+    # machine, and who is signed in here, must make no difference.
+    names = [name for name in agent.secret_env if name in head.secrets] or agent.secret_env[:1]
+    keys = {name: f"no-key-is-needed-{name}" for name in names}
+    ours = {name: value for name, value in os.environ.items() if name not in agent.secret_env}
+    env = environment.gather(agent, run, {**ours, **keys})
+    agent = replace(agent, explain=_explain(agent), credential_files=(), rename_to_load=None)
+    return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
+
+
+def _explain(agent: Agent) -> Callable[[Ending], CorralError | None]:
+    def explain(ending: Ending) -> CorralError | None:
+        _, sign, said = ending.stderr.rpartition(SIGN)
+        if ending.code == DIFFERS and sign:
+            return ReplayMismatch(
+                said.strip(), hint="Mend what is sent, or record the conversation anew."
+            )
+        return agent.explain(ending)
+
+    return explain
+
+
+def _file(agent: Agent, path: str) -> str:
+    if agent.driver is not None:
+        raise ConfigError(
+            f"{agent.name} runs in this process: there is no program to record",
+            hint="Of its model there is a scripted one: corral.testing.ModelServer.",
+        )
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _told(env: Environment) -> Environment:
+    """With what the recorder and the player need to know of the run; they keep it to themselves."""
+    run = os.environ.get(RUN) or os.urandom(8).hex()
+    return replace(env, values={**env.values, RUN: run, SECRETS: json.dumps(env.secrets)})
+
+
+def _python(module: str) -> tuple[str, ...]:
+    """Our interpreter, with this very corral and nothing of the workspace. Behind the standard
+    library, as what is installed beside us may bear its names; before what else is installed."""
+    homes = [str(Path(__file__).parents[2]), str(Path(msgspec.__file__).parents[1])]
+    code = (
+        "import sys; path = sys.path;"
+        " at = [n for n, p in enumerate(path) if p.endswith('-packages')] or [len(path)];"
+        f" path[at[0]:at[0]] = {homes!r};"
+        f" from corral.system.{module} import main; main(sys.argv[1:])"
+    )
+    return (sys.executable, "-P", "-c", code)

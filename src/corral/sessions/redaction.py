@@ -1,0 +1,123 @@
+"""Secrets redacted from the items of a turn, also where a secret comes in several deltas.
+
+Each line of an agent is redacted before it is decoded; this finds what two lines say together.
+Text and thinking are followed per sub-agent, the output of a tool per call. What is held back
+is released when the message ends: as ``result.Fold`` parts messages, so that nothing it joins
+can hold a secret.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.events import Event, Text, Thinking, ToolOutput, ToolResult
+from corral.protocol.ndjson import Finish, Item
+from corral.system.environment import Eraser
+from corral.system.redaction import Pieces
+
+
+class _Message(msgspec.Struct):
+    """The message under way of the agent, or of one of its sub-agents."""
+
+    pieces: Pieces
+    parent: str | None
+    is_text: bool = True
+    message_id: str | None = None
+
+    def rest(self) -> Item | None:
+        held = self.pieces.rest()
+        if not held:
+            return None
+        if self.is_text and self.parent is None:
+            return held
+        kind = Text if self.is_text else Thinking
+        return kind(held, message_id=self.message_id, parent=self.parent)
+
+
+class Redactor:
+    """One turn's. ``take`` what came, in order, and ``end`` when no more can come."""
+
+    def __init__(self, eraser: Eraser) -> None:
+        self._eraser = eraser
+        self._messages: dict[str | None, _Message] = {}
+        self._outputs: dict[str, tuple[Pieces, str | None]] = {}
+
+    def take(self, items: list[Item]) -> list[Item]:
+        if not self._eraser.values:
+            return items
+        out: list[Item] = []
+        for item in items:
+            if isinstance(item, str):
+                if shown := self._message(None, None, out, is_text=True).pieces.add(item):
+                    out.append(shown)
+            elif not isinstance(item, Finish):
+                self._event(item, out)
+            else:
+                out.append(item)
+        return out
+
+    def end(self) -> list[Item]:
+        held = [message.rest() for message in self._messages.values()]
+        out: list[Item] = [item for item in held if item is not None]
+        for call_id, (pieces, parent) in self._outputs.items():
+            if rest := pieces.rest():
+                out.append(ToolOutput(call_id, rest, parent=parent))
+        self._messages.clear()
+        self._outputs.clear()
+        return out
+
+    def _event(self, event: Event, out: list[Item]) -> None:
+        if isinstance(event, Text | Thinking):
+            is_text = isinstance(event, Text)
+            message = self._message(event.parent, event.message_id, out, is_text=is_text)
+            shown = message.pieces.add(event.delta)
+            if shown or not event.delta:
+                out.append(event if shown == event.delta else replace(event, delta=shown))
+            return
+        if getattr(event, "call_id", None) is not None and event.parent in self._messages:
+            self._release(self._messages.pop(event.parent), out)
+        if isinstance(event, ToolOutput):
+            self._output(event, out)
+            return
+        if isinstance(event, ToolResult) and event.call_id in self._outputs:
+            pieces, parent = self._outputs.pop(event.call_id)
+            if rest := pieces.rest():
+                out.append(ToolOutput(event.call_id, rest, parent=parent))
+        out.append(event)
+
+    def _output(self, event: ToolOutput, out: list[Item]) -> None:
+        pieces, _ = self._outputs.setdefault(event.call_id, (Pieces(self._eraser), event.parent))
+        if shown := pieces.add(event.delta):
+            out.append(event if shown == event.delta else replace(event, delta=shown))
+        if not pieces.held:
+            del self._outputs[event.call_id]
+
+    def _message(
+        self, parent: str | None, message_id: str | None, out: list[Item], *, is_text: bool
+    ) -> _Message:
+        """The message that a delta goes on with; one that it ends is released."""
+        message = self._messages.get(parent)
+        if message is not None and (
+            message.is_text != is_text or message_id not in (None, message.message_id)
+        ):
+            self._release(message, out)
+            message = None
+        if message is None:
+            message = _Message(Pieces(self._eraser), parent, is_text, message_id)
+            self._messages[parent] = message
+        return message
+
+    def _release(self, message: _Message, out: list[Item]) -> None:
+        if (rest := message.rest()) is not None:
+            out.append(rest)
+
+
+def title_of(prompt: str, eraser: Eraser) -> str:
+    """The beginning of a prompt on one line; redacted before it is cut."""
+    longest = max(map(len, eraser.values), default=0)
+    head = eraser.clean_text(prompt[: 200 + longest])[:200]
+    return " ".join(head.split())[:80]
+
+
+__all__ = ["Redactor", "title_of"]

@@ -1,0 +1,307 @@
+"""Typed output from any agent: asked for, found, checked, repaired, or given up on.
+
+::
+
+    async with corral.session("…") as session:
+        report, result = await typed(session.run, "Review this project", Report)
+
+Two ways lead to a value: fenced JSON in the final text, which every agent can
+write, and the tool ``submit_result``, for agents that are given tools. Whichever
+it was, the value was checked against the schema; without one there is an error,
+never a success with None.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, cast, overload
+
+import msgspec
+
+from corral.errors import ConfigError, SchemaInvalid
+from corral.events import Json
+from corral.protocol.schema.build import Schema, not_met, schema_of
+from corral.protocol.schema.validate import JsonObject
+from corral.result import Result
+from corral.sessions.tools.tools import Tool
+from corral.values import Cost, add_by_model
+
+T = TypeVar("T")
+Run = Callable[[str], Awaitable[Result]]
+
+REPAIRS = 2
+SUBMIT = "submit_result"
+WRAPPERS = ("output", "result", "value")
+"""Names that models like to put around the value they were asked for."""
+DEPTH = 4
+"""How many layers are unwrapped; a stringified object in a wrapper is two."""
+SCANNED = 8
+"""Times the length of the text that looking for JSON may cost: braces without end are not
+read from each of them."""
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def wanted(of: Schema[T] | type[T] | object) -> Schema[Any]:
+    """The schema to ask for. ``SchemaInvalid`` where ``null`` would fit: it could not be told
+    from no answer at all."""
+    schema = schema_of(of)
+    if not schema.fit(None)[1]:
+        raise SchemaInvalid(
+            f"{schema.name} may be null, which cannot be told from no answer",
+            hint="Put it into an object, as a field that may be null.",
+        )
+    return schema
+
+
+def instructions(schema: Schema[Any]) -> str:
+    """What to append to a prompt."""
+    return (
+        "When you are done, end your answer with one fenced block of JSON and nothing after it."
+        " It must fit this JSON Schema:\n\n"
+        f"```json\n{json.dumps(schema.json, indent=1, ensure_ascii=False)}\n```\n\n"
+        "Write the value itself, not the schema, as:\n\n```json\n…\n```"
+    )
+
+
+def repair_prompt(complaints: Sequence[str]) -> str:
+    """What to say to an agent whose value did not fit."""
+    listed = "\n".join(f"- {complaint}" for complaint in complaints)
+    return (
+        f"The result you gave does not fit what was asked for:\n{listed}\n\n"
+        "Do no other work. Answer with the whole corrected result as one fenced block of JSON"
+        " (```json) and nothing else."
+    )
+
+
+def extract(text: str, schema: Schema[T]) -> T:
+    """The value in an answer: the whole text, the last fenced block, or the first object or
+    list that fits. ``SchemaNotMet`` carries the text as ``frame``."""
+    value, complaints = find(text, schema)
+    if complaints:
+        raise not_met(schema.name, complaints, text)
+    return cast("T", value)
+
+
+def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+    """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
+    complaints: tuple[str, ...] = ()
+    for candidate in _candidates(text):
+        value, wrong = unwrapped(candidate, schema)
+        if not wrong:
+            return value, ()
+        complaints = complaints or wrong
+    value, wrong = schema.fit(text.strip())
+    if not wrong and text.strip():
+        return value, ()
+    return None, complaints or ("there is no JSON in the answer",)
+
+
+def unwrapped(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+    """The value that fits, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string
+    of JSON; else the complaints about it as it is."""
+    typed, complaints = schema.fit(value)
+    layers = 0
+    inner = value
+    wrong = complaints
+    while wrong and layers < DEPTH:
+        layers += 1
+        match inner:
+            case dict() if len(inner) == 1 and (name := next(iter(inner))) in WRAPPERS:
+                inner = inner[name]
+            case str():
+                try:
+                    inner = _parsed(inner)
+                except (ValueError, RecursionError):
+                    break
+            case _:
+                break
+        typed, wrong = schema.fit(inner)
+    return (None, complaints) if wrong else (typed, ())
+
+
+def _candidates(text: str) -> Iterator[Json]:
+    """JSON values in the text, the likeliest first."""
+    blocks = [found[2] for found in _FENCE.finditer(text)]
+    for block in (text, *reversed(blocks)):
+        try:
+            yield _parsed(block)
+        except (ValueError, RecursionError):
+            continue
+    yield from _balanced(text)
+
+
+def _refused(constant: str) -> Json:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(strict=False, parse_constant=_refused)
+"""Not strict: models write real line breaks into strings."""
+
+
+def _parsed(text: str) -> Json:
+    return cast("Json", _decoder.decode(text.strip("\ufeff \t\r\n")))
+
+
+def _balanced(text: str) -> Iterator[Json]:
+    at = 0
+    budget = SCANNED * len(text) + 10_000
+    while budget > 0 and (opening := re.compile(r"[{\[]").search(text, at)):
+        at = opening.start()
+        try:
+            value, end = _decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            budget -= error.pos - at + 1
+            at += 1
+        except (ValueError, RecursionError):
+            budget -= len(text) - at
+            at += 1
+        else:
+            at = end
+            yield cast("Json", value)
+
+
+class Submission(Generic[T]):
+    """The tool by which an agent hands in its result, and what it handed in.
+
+    A value that does not fit is refused with the complaints, so that the agent can
+    mend it in the same turn. Of several that fit, the last counts.
+    """
+
+    def __init__(self, schema: Schema[T]) -> None:
+        self._handed_in: list[T] = []
+        is_object = schema.json.get("type") == "object"
+        advertised: JsonObject = schema.json
+        if not is_object:
+            defs = schema.json.get("$defs")
+            advertised = {
+                "type": "object",
+                "properties": {"value": {k: v for k, v in schema.json.items() if k != "$defs"}},
+                "required": ["value"],
+                **({"$defs": defs} if defs is not None else {}),
+            }
+
+        def read(given: Json) -> tuple[dict[str, Any], list[str]]:
+            inner = given
+            if not is_object and isinstance(given, dict) and given.keys() == {"value"}:
+                inner = given["value"]
+            value, complaints = unwrapped(inner, schema)
+            return {"value": value}, list(complaints)
+
+        async def submit(value: T) -> str:
+            self._handed_in.append(value)
+            return "accepted: the task is done, finish now"
+
+        self.tool = Tool(
+            name=SUBMIT,
+            description="Hands in the result of the task. Call it once, when you are done.",
+            parameters=Schema(SUBMIT, advertised, read),
+            function=submit,
+            is_answer=True,
+        )
+
+    @property
+    def made(self) -> bool:
+        return bool(self._handed_in)
+
+    @property
+    def value(self) -> T:
+        """What was handed in; ``LookupError`` where nothing was."""
+        if not self._handed_in:
+            raise LookupError("no result was submitted")
+        return self._handed_in[-1]
+
+    @property
+    def instructions(self) -> str:
+        return f"When you are done, hand in the result by calling the tool {SUBMIT}."
+
+
+@overload
+async def typed(
+    run: Run,
+    prompt: str,
+    schema: Schema[T] | type[T],
+    *,
+    repairs: int = REPAIRS,
+    submission: Submission[T] | None = None,
+    native: bool = False,
+) -> tuple[T, Result]: ...
+@overload
+async def typed(
+    run: Run,
+    prompt: str,
+    schema: object,
+    *,
+    repairs: int = REPAIRS,
+    submission: Submission[Any] | None = None,
+    native: bool = False,
+) -> tuple[Any, Result]: ...
+async def typed(
+    run: Run,
+    prompt: str,
+    schema: object,
+    *,
+    repairs: int = REPAIRS,
+    submission: Submission[Any] | None = None,
+    native: bool = False,
+) -> tuple[Any, Result]:
+    """The value, and the result of all turns together.
+
+    ``run`` is one turn of a session that stays the same, such as ``session.run``. A
+    turn that is no success is raised as its own error. After ``repairs`` further
+    turns ``SchemaNotMet`` is raised, with the last text as ``frame`` and the
+    ``Result`` as ``result``. ``submission`` is for an agent that was given its tool,
+    ``native`` for one that was given the schema.
+    """
+    if repairs < 0:
+        raise ConfigError(f"repairs cannot be negative: {repairs}")
+    asked = wanted(schema)
+    how = instructions(asked) if submission is None else submission.instructions
+    said = prompt if native else f"{prompt}\n\n{how}"
+    whole: Result | None = None
+    for left in range(repairs, -1, -1):
+        result = (await run(said)).raise_for_status()
+        whole = result if whole is None else together(whole, result)
+        if submission is not None and submission.made:
+            value, complaints = submission.value, tuple[str, ...]()
+        else:
+            value, complaints = _in_result(result, asked)
+        if not complaints:
+            return value, msgspec.structs.replace(whole, output=value)
+        if not left:
+            error = not_met(asked.name, complaints, result.final_text or result.text)
+            error.result = whole
+            raise error
+        said = repair_prompt(complaints)
+    raise AssertionError("the last turn returns or raises")
+
+
+def _in_result(result: Result, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+    value, complaints = find(result.final_text, schema)
+    if complaints and result.text != result.final_text:
+        other, wrong = find(result.text, schema)
+        return (other, ()) if not wrong else (None, complaints)
+    return value, complaints
+
+
+def together(earlier: Result, later: Result) -> Result:
+    """The last turn's result, with what the earlier turns spent, changed and were refused."""
+    files = {file.path: file for file in (*earlier.files, *later.files)}
+    costs = (earlier.cost.usd, later.cost.usd)
+    cost = Cost()
+    if costs[0] is not None and costs[1] is not None:
+        source = later.cost.source if earlier.cost.source == later.cost.source else "computed"
+        cost = Cost(usd=costs[0] + costs[1], source=source)
+    return msgspec.structs.replace(
+        later,
+        files=tuple(files.values()),
+        files_complete=earlier.files_complete and later.files_complete,
+        denied=(*earlier.denied, *later.denied),
+        denied_complete=earlier.denied_complete and later.denied_complete,
+        usage=earlier.usage + later.usage,
+        usage_by_model=add_by_model(earlier.usage_by_model, later.usage_by_model),
+        cost=cost,
+        duration=earlier.duration + later.duration,
+    )

@@ -1,0 +1,326 @@
+"""The tools over MCP: a server of one run, on this machine, for whoever has its token.
+
+::
+
+    async with ToolServer([weather]) as server:
+        await corral.run("…", mcp_servers=[server.mcp_server], policy=Policy(mcp="allow"))
+
+Streamable HTTP by the official SDK, which is loaded when a server starts and not
+before. Every request stands alone and is answered in JSON: no session, no stream
+that would keep an agent from exiting. A call ends when its client hangs up, takes
+it back or the block is left; leaving it leaves no task and no socket behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import AsyncExitStack
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from corral.errors import NotInstalled
+from corral.nesting import decode_json
+from corral.sessions.tools.hooks import Answer
+from corral.sessions.tools.tools import Tool, Tools, in_thread
+from corral.values import McpServer
+
+if TYPE_CHECKING:
+    import mcp_types
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    Context = ServerRequestContext[Any]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+PATH = "/mcp"
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a request: as much as a line of an agent's output may have."""
+PATIENCE = 5.0
+"""Seconds that calls get to end once they are cancelled; then the server ends without them."""
+CALLS = "corral.calls"
+"""Where a request keeps the calls that are made for it."""
+
+
+class ToolServer:
+    """Serves while its block is open; one client or many, one run or several in a row."""
+
+    def __init__(
+        self,
+        tools: Tools | Iterable[Tool | Callable[..., Any]],
+        *,
+        name: str = "corral",
+        agent_reports: bool = True,
+    ) -> None:
+        """``agent_reports``: the agent's own stream tells of each call, so that the tools'
+        ``on_event`` is not told again."""
+        self.tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self.name = name
+        self.calls = 0
+        """How many calls came in."""
+        self.connected = asyncio.Event()
+        """Set once a client has listed the tools: an agent really knows them."""
+        self._quiet = agent_reports
+        self._token = secrets.token_urlsafe(32)
+        self._running: dict[asyncio.Task[Answer], str | int | None] = {}
+        self._manager: StreamableHTTPSessionManager
+        self._port = 0
+        self._stop = asyncio.Event()
+        self._served: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}{PATH}"
+
+    @property
+    def mcp_server(self) -> McpServer:
+        """For the option ``mcp_servers``. Its header is a secret."""
+        if self._served is None:
+            raise RuntimeError("open the server first: async with ToolServer(...) as server")
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return McpServer(name=self.name, url=self.url, headers=headers, own=True)
+
+    async def __aenter__(self) -> ToolServer:
+        """Raises ``NotInstalled`` where the SDK is missing."""
+        if self._served is not None or self._stop.is_set():
+            raise RuntimeError("a tool server is opened once")
+        server = await in_thread(self._mcp)
+        ready = asyncio.Event()
+        self._served = asyncio.create_task(self._serve(server, ready), name="corral-tool-server")
+        waiting = asyncio.create_task(ready.wait())
+        try:
+            await asyncio.wait({self._served, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self._close()
+            raise
+        finally:
+            waiting.cancel()
+        if not ready.is_set():
+            await self._served
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        """Waits for the end through any cancellation, and passes it on then; ``_serve`` is
+        bounded once it is told to stop."""
+        self._stop.set()
+        cancelled: asyncio.CancelledError | None = None
+        served, self._served = self._served, None
+        while served is not None and not served.done():
+            try:
+                await asyncio.wait({served})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if served is not None:
+            served.result()
+        if cancelled is not None:
+            raise cancelled
+
+    def _mcp(self) -> Server[Any]:
+        try:
+            import mcp_types
+            from mcp.server.lowlevel import Server
+
+            import_module("uvicorn.protocols.http.h11_impl")
+        except ImportError as error:
+            raise NotInstalled(
+                f"serving tools needs the MCP SDK 2.x: {error}",
+                hint="pip install 'corral[tools]'",
+                phase="config",
+            ) from error
+
+        listed = [
+            mcp_types.Tool(
+                name=tool.name,
+                description=tool.description or None,
+                input_schema=tool.parameters.json,
+            )
+            for tool in self.tools.by_name.values()
+        ]
+        schemas = {tool.name: tool.input_schema for tool in listed}
+
+        async def on_list(context: Context, params: object) -> mcp_types.ListToolsResult:
+            self.connected.set()
+            return mcp_types.ListToolsResult(tools=listed)
+
+        async def on_call(
+            context: Context, params: mcp_types.CallToolRequestParams
+        ) -> mcp_types.CallToolResult:
+            answer = await self._call(context, params.name, params.arguments)
+            text = mcp_types.TextContent(type="text", text=_unmistakable(answer.text))
+            return mcp_types.CallToolResult(content=[text], is_error=not answer.ok)
+
+        return Server(
+            self.name,
+            on_list_tools=on_list,
+            on_call_tool=on_call,
+            get_tool_input_schema=schemas.get,  # else it would list them by itself, as a client
+        )
+
+    async def _call(self, context: Context, name: str, arguments: Any) -> Answer:
+        self.calls += 1
+        call = asyncio.create_task(self.tools.call(name, arguments, quiet=self._quiet))
+        self._running[call] = context.request_id
+        call.add_done_callback(lambda call: self._running.pop(call, None))
+        of_request: set[asyncio.Task[Answer]] = cast("Any", context.request).scope[CALLS]
+        of_request.add(call)
+        if self._stop.is_set():
+            call.cancel()
+        try:
+            await asyncio.wait({call})
+        finally:
+            call.cancel()
+        return Answer("cancelled", "cancelled") if call.cancelled() else call.result()
+
+    async def _serve(self, server: Server[Any], ready: asyncio.Event) -> None:
+        """All that is open, in one task: the SDK's task groups must end where they began."""
+        import uvicorn
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+        from mcp.server.transport_security import TransportSecuritySettings
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._port = listener.getsockname()[1]
+        local = [f"127.0.0.1:{self._port}", f"localhost:{self._port}"]
+        self._manager = StreamableHTTPSessionManager(
+            server,
+            json_response=True,
+            stateless=True,
+            max_request_body_size=LARGEST,
+            security_settings=TransportSecuritySettings(allowed_hosts=local),
+        )
+        config = uvicorn.Config(
+            self._app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+            interface="asgi3", proxy_headers=False, server_header=False, date_header=False,
+        )  # fmt: skip
+        config.load()
+        web = uvicorn.Server(config)  # its own serve() would take over the signals
+        web.lifespan = config.lifespan_class(config)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._end, web, listener)
+            await stack.enter_async_context(self._manager.run())
+            await web.startup(sockets=[listener])
+            ready.set()
+            await self._stop.wait()
+            await self._quiesce(web)
+
+    async def _quiesce(self, web: Any) -> None:
+        """No new connection, every call cancelled, every request answered, in bounded time."""
+        for server in web.servers:
+            server.close()
+        for call in list(self._running):
+            call.cancel()
+        tasks = set(web.server_state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+
+    async def _end(self, web: Any, listener: socket.socket) -> None:
+        listener.close()
+        for connection in list(web.server_state.connections):
+            connection.transport.abort()
+        left = {*web.server_state.tasks, *self._running}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=PATIENCE)
+        await asyncio.sleep(0)  # the transports say goodbye in the loop's next round
+
+    async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
+        """The door: the token first, then one whole POST at a time."""
+        headers = dict(cast("list[tuple[bytes, bytes]]", scope["headers"]))
+        expected = f"Bearer {self._token}".encode()
+        if not hmac.compare_digest(headers.get(b"authorization", b""), expected):
+            return await _refuse(send, 401, [(b"www-authenticate", b"Bearer")])
+        if self._stop.is_set():
+            return await _refuse(send, 503)
+        if scope["path"] != PATH:
+            return await _refuse(send, 404)
+        if scope["method"] != "POST":  # a stream of the server's own, or the end of a session
+            return await _refuse(send, 405, [(b"allow", b"POST")])
+        body = await _body(receive)
+        if body is None:
+            return await _refuse(send, 413)
+        self._take_back(body)
+        calls: set[asyncio.Task[Answer]] = set()
+        unread = [body]
+        gone = asyncio.Event()
+
+        async def replay() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            await receive()
+            gone.set()
+            for call in list(calls):
+                call.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch())
+            await self._manager.handle_request({**scope, CALLS: calls}, replay, send)
+            watching.cancel()
+
+    def _take_back(self, body: bytes) -> None:
+        """``notifications/cancelled`` comes in a request of its own, where the SDK without
+        sessions knows no calls. Two clients may have used one id: then neither is cancelled."""
+        if b"notifications/cancelled" not in body:
+            return
+        try:
+            match json.loads(body):
+                case {"method": "notifications/cancelled", "params": {"requestId": request_id}}:
+                    named = [call for call, of in self._running.items() if of == request_id]
+                case _:
+                    named = []
+        except (ValueError, RecursionError):
+            return
+        if len(named) == 1:
+            named[0].cancel()
+
+
+def _unmistakable(text: str) -> str:
+    """The answer's text, put into an object where it is JSON and none: the Gemini CLI takes
+    such a text for structured content and then refuses it for being no object."""
+    try:
+        value = decode_json(text)
+    except msgspec.MsgspecError:
+        return text
+    return text if isinstance(value, dict) else msgspec.json.encode({"result": value}).decode()
+
+
+async def _body(receive: Receive) -> bytes | None:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > LARGEST:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _refuse(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    await send({"type": "http.response.start", "status": status,
+                "headers": [*headers, (b"content-length", b"0")]})  # fmt: skip
+    await send({"type": "http.response.body", "body": b""})

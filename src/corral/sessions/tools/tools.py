@@ -1,0 +1,390 @@
+"""Python functions as tools.
+
+::
+
+    def weather(city: str, days: int = 1) -> Forecast:
+        '''The forecast for a city.
+
+        Args:
+            city: Its name, in English.
+        '''
+
+    tools = Tools([weather], hooks=[call_budget(20)])
+    answer = await tools.call("weather", {"city": "Ghent"})
+
+A call never raises: a tool that raises, hangs, is unknown, gets wrong arguments
+or returns what cannot be JSON is an *error answer*, in words for the model. Only
+the cancellation of the call itself passes through. The order is fixed: look up,
+check the arguments, ask the hooks, run, show the answer to the hooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import re
+import threading
+import time
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+import msgspec
+
+from corral.errors import ConfigError, SchemaInvalid
+from corral.events import Event, Json, ToolResult, ToolUse
+from corral.protocol.schema.build import Schema, is_model, schema_of
+from corral.protocol.schema.validate import JsonObject, check
+from corral.sessions.tools.hooks import Answer, Call, Change, Deny, Hook
+from corral.system import threads
+
+T = TypeVar("T")
+
+TIMEOUT = 120.0
+"""Seconds. Agents give a call up after 60 to 600 of silence, and say less about it."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
+"""Agents put a prefix such as ``mcp__corral__`` before it, and models stop at 64."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, what it is called, and what it takes."""
+
+    name: str
+    description: str
+    parameters: Schema[dict[str, Any]]
+    """An object; a value that fits it is what the function is called with."""
+    function: Callable[..., Any]
+    positional: tuple[str, ...] = ()
+    timeout: float | None = TIMEOUT
+    is_answer: bool = False
+    """A call that succeeds hands in the turn's answer: the agent need not say anything more."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"{self.name!r} cannot be a tool's name",
+                hint="Give name=: a letter, then up to 47 letters, digits, _ or -.",
+            )
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigError(f"the timeout of {self.name} must be > 0, got: {self.timeout:g}")
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> Tool:
+        """The tool behind a function, sync or async, from its signature and docstring.
+
+        Raises ``SchemaInvalid`` where its parameters cannot be told to an agent.
+        """
+        inner = _inner(function)
+        label = name or getattr(function, "__name__", inner.__name__)
+        summary, described = documentation(inspect.getdoc(inner) or "")
+        parameters = _parameters(function, label)
+        return cls(
+            name=label,
+            description=description if description is not None else summary,
+            parameters=_object(label, parameters, _hints(inner, label), described),
+            function=function,
+            positional=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY),
+            timeout=timeout,
+        )
+
+
+class Tools:
+    """Tools by name, with what watches over them.
+
+    ``on_event`` gets a ``ToolUse`` and a ``ToolResult`` for every call that is not
+    ``quiet``; a call that an agent reports itself is made quietly. ``agent_hooks`` watch over
+    every call of an agent that runs in this process, those of its own tools too; for any other
+    they cannot be had.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]],
+        *,
+        hooks: Iterable[Hook] = (),
+        agent_hooks: Iterable[Hook] = (),
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.by_name: dict[str, Tool] = {}
+        self.hooks = tuple(hooks)
+        self.agent_hooks = tuple(agent_hooks)
+        self.on_event = on_event
+        self.answers = 0
+        """Calls that succeeded of tools with ``is_answer``."""
+        for each in tools:
+            tool = each if isinstance(each, Tool) else Tool.of(each)
+            if tool.name in self.by_name:
+                raise ConfigError(
+                    f"two tools are called {tool.name}", hint="Rename one: Tool.of(f, name=…)."
+                )
+            self.by_name[tool.name] = tool
+
+    async def call(
+        self, name: str, arguments: Json = None, *, call_id: str | None = None, quiet: bool = False
+    ) -> Answer:
+        """The answer, whatever happens. Raises nothing but ``CancelledError``."""
+        call_id = call_id or uuid4().hex
+        tell = None if quiet else self.on_event
+        if tell is not None:
+            tell(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))
+        begin = time.monotonic()
+        answer = Answer("cancelled", "cancelled")
+        try:
+            answer = await self._answer(name, arguments, call_id)
+        finally:
+            if tell is not None:
+                tell(_result(call_id, name, answer, time.monotonic() - begin))
+        return answer
+
+    async def _answer(self, name: str, arguments: Json, call_id: str) -> Answer:
+        tool = self.by_name.get(name)
+        if tool is None:
+            known = ", ".join(self.by_name) or "none"
+            return Answer(f"there is no tool {name!r}; known are: {known}", "error")
+        given: Json = {} if arguments is None else arguments
+        if not isinstance(given, dict):
+            return Answer(f"the arguments of {name} must be an object", "error")
+        call = Call(call_id, name, given)
+        values, complaints = tool.parameters.fit(given)
+        if values is None:
+            return _wrong_arguments(name, complaints)
+        for hook in self.hooks:
+            try:
+                verdict = await maybe(hook.before(call)) if hook.before else None
+            except Exception as error:
+                return Answer(f"{name} was not run: a check of it failed: {_said(error)}", "error")
+            if isinstance(verdict, Deny):
+                return await self._seen(call, Answer(f"denied: {verdict.reason}", "denied"))
+            if isinstance(verdict, Change):
+                call = Call(call_id, name, verdict.arguments)
+                values, complaints = tool.parameters.fit(call.arguments)
+                if values is None:
+                    return _wrong_arguments(name, complaints)
+        answer = await self._seen(call, await _run(tool, values))
+        self.answers += tool.is_answer and answer.ok
+        return answer
+
+    async def _seen(self, call: Call, answer: Answer) -> Answer:
+        for hook in self.hooks:
+            try:
+                other = await maybe(hook.after(call, answer)) if hook.after else None
+            except Exception as error:
+                said = f"{call.name} has run, but a check of its answer failed: {_said(error)}"
+                return Answer(said, "error")
+            answer = other or answer
+        return answer
+
+
+def _result(call_id: str, name: str, answer: Answer, seconds: float) -> ToolResult:
+    return ToolResult(
+        call_id=call_id,
+        name=name,
+        status=answer.status,
+        output=answer.text if answer.ok else None,
+        error=None if answer.ok else answer.text,
+        duration_ms=round(seconds * 1000),
+    )
+
+
+def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> Answer:
+    listed = "".join(f"\n- {complaint}" for complaint in complaints)
+    return Answer(f"the arguments do not fit {name}; it was not run:{listed}", "error")
+
+
+async def _run(tool: Tool, values: dict[str, Any]) -> Answer:
+    first = [values.pop(name) for name in tool.positional if name in values]
+    call = partial(tool.function, *first, **values)
+    deadline = asyncio.timeout(tool.timeout)
+    try:
+        async with deadline:
+            returned = await (
+                call() if inspect.iscoroutinefunction(_inner(tool.function)) else in_thread(call)
+            )
+            if inspect.isawaitable(returned):
+                returned = await returned
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return Answer(f"{tool.name} failed: {_said(error)}", "error")
+    except (Exception, SystemExit) as error:
+        if deadline.expired():
+            return Answer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
+        return Answer(f"{tool.name} failed: {_said(error)}", "error")
+    try:
+        return Answer(_text(returned))
+    except Exception as error:  # a model's own serializer may raise anything
+        return Answer(f"{tool.name} returned what cannot be JSON: {_said(error)}", "error")
+
+
+def _inner(function: Any) -> Any:
+    """The function that carries the names: inside partials, behind a callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """The function in a thread of its own, which nobody waits for once the call is given up.
+
+    The loop's own pool would be waited for when the loop ends: one hanging tool
+    would hang the program.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(set_it: Callable[[Any], None], what: object) -> None:
+        if not future.done():
+            set_it(what)
+
+    def body() -> None:
+        set_it: Callable[[Any], None]
+        try:
+            set_it, what = future.set_result, cast("object", context.run(function))
+        except BaseException as error:
+            # A StopIteration cannot pass through a future.
+            odd = isinstance(error, StopIteration | KeyboardInterrupt)
+            set_it, what = future.set_exception, RuntimeError(repr(error)) if odd else error
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            loop.call_soon_threadsafe(deliver, set_it, what)
+
+    threads.start(threading.Thread(target=body, name="corral-tool", daemon=True))
+    return await future
+
+
+async def maybe(value: T | Awaitable[T]) -> T:
+    """The value, waited for where it must be."""
+    return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
+
+
+def _said(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text(returned: Any) -> str:
+    if isinstance(returned, str):
+        return returned.encode("utf-8", "replace").decode()  # half a character breaks the wire
+    return msgspec.json.encode(returned, enc_hook=_encoded).decode()
+
+
+def _encoded(value: object) -> Any:
+    if is_model(type(value)):
+        return cast("Any", value).model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__name__}")
+
+
+def _parameters(function: Callable[..., Any], label: str) -> list[inspect.Parameter]:
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise SchemaInvalid(f"{label} has no signature to read: {error}") from error
+    for each in found:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise SchemaInvalid(f"{label}: {each} has no names to tell an agent")
+    return found
+
+
+def _hints(inner: Any, label: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(inner, include_extras=True)
+    except Exception as error:  # annotations are the caller's own code
+        raise SchemaInvalid(
+            f"{label}: its annotations cannot be read: {error}",
+            hint="Types that an annotation names as text must be found in its module.",
+        ) from error
+
+
+def _object(
+    label: str,
+    parameters: list[inspect.Parameter],
+    hints: Mapping[str, Any],
+    described: Mapping[str, str],
+) -> Schema[dict[str, Any]]:
+    """One schema for all parameters, their definitions at its root."""
+    properties: JsonObject = {}
+    defs: JsonObject = {}
+    schemas: dict[str, Schema[Any]] = {}
+    for each in parameters:
+        hint = hints.get(each.name, Any)
+        schemas[each.name] = schema_of(hint, f"{label}.{each.name}")
+        json = dict(schemas[each.name].json)
+        for name, found in cast("JsonObject", json.pop("$defs", {})).items():
+            if defs.setdefault(name, found) != found:
+                raise SchemaInvalid(f"{label}: two different types are called {name}")
+        about = _annotated(hint) or described.get(each.name)
+        if about is not None:
+            json.setdefault("description", about)
+        if isinstance(each.default, str | int | float | bool):
+            json.setdefault("default", each.default)
+        properties[each.name] = json
+    required = [each.name for each in parameters if each.default is each.empty]
+    whole: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
+    whole |= {"additionalProperties": False, **({"$defs": defs} if defs else {})}
+
+    def read(given: Json) -> tuple[dict[str, Any], list[str]]:
+        values: dict[str, Any] = {}
+        wrong: list[str] = []
+        arguments = cast("JsonObject", given)
+        for name in schemas.keys() & arguments.keys():
+            values[name], complaints = schemas[name].fit(arguments[name])
+            wrong += [f"{name}: {complaint}" for complaint in complaints]
+        if wrong or not values.keys() >= {*required} or arguments.keys() != values.keys():
+            return {}, check(given, whole, whole) or wrong
+        return values, []
+
+    return Schema(label, whole, read)
+
+
+def _annotated(hint: Any) -> str | None:
+    for note in getattr(hint, "__metadata__", ()):
+        about = note if isinstance(note, str) else getattr(note, "description", None)
+        if isinstance(about, str):
+            return about
+    return None
+
+
+_OURS = ("Args", "Arguments", "Parameters", "Params")
+_SECTIONS = (*_OURS, "Returns", "Return", "Raises", "Yields", "Examples", "Example", "Notes")
+_ENTRY = re.compile(r"\*{0,2}(\w+)(?:(?:\s*\([^)]*\))?:(?:\s+(.*))?|(?: : .*)?)")
+"""``name (type): text`` of Google's style, or ``name : type`` of numpy's."""
+_FIELD = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)")
+
+
+def documentation(doc: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the whole, and of each parameter: Google, numpy or reST."""
+    summary: list[str] = []
+    described: dict[str, list[str]] = {}
+    into = summary
+    inside = False
+    depth = 0
+    for line in doc.splitlines():
+        text, indent = line.strip(), len(line) - len(line.lstrip())
+        if field := _FIELD.match(text):
+            into = described.setdefault(field[1], [field[2]])
+        elif text.startswith(":") and not inside:
+            into = []
+        elif indent == 0 and text.removesuffix(":") in _SECTIONS:
+            inside, depth, into = text.removesuffix(":") in _OURS, -1, []
+        elif inside and text and set(text) != {"-"}:
+            depth = indent if depth < 0 else depth
+            if indent <= depth and (entry := _ENTRY.fullmatch(text)):
+                into = described.setdefault(entry[1], [entry[2] or ""])
+            else:
+                into.append(text)
+        elif not inside:
+            into.append(text)
+    whole = {name: " ".join(part for part in parts if part) for name, parts in described.items()}
+    return "\n".join(summary).strip(), {name: text for name, text in whole.items() if text}

@@ -1,0 +1,124 @@
+"""How a vendor of models is reached from here: its base URL and its key, out of the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from corral.errors import AuthenticationFailed, ConfigError, MissingKey, NotInstalled
+from corral.models.spec import Provider
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """A vendor, where it is, and what opens it."""
+
+    provider: Provider
+    base_url: str
+    key: str | None
+    extras: dict[str, str] = {}
+    """For ``{name}`` in paths."""
+
+    def __repr__(self) -> str:
+        return f"Access({self.provider.name!r}, {self.base_url!r})"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The vendor's own, and the key: never in a URL, never in a log."""
+        provider = self.provider
+        if self.key is None:
+            return dict(provider.headers)
+        return {**provider.headers, provider.key_header: f"{provider.key_prefix}{self.key}"}
+
+
+def has_key(provider: Provider, environ: Mapping[str, str] | None = None) -> bool:
+    environ = os.environ if environ is None else environ
+    if provider.credentials is not None:
+        return all(environ.get(name) for name in provider.extra_env.values())
+    if provider.key_optional:
+        return bool(provider.base_url or _first(provider.base_url_env, environ))
+    return _first(provider.key_env, environ) is not None
+
+
+def access(
+    provider: Provider,
+    environ: Mapping[str, str] | None = None,
+    *,
+    key: str | None = None,
+    base_url: str | None = None,
+) -> Access:
+    """Raises ``MissingKey`` with the variable's name, and ``ConfigError``."""
+    environ = os.environ if environ is None else environ
+    url = base_url or _first(provider.base_url_env, environ) or provider.base_url
+    if not url:
+        raise ConfigError(
+            f"where is {provider.title}? Its base URL is not set",
+            hint=f"Set {' or '.join(provider.base_url_env)}, such as http://localhost:8000/v1.",
+        )
+    extras: dict[str, str] = {}
+    for name, variable in provider.extra_env.items():
+        value = environ.get(variable)
+        if not value:
+            raise ConfigError(f"{provider.title} needs {variable}", hint=f"Set {variable}.")
+        extras[name] = value
+    if extras.get("location"):
+        region = extras["location"]
+        host = "aiplatform.googleapis.com"
+        extras["host"] = host if region == "global" else f"{region}-{host}"
+    key = key or _first(provider.key_env, environ)
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key of {provider.title} holds a character that no key has")
+    if key is None and not provider.key_optional and provider.credentials is None:
+        raise MissingKey(
+            f"there is no key for {provider.title}",
+            hint=f"Set {' or '.join(provider.key_env)}.",
+            provider=provider.name,
+        )
+    url = url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"the base URL of {provider.title} must begin with https://: {url}")
+    for name, value in extras.items():
+        url = url.replace(f"{{{name}}}", value)
+    return Access(provider=provider, base_url=url, key=key, extras=extras)
+
+
+async def with_token(found: Access, held: dict[str, Any]) -> Access:
+    """For a vendor that takes a token instead of a key: the same with one that is valid. What
+    is got is kept in ``held``."""
+    if found.provider.credentials is None or found.key is not None:
+        return found
+    token = await asyncio.to_thread(_google_token, held)
+    return msgspec.structs.replace(found, key=token)
+
+
+def _google_token(held: dict[str, Any]) -> str:
+    try:
+        import google.auth
+        import google.auth.exceptions
+        import google.auth.transport.requests as transport
+    except ImportError as error:
+        raise NotInstalled(
+            f"Vertex AI needs google-auth: {error}", hint="pip install 'corral[vertex]'"
+        ) from error
+    auth: Any = google.auth
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+    try:
+        credentials: Any = held.get("google")
+        if credentials is None:
+            credentials = held["google"] = auth.default(scopes=scopes)[0]
+        if not credentials.valid:
+            credentials.refresh(transport.Request())
+    except google.auth.exceptions.GoogleAuthError as error:
+        raise AuthenticationFailed(
+            f"no valid credentials for Vertex AI: {error}",
+            hint="Run: gcloud auth application-default login",
+            provider="vertex",
+        ) from error
+    return str(credentials.token)
+
+
+def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str | None:
+    return next((value for name in names if (value := environ.get(name, "").strip())), None)

@@ -1,0 +1,317 @@
+"""A recorded conversation with a program, as a file: a JSON object a line.
+
+A file holds takes, one for each process that was recorded; every line says of which it
+is. A take begins with its head (format, command, folders), goes on with what went in
+and what came out, in an order in which no answer stands before its question, and ends
+with the exit. Each line is written whole and at once: a recorder that is killed leaves
+a file that can be read, with a take that has no end.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.system.environment import Eraser
+
+FORMAT = 1
+PIECE = 1024 * 1024
+"""Bytes of a line without end that are held back for its end to come."""
+
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+"""Not ``splitlines``: a carriage return is no end of a line here."""
+
+Direction: TypeAlias = Literal["in", "out", "err"]
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a take began."""
+
+    cassette: int
+    take: str
+    run: str
+    """Takes of one run are of one file; another run writes the file anew."""
+    argv: tuple[str, ...]
+    words: int = 1
+    """How many of them are the program itself."""
+    places: dict[str, str] = {}
+    """The folders the program was told of, by name."""
+    secrets: tuple[str, ...] = ()
+    """Names of the variables whose values were struck out."""
+    agent: str | None = None
+    version: str | None = None
+    recorded: str = ""
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        return self.argv[self.words :]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A line that went one way, or as much of it as there was."""
+
+    dir: Direction
+    data: bytes
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The end of the input."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A file that the arguments or the input pointed to."""
+
+    path: str
+    text: str
+
+
+class Ended(msgspec.Struct, frozen=True):
+    code: int | None
+    signal: int | None
+
+
+Entry: TypeAlias = Said | Closed | Given | Ended
+
+
+class Take(msgspec.Struct, frozen=True):
+    head: Head
+    entries: list[Entry]
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {entry.path: entry.text for entry in self.entries if isinstance(entry, Given)}
+
+    @property
+    def typed(self) -> bytes:
+        """All that went in."""
+        said = (entry for entry in self.entries if isinstance(entry, Said))
+        return b"".join(entry.data for entry in said if entry.dir == "in")
+
+
+class _Line(msgspec.Struct):
+    """Any line but the first of a take."""
+
+    take: str
+    dir: Direction | None = None
+    data: str | None = None
+    base64: bytes | None = None
+    eof: bool = False
+    file: str | None = None
+    exit: int | None = None
+    signal: int | None = None
+    ended: bool = False
+
+
+def read(path: str | Path) -> list[Take]:
+    """Every take of a file, in the order they began. Raises ``ConfigError``."""
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise ConfigError(
+            f"the recording cannot be read: {path}: {error.strerror}",
+            hint="Record one with `corral run --record-to FILE` or `corral record -o FILE`.",
+        ) from error
+    takes: dict[str, Take] = {}
+    for number, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            if b'"cassette":' in line[:32]:
+                head = msgspec.json.decode(line, type=Head)
+                if head.cassette > FORMAT:
+                    raise ConfigError(f"the recording was made by a newer corral: {path}")
+                takes[head.take] = Take(head, [])
+                continue
+            found = msgspec.json.decode(line, type=_Line)
+            takes[found.take].entries.append(_entry(found))
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+            if number == len(lines) - 1:
+                break  # whoever wrote it was killed in the midst of it
+            raise ConfigError(f"not a recording: {path}, line {number + 1}: {error}") from error
+    if not takes:
+        raise ConfigError(f"the recording is empty: {path}")
+    return list(takes.values())
+
+
+def _entry(line: _Line) -> Entry:
+    data = line.base64 if line.base64 is not None else (line.data or "").encode()
+    if line.file is not None:
+        return Given(line.file, line.data or "")
+    if line.eof:
+        return Closed()
+    if line.dir is not None:
+        return Said(line.dir, data)
+    return Ended(line.exit, line.signal)
+
+
+class Writer:
+    """Writes one take, known secrets struck out. For several threads at once."""
+
+    def __init__(self, path: str | Path, head: Head, eraser: Eraser, longest_secret: int) -> None:
+        """Raises ``OSError``; later failures end the recording, and are told by ``failure``."""
+        self._take = head.take
+        self._eraser = eraser
+        self._overlap = max(longest_secret - 1, 0)
+        self._lock = threading.Lock()
+        self._begin = time.monotonic()
+        self._held: dict[Direction, bytearray] = {
+            "in": bytearray(), "out": bytearray(), "err": bytearray()
+        }  # fmt: skip
+        self.failure: OSError | None = None
+        clean = msgspec.structs.replace(
+            head,
+            argv=tuple(eraser.clean_text(word) for word in head.argv),
+            places={name: eraser.clean_text(path) for name, path in head.places.items()},
+        )
+        self._fd = _open(path, clean)
+
+    def said(self, dir: Direction, data: bytes) -> None:
+        """Whole lines are written now; the rest is held back, lest a secret be cut in two."""
+        with self._lock:
+            held = self._held[dir]
+            held += data
+            end = held.rfind(b"\n") + 1 if b"\n" in data else 0
+            if end:
+                self._lines(dir, bytes(held[:end]))
+                del held[:end]
+            elif len(held) > PIECE:
+                clean = self._eraser.clean(bytes(held))
+                cut = len(clean) - self._overlap
+                self._line(dir, clean[:cut])
+                held[:] = clean[cut:]
+
+    def closed(self) -> None:
+        """The input has ended."""
+        with self._lock:
+            self._flush("in")
+            self._write({"dir": "in", "eof": True})
+
+    def given(self, path: str, text: str) -> None:
+        with self._lock:
+            self._write({"file": path, "data": self._eraser.clean_text(text)})
+
+    def ended(self, code: int | None, signal: int | None) -> None:
+        with self._lock:
+            for dir in self._held:
+                self._flush(dir)
+            self._write({"ended": True, "exit": code, "signal": signal})
+            os.close(self._fd)
+
+    def _flush(self, dir: Direction) -> None:
+        held = self._held[dir]
+        if held:
+            self._lines(dir, bytes(held))
+            held.clear()
+
+    def _lines(self, dir: Direction, block: bytes) -> None:
+        for line in _LINE.findall(self._eraser.clean(block)):
+            self._line(dir, line)
+
+    def _line(self, dir: Direction, data: bytes) -> None:
+        try:
+            self._write({"dir": dir, "data": data.decode()})
+        except UnicodeDecodeError:
+            self._write({"dir": dir, "base64": base64.b64encode(data).decode()})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        """A failure costs the recording, never the conversation."""
+        if self.failure is not None:
+            return
+        seconds = round(time.monotonic() - self._begin, 3)
+        data = json.dumps({"take": self._take, **line, "t": seconds}, ensure_ascii=False).encode()
+        try:
+            os.write(self._fd, data + b"\n")
+        except OSError as error:
+            self.failure = error
+
+
+def _open(path: str | Path, head: Head) -> int:
+    """The file to add to, with the head written: anew, unless its takes are of this run."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        with _alone(fd):
+            first = os.pread(fd, 4096, 0).split(b"\n")[0]
+            if f'"run":{json.dumps(head.run)}'.encode() not in first:
+                os.ftruncate(fd, 0)
+            os.write(fd, msgspec.json.encode(head) + b"\n")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextlib.contextmanager
+def _alone(fd: int) -> Generator[None]:
+    """Two processes of one run may begin at once: one of them begins the file."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock: there the later of two may win
+        yield
+        return
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+PLACE = ("HOME", "DIR", "TMP", "TEMP")
+"""How the names of variables end that hold a folder."""
+
+
+def places(cwd: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The folders that a program learns of from its environment. A session's own folder is
+    known by its folder for temporary files."""
+    found = {
+        name: value.rstrip("/")
+        for name, value in env.items()
+        if name.endswith(PLACE) and os.path.isabs(value)
+    }
+    session, tmp = os.path.split(env.get("TMPDIR", ""))
+    if tmp == "tmp" and os.path.isdir(os.path.join(session, "home")):
+        found |= {"session": session, "session-id": os.path.basename(session)}
+    return {"cwd": cwd, **found}
+
+
+LARGEST_GIVEN = 1024 * 1024
+SHORTEST_STEM = 8
+"""Letters of a file's name that stand in a text by no accident."""
+
+
+def pointed_at(text: str, folders: Mapping[str, str]) -> dict[str, str]:
+    """Of the files that were laid out for the program, those that the text names: what stands
+    in them was said as well. By their path below the session's home, with their content."""
+    home = os.path.join(folders["session"], "home") if "session" in folders else None
+    if home is None or not text:
+        return {}
+    found: dict[str, str] = {}
+    for folder, _, names in os.walk(home):
+        for name in names:
+            path = os.path.join(folder, name)
+            stem = name.partition(".")[0]
+            named = path in text or (len(stem) >= SHORTEST_STEM and stem in text)
+            if named and not os.path.islink(path) and os.path.getsize(path) <= LARGEST_GIVEN:
+                content = Path(path).read_bytes().decode("utf-8", "replace")
+                found[os.path.relpath(path, home)] = content
+    return dict(sorted(found.items()))
+
+
+def objects(data: bytes) -> bool:
+    """Whether this is JSON objects, a line each: then it is a conversation, else a text."""
+    line = data.lstrip().split(b"\n", 1)[0]
+    try:
+        return isinstance(cast("object", json.loads(line)), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,36 @@
+"""The catalogue of models that is in force here: the shipped one, and a person's own figures."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from corral.errors import ConfigError
+from corral.models.catalogue import Catalogue, shipped
+from corral.nesting import decode_toml
+from corral.system import paths
+
+
+def catalogue() -> Catalogue:
+    """The shipped one, with ``CORRAL_MODELS`` or else ``models.toml`` of the config folder laid
+    over it; an empty ``CORRAL_MODELS`` means none. Raises ``ConfigError``."""
+    return _of(os.environ.get("CORRAL_MODELS"))
+
+
+@lru_cache(4)
+def _of(given: str | None) -> Catalogue:
+    if given == "":
+        return shipped()
+    path = Path(given) if given else paths.user_config().with_name("models.toml")
+    if given is None and not path.is_file():
+        return shipped()
+    import tomllib
+
+    try:
+        own = decode_toml(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    return shipped().merged(own, str(path))

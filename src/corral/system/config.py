@@ -1,0 +1,220 @@
+"""``corral.toml``: defaults for runs, read before anything else.
+
+Looked for in ``CORRAL_CONFIG``, else in the user's configuration folder *and* in
+the current directory. A file in the current directory may come with a stranger's
+repository, so it may set only what can do no harm; give its path in
+``CORRAL_CONFIG`` (or ``--config``) to trust it whole.
+
+::
+
+    [defaults]
+    timeout = 900
+
+    [agents.gemini-cli]
+    program = "/opt/gemini/bin/gemini"
+    model = "gemini-2.5-flash"
+
+    [agents.mine]               # an agent of your own: see agents/declared.py
+    command = "my-agent --acp"
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from corral.agents import registry as agents_registry
+from corral.agents.spec import Agent
+from corral.errors import ConfigError, PolicyError, UnknownAgent
+from corral.nesting import decode_toml
+from corral.policy import Policy, policy_from
+from corral.system import paths
+
+HARMLESS = frozenset(
+    {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
+)
+"""What a file in the current directory may set without being trusted."""
+
+
+LARGEST = 1_048_576
+"""Bytes of a configuration or policy file."""
+
+
+def load(agent: str) -> dict[str, Any]:
+    """The defaults for one agent, out of every file that counts."""
+    given = os.environ.get("CORRAL_CONFIG")
+    if given is not None:
+        return _options(Path(given), agent) if given else {}
+    values: dict[str, Any] = {}
+    user = paths.user_config()
+    if user.is_file():
+        values |= _options(user, agent)
+    local = Path("corral.toml")
+    if local.is_file():
+        _refuse_commands(local)
+        found = _options(local, agent)
+        unsafe = sorted(set(found) - HARMLESS)
+        if unsafe:
+            raise ConfigError(
+                f"corral.toml in the current directory may not set {', '.join(unsafe)}",
+                hint="It may come with a repository. To trust it: --config corral.toml"
+                " (or CORRAL_CONFIG=corral.toml).",
+            )
+        values |= found
+    return values
+
+
+def passed_on() -> tuple[str, ...]:
+    """Variables that trusted files pass on to every agent and command (``pass_env`` of their
+    ``[defaults]``). Raises ``ConfigError``."""
+    names: list[str] = []
+    for path in _trusted():
+        found: object = _table(path, _toml(path), "defaults").get("pass_env", [])
+        texts = cast("list[object]", found) if isinstance(found, list) else [None]
+        if not all(isinstance(name, str) for name in texts):
+            raise ConfigError(f"{path}: pass_env must be a list of names")
+        names += cast("list[str]", texts)
+    return tuple(names)
+
+
+def _refuse_commands(path: Path) -> None:
+    tables = _table(path, _toml(path), "agents")
+    for name in tables:
+        if "command" in _table(path, tables, name):
+            raise ConfigError(
+                f"corral.toml in the current directory may not declare the agent {name!r}",
+                hint="It may come with a repository. To trust it: --config corral.toml"
+                " (or CORRAL_CONFIG=corral.toml).",
+            )
+
+
+def read_policy(path: Path) -> Policy:
+    """A policy file (TOML). Raises ``PolicyError`` with line and column."""
+    try:
+        values = _toml(path)
+    except ConfigError as error:
+        raise PolicyError(error.message, hint=error.hint) from error
+    return policy_from(values, str(path))
+
+
+def _options(path: Path, agent: str) -> dict[str, Any]:
+    tables = _toml(path)
+    unknown = sorted(set(tables) - {"defaults", "agents"})
+    if unknown:
+        raise ConfigError(
+            f"{path}: unknown table {unknown[0]!r}",
+            hint="Known are [defaults] and [agents.NAME].",
+        )
+    values = {
+        **_table(path, tables, "defaults"),
+        **_agent_table(path, tables, agent),
+    }
+    if isinstance(values.get("policy"), dict):
+        values["policy"] = policy_from(dict(values["policy"]), f"{path}: policy")
+    return values
+
+
+def find_agent(name: str) -> Agent:
+    """The agent of that name: one that a trusted file declares, ``acp:ID`` of a registry, or
+    one that is known. Raises ``UnknownAgent`` and ``ConfigError``."""
+    if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        for path in _trusted():
+            table = _table(path, _table(path, _toml(path), "agents"), name)
+            if "command" in table:
+                return _declared(name, table, path)
+        if name.startswith("acp:"):
+            return _listed(name.removeprefix("acp:"))
+    return agents_registry.find(name)
+
+
+def every_agent() -> Iterator[Agent]:
+    """Those that trusted files declare, then all that are known."""
+    for path in _trusted():
+        tables = _table(path, _toml(path), "agents")
+        for name in tables:
+            if "command" in _table(path, tables, name):
+                yield _declared(name, _table(path, tables, name), path)
+    yield from agents_registry.every()
+
+
+def _trusted() -> list[Path]:
+    """Files that may name a command: not one that lies in the current directory."""
+    given = os.environ.get("CORRAL_CONFIG")
+    if given is not None:
+        return [Path(given)] if given else []
+    user = paths.user_config()
+    return [user] if user.is_file() else []
+
+
+def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
+    try:
+        known = agents_registry.find(name)
+    except (UnknownAgent, ConfigError):
+        known = None
+    if known is not None:
+        raise ConfigError(
+            f"{path}: [agents.{name}] has a command, and is the name of an agent that is known",
+            hint="Give yours another name; program = names another program for a known one.",
+        )
+    return agents_registry.from_table(name, table, str(path))
+
+
+def _listed(id: str) -> Agent:
+    """Of the registry of the Agent Client Protocol, as a file on this machine."""
+    given = os.environ.get("CORRAL_ACP_REGISTRY")
+    path = Path(given) if given else paths.user_config().with_name("acp-registry.json")
+    try:
+        registry = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"there is no registry of agents at {path}: {error.strerror}",
+            hint="Save the Agent Client Protocol's registry.json there, or set"
+            " CORRAL_ACP_REGISTRY to where it is.",
+        ) from error
+    return agents_registry.from_registry(registry, id, str(path))
+
+
+def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
+    """Under whichever of its names the agent stands there."""
+    found: dict[str, Any] = {}
+    for name in _table(path, tables, "agents"):
+        table = _table(path, _table(path, tables, "agents"), name)
+        if "command" in table:
+            if name == agent:
+                found |= agents_registry.options_of(table)
+            continue
+        try:
+            known = agents_registry.find(name).name
+        except UnknownAgent as error:
+            warnings.warn(f"{path}: [agents.{name!r}], ignored: {error.hint}", stacklevel=2)
+            continue
+        if known == agent:
+            found |= table
+    return found
+
+
+def _table(path: Path, tables: dict[str, Any], name: str) -> dict[str, Any]:
+    found: object = tables.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: {name} must be a table of options")
+    return cast("dict[str, Any]", found)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    import tomllib  # most runs have no such file
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ConfigError(f"{path}: over {LARGEST:,} bytes: this is no configuration file")
+        return decode_toml(data.decode().replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:  # its message ends in line and column
+        raise ConfigError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

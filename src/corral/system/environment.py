@@ -1,0 +1,272 @@
+"""What the child process may see: an allow-list, never all we have.
+
+An agent gets a base set that programs need to run at all, the agent's own credential family,
+and what the caller names. A command that we start for an agent, a pipeline or a check (the
+shell tool, ``tool`` nodes, ``until``, hooks) gets the base set, what build tools need to find
+their files, and what the caller names. ``DATABASE_URL`` and other vendors' keys stay home.
+
+What is secret is known by the name of its variable, or because its value is a URL with a
+password. It is redacted in everything that is written, and in what tools and commands say
+before a model reads it: a file or a server may hold the same value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+import msgspec
+
+from corral.agents.spec import Agent
+from corral.options import Run
+
+BASE = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    # Windows cannot start a program without these.
+    "SYSTEMROOT",
+    "SYSTEMDRIVE",
+    "WINDIR",
+    "COMSPEC",
+    "PATHEXT",
+    "USERPROFILE",
+    "APPDATA",
+    "LOCALAPPDATA",
+    "PROGRAMFILES",
+    "PROGRAMDATA",
+    "NUMBER_OF_PROCESSORS",
+)
+
+FOR_COMMANDS = (
+    *BASE,
+    "TERM",
+    "COLORTERM",
+    "NO_COLOR",
+    "COLUMNS",
+    "LINES",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "HOSTNAME",
+    "CI",
+    "SOURCE_DATE_EPOCH",
+    # Where build tools keep their files; none of them is a secret.
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYENV_ROOT",
+    "JAVA_HOME",
+    "GOPATH",
+    "GOROOT",
+    "GOCACHE",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "NVM_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+    "CORRAL_HOME",
+)
+"""Variables of ours that commands see."""
+
+SHORTEST_SECRET = 8
+"""Redacting a shorter value would tear ordinary text apart."""
+
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"
+    r"|(^|_)(PAT|PWD|PASS|PIN|SALT|SIG|SIGNATURE)$|CONN(ECTION)?_?STR",
+    re.IGNORECASE,
+)
+_ADDRESS_NAME = re.compile(r"(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$", re.IGNORECASE)
+"""Addresses of servers and databases. What is secret in one is the login in it; a value that is
+no URL and no path is taken for a secret as a whole."""
+_LOGIN = re.compile(r"^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z_]{1,15}|[0-9.]+")
+"""A mode or a number (``AUTH_TYPE=subscription``). Redacting one in what an agent's program says
+would damage the protocol, and the program does not have the variable."""
+_TOKEN = 16
+"""Characters. Users have shorter names."""
+_NOT_SECRET = frozenset({"PWD", "OLDPWD"})
+
+
+class Environment(msgspec.Struct, frozen=True):
+    values: dict[str, str]
+    family: dict[str, str]
+    """Of these, the agent's own."""
+    secrets: dict[str, str]
+    """Name → value of what the child may see and must be redacted wherever it appears."""
+    others: dict[str, str] = {}
+    """The same of secrets of ours that the child does not see. It may meet them elsewhere, in a
+    file, say."""
+
+    @property
+    def redacted(self) -> dict[str, str]:
+        """All that must be redacted."""
+        return {**self.others, **self.secrets}
+
+
+def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> Environment:
+    """The child's environment out of ours."""
+    ours = os.environ if environ is None else environ
+    names = _family(agent, {**ours, **run.env})
+    family = _chosen(ours, names)
+    passed = {name: ours[name] for name in run.pass_env if name in ours}
+    values = {**_chosen(ours, BASE), **family, **passed, **run.env}
+    secrets = {name: family[name] for name in agent.secret_env if name in family}
+    secrets |= named_secrets({**passed, **run.env})
+    for server in run.mcp_servers:
+        for name, value in {**server.env, **server.headers}.items():
+            secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
+    long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
+    known = {**family, **_chosen(run.env, names)}
+    others = {k: v for k, v in named_secrets(ours).items() if not _WORD.fullmatch(v)}
+    return Environment(values, known, long, others)
+
+
+def _family(agent: Agent, given: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the agent's own variables, as far as it needs them now."""
+    more = (names for switch, names in agent.env_if.items() if given.get(switch))
+    return (*agent.env_family, *(name for names in more for name in names))
+
+
+def for_commands(
+    pass_env: Iterable[str] = (),
+    given: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment of a command: ours by the allow-list, those that ``pass_env`` names, and
+    ``given``, which wins."""
+    ours = os.environ if environ is None else environ
+    passed = {name: ours[name] for name in pass_env if name in ours}
+    return {**_chosen(ours, FOR_COMMANDS), **passed, **(given or {})}
+
+
+def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
+    """What is secret in these variables, by their names or by a password in an address. A file
+    that holds a secret is none itself."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        for key, secret in _secrets_in(name, value):
+            if len(secret) >= SHORTEST_SECRET:
+                found[key] = secret
+    return found
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the variable holds something that only its owner should know."""
+    return any(True for _ in _secrets_in(name, value))
+
+
+def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
+    is_path = os.path.isabs(value) and os.path.exists(value)
+    if name in _NOT_SECRET or is_path or not value:
+        return
+    found = _LOGIN.match(value)
+    user, _, password = found["login"].partition(":") if found else ("", "", "")
+    if password:
+        yield name, value
+        yield f"{name} login", f"{user}:{password}@"
+        yield f"{name} password", password
+        yield f"{name} password unquoted", unquote(password)
+    elif len(user) >= _TOKEN:  # a token in the place of a user
+        yield name, value
+        yield f"{name} login", user
+    elif found := _PASSWORD.search(value):
+        yield name, value
+        yield f"{name} password", found[1]
+    elif _SECRET_NAME.search(name) or (_ADDRESS_NAME.search(name) and _is_no_address(value)):
+        yield name, value
+
+
+def _is_no_address(value: str) -> bool:
+    return "://" not in value and not value.startswith(("/", ".", "~"))
+
+
+def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        if "*" in name:
+            found.update({key: ours[key] for key in ours if fnmatchcase(key, name)})
+        elif name in ours:
+            found[name] = ours[name]
+    return found
+
+
+class Eraser:
+    """Strikes the known secrets out of bytes and text, naming what stood there. They are known
+    as JSON writes them too: what is cleaned is mostly JSON that nobody has taken apart yet."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        marks: dict[bytes, bytes] = {}
+        for name, value in secrets.items():
+            escaped = (json.dumps(value, ensure_ascii=not plain)[1:-1] for plain in (True, False))
+            for form in (value, *escaped):
+                marks[form.encode("utf-8", "surrogateescape")] = f"[{name} struck out]".encode()
+        self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
+        self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs)
+        """What is redacted, in each of its written forms; the longest first."""
+
+    def clean(self, data: bytes) -> bytes:
+        for value, mark in self._pairs:
+            if value in data:
+                data = data.replace(value, mark)
+        return data
+
+    def clean_text(self, text: str) -> str:
+        return self.clean(text.encode("utf-8", "replace")).decode() if self._pairs else text
+
+    def clean_part(self, data: bytes, *, begin_cut: bool = False, end_cut: bool = False) -> bytes:
+        """As ``clean``, for a part of something longer. Where that was cut off at the beginning
+        or the end, the cut may have gone through a secret: what could be the rest of one there
+        becomes ``…``."""
+        data = self.clean(data)
+        if begin_cut:
+            rest = max((_overlap(value, data) for value, _ in self._pairs), default=0)
+            data = _CUT + data[rest:] if rest else data
+        if end_cut:
+            rest = max((_overlap(data, value) for value, _ in self._pairs), default=0)
+            data = data[:-rest] + _CUT if rest else data
+        return data
+
+    def clean_text_part(self, text: str, *, begin_cut: bool = False, end_cut: bool = False) -> str:
+        """The same for text. A character that the cut went through is left out."""
+        if not self._pairs:
+            return text
+        text = text.lstrip(_BROKEN) if begin_cut else text
+        text = text.rstrip(_BROKEN) if end_cut else text
+        data = text.encode("utf-8", "replace")
+        return self.clean_part(data, begin_cut=begin_cut, end_cut=end_cut).decode()
+
+
+_CUT = "…".encode()
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+def _overlap(first: bytes, second: bytes) -> int:
+    """How many bytes at the end of the first are also the beginning of the second."""
+    longest = min(len(first), len(second))
+    return next((n for n in range(longest, 0, -1) if first.endswith(second[:n])), 0)

@@ -1,0 +1,84 @@
+"""Waiting until somebody saves a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+
+from corral.system import descriptors
+
+_FOLDER_ITSELF = 0x400 | 0x800 | 0x8000
+"""It was removed, moved away, or can no longer be watched."""
+
+
+class Watch:
+    """``with Watch(folder, "answer.md") as watch:`` and then ``await watch.saved()``.
+
+    A file counts as saved when a writer closed it or when it was moved into place: then it is
+    whole. Between two of these nothing wakes up, but for a look now and then.
+    """
+
+    TOLD = 60.0
+    """Seconds between two looks where the kernel tells of saves: over a network it tells only
+    of those made on this machine."""
+    UNTOLD = 2.0
+    """And where it cannot tell."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = os.fsencode(name)
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._fd = -1
+
+    @property
+    def pause(self) -> float:
+        """Seconds after which to look without having been told."""
+        return Watch.UNTOLD if self._fd < 0 else Watch.TOLD
+
+    def __enter__(self) -> Watch:
+        with contextlib.suppress(OSError):  # none to be had: looking has to do
+            self._fd = descriptors.inotify_open()
+            descriptors.inotify_saves(self._fd, self._folder)
+            self._loop.add_reader(self._fd, self._ready.set)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    async def saved(self, seconds: float) -> bool:
+        """True once the file was saved, or its folder is gone; False after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    await self._ready.wait()
+                    self._ready.clear()
+                    if self._meant():
+                        return True
+        except TimeoutError:
+            return False
+
+    def _meant(self) -> bool:
+        """Whether what the kernel tells of, all of it taken, is of our file."""
+        found = False
+        with contextlib.suppress(BlockingIOError):
+            while notes := os.read(self._fd, 65_536):
+                at = 0
+                while at < len(notes):
+                    _, mask, _, length = struct.unpack_from("iIII", notes, at)
+                    name = notes[at + 16 : at + 16 + length].rstrip(b"\0")
+                    found = found or name == self._name or bool(mask & _FOLDER_ITSELF)
+                    at += 16 + length
+        return found

@@ -1,0 +1,180 @@
+"""Commands on the repository around a folder, through a stub of corral's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from corral.errors import StorageFailed
+from corral.system.git import layout, settings, stub
+from corral.system.git.command import LOCAL, Access, Answer, Limits, call
+from corral.system.git.layout import Layout
+from corral.values import printable_path
+
+_HEAD = re.compile(r"(HEAD|@)(?=$|[~^:])")
+_SHARED = re.compile(r"group|all|world|everybody|true|umask|false|0[0-7]{3}")
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A file of a commit."""
+
+    mode: str
+    """As git writes it: 100644, 100755, 120000 (a link), 160000 (a submodule)."""
+    id: str
+
+
+class Difference(msgspec.Struct, frozen=True, gc=False):
+    path: bytes
+    old: Entry | None
+    new: Entry | None
+
+
+_FULL = ("unable to write", "No space left", "file write error", "Disk quota exceeded")
+"""What git says when a file cannot be written; it rarely names the reason."""
+
+
+def locate(folder: Path) -> Layout:
+    """The repository around a folder. Raises ``StorageFailed``."""
+    found = layout.find(folder)
+    if found is None:
+        raise StorageFailed(f"{folder} is not in a git repository")
+    return found
+
+
+def stub_of(folder: Path) -> Path:
+    """The stub for the repository around a folder. Raises ``StorageFailed``."""
+    common = locate(folder).common
+    found = dict(settings.read(common / "config"))
+    if (storage := found.get("extensions.refstorage", "files").lower()) != "files":
+        raise StorageFailed(f"{folder}: references in the format {storage!r} are not supported")
+    version = found.get("core.repositoryformatversion", "0")
+    kind = settings.object_format(common)
+    if version not in ("0", "1"):
+        raise StorageFailed(f"{folder}: this format of repositories is not supported")
+    core: dict[str, str] = {}
+    if _SHARED.fullmatch(shared := found.get("core.sharedrepository", "")):
+        core["sharedRepository"] = shared
+    return stub.of(common, kind, core)
+
+
+def tell(
+    folder: Path,
+    *words: str,
+    access: Access = LOCAL,
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
+    feed: Iterable[bytes] = (),
+    output: IO[bytes] | None = None,
+) -> Answer:
+    """Run a command on the repository around a folder. Raises ``StorageFailed`` if git cannot be
+    run; its exit code is in the answer."""
+    place = stub_of(folder)
+    return call(place, *words, access=access, limits=limits, env=env, feed=feed, output=output)
+
+
+def run(
+    folder: Path, *words: str, env: Mapping[str, str] | None = None, feed: Iterable[bytes] = ()
+) -> str:
+    """The output of a command that must succeed, stripped. Raises ``StorageFailed``."""
+    return checked(words, tell(folder, *words, env=env, feed=feed)).text.strip()
+
+
+def checked(words: Sequence[str], answer: Answer) -> Answer:
+    """Raises ``StorageFailed`` if the command failed or its output was cut."""
+    if answer.code or answer.is_cut:
+        reason = "too much output" if answer.is_cut else answer.errors or answer.code
+        is_full = any(sign in str(reason) for sign in _FULL)
+        hint = "Is the disk full? Free some space in CORRAL_HOME and in the repository."
+        raise StorageFailed(f"git {words[0]}: {reason}", hint=hint if is_full else None)
+    return answer
+
+
+def is_so(folder: Path, *words: str) -> bool:
+    """Whether a command that asks a question answers yes."""
+    return tell(folder, *words).code == 0
+
+
+def commit_of(folder: Path, name: str) -> str:
+    """The commit that a branch, a tag or part of an id stands for. Raises ``StorageFailed``."""
+    if _HEAD.match(name):
+        found = locate(folder)
+        name = _HEAD.sub(found.head or "HEAD", name, count=1)
+    return run(folder, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+
+
+def tree_of(folder: Path, commit: str) -> str:
+    """Raises ``StorageFailed``."""
+    return run(folder, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}")
+
+
+def is_ancestor(folder: Path, one: str, other: str) -> bool:
+    return is_so(folder, "merge-base", "--is-ancestor", one, other)
+
+
+def commit(folder: Path, tree: str, parents: Sequence[str], message: str) -> str:
+    """Make a commit of a tree; no branch names it yet. Raises ``StorageFailed``."""
+    before = [word for parent in parents for word in ("-p", parent)]
+    text = message.encode("utf-8", "backslashreplace")
+    who = settings.identity(locate(folder).common)
+    return run(folder, "commit-tree", tree, *before, "-F", "-", env=who, feed=(text,))
+
+
+def entries(folder: Path, tree: str) -> dict[bytes, Entry]:
+    """All files of a tree or commit. Raises ``StorageFailed``."""
+    words = ("ls-tree", "-r", "-z", "--full-tree", tree)
+    found: dict[bytes, Entry] = {}
+    for row in checked(words, tell(folder, *words)).out.split(b"\0"):
+        info, tab, path = row.partition(b"\t")
+        if tab:
+            mode, _, name = info.split(b" ")
+            found[path] = Entry(mode.decode(), name.decode())
+    return found
+
+
+def differences(folder: Path, old: str, new: str) -> list[Difference]:
+    """What differs between two trees or commits. Raises ``StorageFailed``."""
+    words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
+    fields = checked(words, tell(folder, *words)).out.split(b"\0")
+    found: list[Difference] = []
+    for info, path in zip(fields[::2], fields[1::2], strict=False):
+        old_mode, new_mode, old_id, new_id, _ = info.decode().removeprefix(":").split(" ")
+        was, now = Entry(old_mode, old_id), Entry(new_mode, new_id)
+        found.append(
+            Difference(
+                path=path,
+                old=was if was.mode != "000000" else None,
+                new=now if now.mode != "000000" else None,
+            )
+        )
+    return found
+
+
+def changed_files(folder: Path, old: str, new: str) -> tuple[str, ...]:
+    """Names, printable (see ``corral.values.printable_path``). Raises ``StorageFailed``."""
+    return tuple(printable_path(os.fsdecode(each.path)) for each in differences(folder, old, new))
+
+
+_DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+
+
+def patch(folder: Path, old: str, new: str, limit: int) -> str:
+    """The difference as text; empty where it is longer than ``limit`` bytes or not UTF-8. Raises
+    ``StorageFailed``."""
+    answer = tell(folder, *_DIFF, old, new, limits=Limits(output=limit))
+    if answer.is_cut:
+        return ""
+    try:
+        return checked(_DIFF, answer).out.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
+    """The difference, of any size, into a file. Raises ``StorageFailed``."""
+    limits = Limits(output=1 << 62)
+    checked(_DIFF, tell(folder, *_DIFF, old, new, output=output, limits=limits))

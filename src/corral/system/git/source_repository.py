@@ -1,0 +1,219 @@
+"""A repository that runs work in: a user's own on this machine, or one that lies elsewhere.
+
+Of one elsewhere there is a bare copy in corral's folder, which stays and is fetched anew.
+git logs in as it does for the user (ssh keys, credential helpers); a URL that holds a password or
+a token is refused, as it would be stored and shown. A bare repository on this machine is read and
+written through a stub (see ``corral.system.git``): its hooks and settings do not count. Everything
+here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from corral.errors import ConfigError, StorageFailed
+from corral.system import git, paths
+from corral.system.git import command, index, layout, listing, repository, task_worktree, tree
+
+_HOST_AND_PATH = re.compile(r"(?:[^/@:\s]+@)?[^/:\s]{2,}:[^:].*")
+"""``git@host:path``; one letter before the colon would be a drive of Windows."""
+_FETCH = ("fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-gc")
+_ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    root: Path
+    """Where git is called: the user's own folder, or our copy."""
+    url: str = ""
+    """Of which it is a copy."""
+
+    def tip(self, branch: str) -> str | None:
+        """The commit that the branch is at by now; None where it is not there. Raises
+        ``StorageFailed``."""
+        name = f"refs/heads/{branch}"
+        if self.url:
+            name = f"refs/corral/{branch}"
+            answer = _fetch(self.root, self.url, "--no-tags", f"+refs/heads/{branch}:{name}")
+            if answer.code and "couldn't find remote ref" in answer.errors:
+                return None
+            if answer.code:
+                raise StorageFailed(f"{git.redact(self.url)} cannot be read: {answer.errors}")
+        answer = git.tell(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return answer.text.strip() if not answer.code else None
+
+    def advance(self, branch: str, new: str | None, old: str | None) -> bool:
+        """Move the branch (None: it is not there); False where somebody else has moved it
+        meanwhile. Raises ``StorageFailed``."""
+        name = f"refs/heads/{branch}"
+        if self.url:
+            place, access = _location(self.url)
+            lease = f"--force-with-lease={name}:{old or ''}"
+            words = ("push", "--quiet", lease, "--", place, f"{new or ''}:{name}")
+            answer = git.tell(self.root, *words, access=access)
+        elif new is None:
+            answer = git.tell(self.root, "update-ref", "-d", name, old or "")
+        else:
+            # An empty old value: the branch must not be there.
+            answer = git.tell(self.root, "update-ref", name, new, old or "")
+        if answer.code and self.tip(branch) == old:
+            where = git.redact(self.url) or self.root
+            raise StorageFailed(f"{where} cannot be written: {answer.errors}")
+        return not answer.code
+
+
+def _local(url: str) -> Path | None:
+    """The folder that a name or a URL means, if it is on this machine."""
+    path = unquote(urlsplit(url).path) if url.startswith("file://") else url
+    return Path(path) if os.path.isdir(path) else None
+
+
+def _fetch(root: Path, url: str, *words: str) -> git.Answer:
+    options = [word for word in words if word.startswith("--")]
+    names = [word for word in words if not word.startswith("--")]
+    place, access = _location(url)
+    return git.tell(root, *_FETCH, *options, "--", place, *names, access=access)
+
+
+def _location(url: str) -> tuple[str, git.Access]:
+    """What git is told to contact, and how. Of a repository on this machine, the stub."""
+    if (path := _local(url)) is not None:
+        return str(git.stub_of(path)), git.Access(protocols="file")
+    return url, command.REMOTE
+
+
+def _head_of(url: str) -> str:
+    """What to fetch as its HEAD. The stub of a repository on this machine has none of its own."""
+    path = _local(url)
+    return (git.locate(path).head or "HEAD") if path is not None else "HEAD"
+
+
+def is_elsewhere(name: str) -> bool:
+    """Whether it is cloned: a URL, ``host:path``, or a bare repository on this machine; not a
+    folder that a person works in. Raises ``ConfigError``."""
+    git.require("a repository")
+    shown = git.redact(name)
+    if not name.strip() or name.startswith("-") or "\0" in name or "\n" in name:
+        raise ConfigError(f"{shown!r} is no repository")
+    if os.path.isdir(name):
+        found = layout.find(Path(name))
+        return found is not None and found.top is None
+    if "://" in name:
+        refuse_secrets(name, "git's credential helpers know it: leave it out of the URL.")
+        if (scheme := name.partition("://")[0]) not in command.NETWORK.split(":"):
+            raise ConfigError(
+                f"git may not use {scheme!r} here",
+                hint=f"These may be used: {command.NETWORK.replace(':', ', ')}.",
+            )
+        return True
+    if shown != name:
+        raise ConfigError(
+            f"{shown!r} holds a password", hint="ssh logs in with keys: name user@host:path."
+        )
+    if _HOST_AND_PATH.fullmatch(name) and not name.startswith((".", "/")):
+        return True
+    raise ConfigError(
+        f"there is no repository {shown!r}", hint="Name a folder, a bare repository or a URL."
+    )
+
+
+def refuse_secrets(url: str, hint: str) -> None:
+    """Raises ``ConfigError``, which does not repeat it. A name alone is one too where it may be
+    a token."""
+    try:
+        parts = urlsplit(url)
+        user, password, host = parts.username, parts.password, parts.hostname
+    except ValueError as error:
+        raise ConfigError("this is no URL") from error
+    is_token = user is not None and parts.scheme in ("http", "https")
+    if password is not None or is_token:
+        raise ConfigError(f"the {parts.scheme} URL of {host} holds a name or a password", hint=hint)
+
+
+def own(folder: Path) -> Repository:
+    """The one around a folder. Raises ``ConfigError``."""
+    return Repository(root=task_worktree.root_of(folder)[0])
+
+
+def folder() -> Path:
+    """Of our copies."""
+    return paths.home() / "repositories"
+
+
+def copy_of(url: str, *, fresh: bool = False) -> Repository:
+    """Our copy, made where there is none; ``fresh``: with all that is there by now. Raises
+    ``StorageFailed``."""
+    digest = blake2b(url.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    place = folder() / f"{digest}.git"
+    paths.make(place.parent)
+    whole = place / "corral.whole"
+    with git.alone(place.with_suffix(".gate")):
+        if not (place / "HEAD").exists():
+            for each in ("objects", "refs"):
+                (place / each).mkdir(parents=True, exist_ok=True)
+            (place / "config").write_text(_CONFIG)
+            (place / "HEAD").write_text("ref: refs/heads/main\n")
+        if fresh or not whole.exists():
+            answer = _fetch(place, url, "--prune", *_ALL, f"+{_head_of(url)}:refs/corral/HEAD")
+            if answer.code:
+                raise StorageFailed(f"{git.redact(url)} cannot be read: {answer.errors}")
+            whole.touch()
+    return Repository(root=place, url=url)
+
+
+def find(repository: Repository, name: str | None) -> str:
+    """The commit that the name stands for there; without one, where its HEAD is. Raises
+    ``ConfigError``."""
+    shown = git.redact(repository.url) or str(repository.root)
+    if not repository.url:
+        names = [name or "HEAD"]
+    elif name is None:
+        names = ["refs/corral/HEAD"]
+    else:
+        names = [f"refs/remotes/origin/{name}", f"refs/tags/{name}", name]
+    for each in names:
+        with suppress(StorageFailed):
+            return git.commit_of(repository.root, each)
+    raise ConfigError(f"{shown} has no commit {name or 'HEAD'!r}")
+
+
+def has_changes(folder: Path) -> bool:
+    """Whether the work tree around a folder has changes that are not committed, as far as can be
+    told without the repository's filters. Raises ``StorageFailed``."""
+    found = git.locate(folder)
+    if found.top is None:
+        return False
+    indexed = index.read(found)
+    if indexed is None:
+        return False
+    committed = repository.entries(folder, git.commit_of(folder, "HEAD"))
+    if {path: entry.id for path, entry in committed.items()} != {
+        path: entry.blob for path, entry in indexed.items()
+    }:
+        return True
+    top = os.fsencode(found.top)
+    scope = listing.scope_below(found.top, found.top, found.common)
+    for path, entry in indexed.items():
+        if entry.mode != tree.SUBMODULE and _differs(os.path.join(top, path), entry):
+            return True
+    try:
+        return any(path not in indexed for path in listing.files(found.top, scope, indexed.keys()))
+    except listing.TooManyFiles:
+        return True
+
+
+def _differs(path: bytes, entry: index.Indexed) -> bool:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return True
+    if entry.is_still(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino):
+        return False
+    return tree.hash_blob(path, len(entry.blob)) != entry.blob

@@ -1,0 +1,320 @@
+"""Store the files of a work tree as a git tree.
+
+The files are listed and read here; git gets their contents and a list of names. It never looks
+at the work tree, so nothing there can make it start a program or wait. An embedded repository
+becomes the files that are in it. A submodule of the commit stays a submodule as long as its
+folder is empty or holds exactly the commit's files.
+
+The id of a file that has not changed is taken from a cache beside the tree. An entry counts only
+if it was made when the file had rested for a while, so a change within the clock's resolution is
+not missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import StorageFailed
+from corral.system import paths as system_paths
+from corral.system.fs import open_regular, parent_below
+from corral.system.git import layout, listing, repository, stub
+from corral.system.git.listing import Scope
+from corral.system.git.repository import Entry
+from corral.values import printable_path
+
+SUBMODULE = "160000"
+LINK = "120000"
+_CHUNK = 1024 * 1024
+_REST = 2_000_000_000
+"""Nanoseconds that a file must have rested before its id is cached."""
+_TICK = 0.02
+"""Seconds. Longer than the resolution of a local file system's clock."""
+
+Stamp = tuple[int, int, int, int, int]
+"""Size, modification time, change time, inode, mode."""
+
+
+class Known(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    stamp: Stamp
+    id: str
+
+
+Cache = dict[bytes, Known]
+
+
+def read_cache(path: Path) -> Cache:
+    try:
+        rows = msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, Known]])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return dict(rows)
+
+
+def write_cache(path: Path, cache: Mapping[bytes, Known]) -> None:
+    system_paths.write_private(path, msgspec.msgpack.encode(list(cache.items())))
+
+
+def fresh_cache(place: Path, entries: Mapping[bytes, Entry]) -> Cache:
+    """For a tree that was checked out just now, before anybody works in it."""
+    base, cache = os.fsencode(place), Cache()
+    for path, entry in entries.items():
+        with contextlib.suppress(OSError):
+            info = os.lstat(os.path.join(base, path))
+            has_fine_clock = info.st_ctime_ns % 1_000_000_000 != 0
+            if has_fine_clock and _mode(info) == entry.mode:
+                cache[path] = Known(_stamp(info), entry.id)
+    time.sleep(_TICK)  # whoever changes a file from now on changes its stamp
+    return cache
+
+
+def write_tree(root: Path, place: Path, at: str, cache: Cache, scope: Scope) -> str:
+    """The id of a tree with all that is at ``place`` now. Files of the commit ``at`` are tracked,
+    so they count even if they are ignored. ``cache`` is brought up to date. Raises
+    ``StorageFailed`` if anything cannot be read: work is never left out silently."""
+    base = repository.entries(root, at)
+    found = _submodules(root, place, base, _look(root, place, base, cache, scope))
+    return repository.tree_of(root, at) if found == base else _id_of(root, found)
+
+
+def _look(
+    root: Path, place: Path, base: Mapping[bytes, Entry], cache: Cache, scope: Scope
+) -> dict[bytes, Entry]:
+    """Every file with its id. Files whose content is new are stored."""
+    found: dict[bytes, Entry] = {}
+    fresh: list[bytes] = []
+    algorithm = _algorithm(base)
+    old = dict(cache)
+    cache.clear()
+    with _opened(place) as top:
+        for path in _paths(place, base, scope):
+            try:
+                seen = _identify(top, path, old.get(path), algorithm)
+            except FileNotFoundError:
+                continue  # removed just now
+            except OSError as error:
+                raise StorageFailed(f"{_shown(path)} cannot be read: {_reason(error)}") from error
+            if seen is None:
+                continue
+            found[path], known = seen
+            if known is not None:
+                cache[path] = known
+            stored = old.get(path) or base.get(path)
+            if stored is None or stored.id != found[path].id:
+                fresh.append(path)
+        for path, name in _store(root, top, fresh).items() if fresh else ():
+            if found[path].id != name:  # changed since
+                cache.pop(path, None)
+                found[path] = Entry(found[path].mode, name)
+    return found
+
+
+def _identify(
+    top: int, path: bytes, known: Known | None, algorithm: str
+) -> tuple[Entry, Known | None] | None:
+    """A file's entry, and what to remember of it; None for what git does not store. Raises
+    ``OSError``."""
+    info = os.stat(path, dir_fd=top, follow_symlinks=False)
+    if known is not None and known.stamp == _stamp(info):
+        return Entry(_mode(info) or "", known.id), known
+    # Read it only through real folders: a link to elsewhere may have been put there meanwhile.
+    with parent_below(top, path) as (folder, name):
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        mode = _mode(info)
+        if mode is None:
+            return None
+        stamp, now = _stamp(info), time.time_ns()
+        blob = _hash(*_content(folder, name), algorithm)
+    rested = now - info.st_ctime_ns > _REST
+    return Entry(mode, blob), Known(stamp, blob) if rested else None
+
+
+@contextmanager
+def _opened(place: Path) -> Generator[int]:
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageFailed(f"{place} cannot be read: {error.strerror}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _paths(place: Path, base: Mapping[bytes, Entry], scope: Scope) -> Iterator[bytes]:
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            where = printable_path(os.fsdecode(error.filename or b""))
+            raise StorageFailed(f"{where} cannot be read: {error.strerror}") from error
+
+    try:
+        yield from listing.files(place, scope, base.keys(), on_error=refuse)
+    except listing.TooManyFiles as error:
+        limit = f"{listing.MOST_ENTRIES:,}"
+        raise StorageFailed(f"{place} has more than {limit} files") from error
+
+
+def _submodules(
+    root: Path, place: Path, base: Mapping[bytes, Entry], found: dict[bytes, Entry]
+) -> dict[bytes, Entry]:
+    """With the submodules of the base that are as they were."""
+    kept = found
+    for path, entry in base.items():
+        if entry.mode != SUBMODULE or path in found:
+            continue
+        folder = place / os.fsdecode(path)
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        inside = {name: each for name, each in found.items() if name.startswith(path + b"/")}
+        if not inside or _is_same(root, folder, entry.id, path, inside):
+            kept = {name: each for name, each in kept.items() if name not in inside}
+            kept[path] = entry
+    return kept
+
+
+def _is_same(
+    root: Path, folder: Path, commit: str, prefix: bytes, inside: Mapping[bytes, Entry]
+) -> bool:
+    """Whether a submodule's folder holds this commit's files and nothing else."""
+    its_own = layout.find(folder)
+    if its_own is None or its_own.top != folder or its_own.head != commit:
+        return False
+    env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
+    words = ("ls-tree", "-r", "-z", "--full-tree", commit)
+    answer = repository.tell(root, *words, env=env)
+    rows = (row.partition(b"\t") for row in answer.out.split(b"\0") if row)
+    listed = {
+        prefix + b"/" + path: Entry(info.split(b" ")[0].decode(), info.split(b" ")[2].decode())
+        for info, _, path in rows
+    }
+    return answer.code == 0 and listed == dict(inside)
+
+
+def _id_of(root: Path, found: Mapping[bytes, Entry]) -> str:
+    with stub.temporary() as place:
+        env = {"GIT_INDEX_FILE": str(place / "index")}
+        rows = (
+            b"%s %s\t%s\0" % (entry.mode.encode(), entry.id.encode(), path)
+            for path, entry in found.items()
+        )
+        words = ("update-index", "-z", "--index-info")
+        answer = repository.checked(
+            words, repository.tell(root, *words, env=env, feed=_joined(rows))
+        )
+        if answer.errors:  # git passes over a name that it does not store, and succeeds
+            raise StorageFailed(f"git cannot store a file: {answer.errors}")
+        return repository.run(root, "write-tree", env=env)
+
+
+def _joined(rows: Iterator[bytes]) -> Iterator[bytes]:
+    block = bytearray()
+    for row in rows:
+        block += row
+        if len(block) > _CHUNK:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+def _store(root: Path, top: int, paths: Collection[bytes]) -> dict[bytes, str]:
+    """Write contents into the repository's object store. Returns their ids."""
+    numbered = dict(enumerate(paths, start=1))
+    stored: dict[bytes, str] = {}
+    with stub.temporary() as place:
+        marks = place / "marks"
+        # A blob above this size is streamed, not held in memory.
+        words = ("-c", "core.bigFileThreshold=1m", "fast-import", "--quiet", "--done")
+        answer = repository.tell(
+            root, *words, f"--export-marks={marks}", feed=_blobs(top, numbered)
+        )
+        repository.checked(("fast-import",), answer)
+        for row in marks.read_text().splitlines():
+            mark, name = row.split(" ")
+            stored[numbered[int(mark.removeprefix(":"))]] = name
+    return stored
+
+
+def _blobs(top: int, numbered: Mapping[int, bytes]) -> Iterator[bytes]:
+    for mark, path in numbered.items():
+        try:
+            with parent_below(top, path) as (folder, name):
+                size, chunks = _content(folder, name)
+                yield b"blob\nmark :%d\ndata %d\n" % (mark, size)
+                yield from chunks
+                yield b"\n"
+        except OSError as error:
+            raise StorageFailed(f"{_shown(path)} cannot be read: {_reason(error)}") from error
+    yield b"done\n"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or "it changed while it was read"
+
+
+def _content(folder: int | None, name: bytes) -> tuple[int, Iterator[bytes]]:
+    """The size, and exactly that many bytes. Raises ``OSError``, also while it is read."""
+    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(info.st_mode):
+        target = os.readlink(name, dir_fd=folder)
+        return len(target), iter((target,))
+    file = open_regular(name, dir_fd=folder)
+    size = os.fstat(file.fileno()).st_size
+
+    def chunks() -> Iterator[bytes]:
+        left = size
+        with file:
+            while left:
+                data = file.read(min(left, _CHUNK))
+                if not data:
+                    raise OSError
+                left -= len(data)
+                yield data
+
+    return size, chunks()
+
+
+def hash_blob(path: bytes | str, id_length: int) -> str | None:
+    """The id that git gives to a file's content, byte for byte; None if it cannot be read."""
+    try:
+        algorithm = "sha1" if id_length == 40 else "sha256"
+        return _hash(*_content(None, os.fsencode(path)), algorithm)
+    except OSError:
+        return None
+
+
+def _hash(size: int, chunks: Iterator[bytes], algorithm: str) -> str:
+    digest = hashlib.new(algorithm, b"blob %d\0" % size, usedforsecurity=False)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _algorithm(base: Mapping[bytes, Entry]) -> str:
+    some = next(iter(base.values()), None)
+    return "sha256" if some is not None and len(some.id) == 64 else "sha1"
+
+
+def _mode(info: os.stat_result) -> str | None:
+    """None for what git does not store: FIFOs, sockets, devices."""
+    if stat.S_ISLNK(info.st_mode):
+        return LINK
+    if stat.S_ISREG(info.st_mode):
+        return "100755" if info.st_mode & 0o100 else "100644"
+    return None
+
+
+def _stamp(info: os.stat_result) -> Stamp:
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode
+
+
+def _shown(path: bytes) -> str:
+    return printable_path(os.fsdecode(path))

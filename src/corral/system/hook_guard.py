@@ -1,0 +1,100 @@
+"""Judges one tool call by the paths it names, as a hook that an agent runs before the call.
+
+``python -m corral.system.hook_guard GUARD`` reads the call from stdin, as JSON in the form that
+coding agents hand to their ``PreToolUse`` hooks. It exits with 0 where the call may go on, or
+with 2 and a reason on stderr where it may not. ``GUARD`` is JSON: the folders of the session
+(``Guarded``).
+
+For agents whose own sandbox protects less than ``corral.protected_paths`` names. It refuses what
+it does not understand: another tool, another form of the arguments, a patch that names no file.
+An agent takes any other exit code, or a hook that cannot be started, for leave to go on; so the
+command given to the agent ends in ``|| exit 2``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import NoReturn
+
+import msgspec
+
+from corral.system.path_guard import Access, PathGuard
+
+ALLOW, DENY = 0, 2
+
+_HEADER = re.compile(
+    r"\*\*\*\s*(?:add\s+file|update\s+file|delete\s+file|move\s+to)\s*:(.*)", re.I | re.S
+)
+"""A line of a patch that names a file. Wider than any agent's parser: a line that only looks like
+one is judged as well."""
+
+
+class Guarded(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders of a session, as ``PathGuard`` takes them."""
+
+    cwd: str | None = None
+    """None: the one that the agent says, whose process has sessions in several folders."""
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+
+class HookCall(msgspec.Struct, frozen=True):
+    """What the agent is about to do."""
+
+    tool_name: str
+    tool_input: dict[str, object]
+    cwd: str | None = None
+
+
+def judge(guarded: Guarded, call: HookCall) -> str | None:
+    """Why the call is refused; None where it may go on."""
+    folder = guarded.cwd or call.cwd
+    if not folder:
+        return "the call does not name its working directory"
+    guard = PathGuard(folder, guarded.readable, guarded.writable)
+    access: Access
+    match call.tool_name, call.tool_input:
+        case "apply_patch", {"command": str(text)} | {"input": str(text)}:
+            access, paths = "write", patched(text)
+        case "view_image", {"path": str(path)}:
+            access, paths = "read", [path]
+        case name, _:
+            return f"the call cannot be judged: {name}"
+    if not paths:
+        return "the patch names no file"
+    here = call.cwd or folder
+    return guard.refusal([os.path.join(here, path) for path in paths], access)
+
+
+def patched(text: str) -> list[str]:
+    """The files that a patch would change, in every reading of its lines."""
+    found: list[str] = []
+    for line in text.split("\n"):
+        header = _HEADER.match(line.strip())
+        if header is not None:
+            found.append(header[1].strip())
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code. Whatever goes wrong is a refusal."""
+    try:
+        guarded = msgspec.json.decode(arguments[0], type=Guarded)
+        call = msgspec.json.decode(sys.stdin.buffer.read(), type=HookCall)
+        why = judge(guarded, call)
+    except Exception as error:
+        why = f"the call cannot be judged: {error}"
+    if why is None:
+        return ALLOW
+    print(f"refused by policy: {why}", file=sys.stderr)
+    return DENY
+
+
+def run() -> NoReturn:
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

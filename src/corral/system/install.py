@@ -1,0 +1,90 @@
+"""Installing an agent: the pinned version, from npm, with the hashes we ship.
+
+It goes into a managed folder of its own and runs offline afterwards. The folder
+appears whole or not at all, however many install at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import time
+from importlib import resources
+
+from corral.agents.spec import Agent
+from corral.errors import BrokenInstall, NotInstalled, StorageFailed
+from corral.system import programs
+
+SECONDS = 600
+
+
+def install(agent: Agent) -> programs.Found:
+    """Install the tested version, unless it is there. Raises ``NotInstalled`` without npm,
+    ``BrokenInstall`` with npm's own words, ``StorageFailed`` on a full disk."""
+    target = programs.managed_folder(agent)
+    program = programs.managed_program(agent)
+    if not program.exists():
+        npm = _npm()
+        draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
+        for stale in target.parent.glob(f".{target.name}.*"):
+            if time.time() - stale.stat().st_mtime > 2 * SECONDS:  # its installer was killed
+                shutil.rmtree(stale, ignore_errors=True)
+        try:
+            draft.mkdir(parents=True)
+            locks = resources.files("corral.agents").joinpath("locks", agent.programs[0])
+            for name in ("package.json", "package-lock.json"):
+                (draft / name).write_bytes(locks.joinpath(name).read_bytes())
+            _ci(npm, str(draft), agent)
+            try:
+                os.rename(draft, target)
+            except OSError:
+                if not program.exists():  # else somebody was faster, with the same thing
+                    raise
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise StorageFailed(
+                f"cannot write {target}: {error.strerror}",
+                hint="About 110 MB are needed." if full else "Set CORRAL_HOME elsewhere.",
+            ) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return programs.locate(agent, str(program))
+
+
+def _npm() -> str:
+    if shutil.which("node") is None:
+        raise NotInstalled(
+            "Node.js 20 or newer is needed, and no node is on PATH",
+            hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
+        )
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NotInstalled("npm is needed, and is not on PATH", hint="Install npm and try again.")
+    return npm
+
+
+def _ci(npm: str, folder: str, agent: Agent) -> None:
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokenInstall(
+            f"npm took longer than {SECONDS} s", hint="Check the network and try again."
+        ) from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        if "ENOSPC" in said:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise BrokenInstall(
+            f"npm could not install {agent.package.npm}@{agent.package.tested}:\n{said[-2000:]}",
+            hint="Check the network and npm's own settings, then try again.",
+        )

@@ -1,0 +1,278 @@
+"""What a child writes: read from a pipe, or followed in a file.
+
+A source is asked with ``take()`` and answers bytes, ``b""`` at the end, or None when
+there is nothing now. Nothing is read ahead, so a slow reader holds up the child (a
+pipe) or leaves the bytes on the disk (a file), and memory stays flat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from corral.system import descriptors
+
+CHUNK = 262_144
+PIPE_SIZE = 1_048_576
+"""A program that exits with unflushed output loses what the pipe could not hold."""
+BIG_PIPES = 32
+"""A user's pipes may hold 64 MiB in all; past that the kernel gives new ones, anyone's,
+two pages. So only this many of ours at a time are big."""
+HOLE = 4 * 1_048_576
+"""Read parts of a file are given back to the disk in pieces of this size."""
+
+_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+
+
+class Source(Protocol):
+    def take(self) -> bytes | None:
+        """What is there now; ``b""`` when no more can come, None when nothing is there."""
+        ...
+
+    def arm(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called when ``take()`` may have more."""
+        ...
+
+    def disarm(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Pipe:
+    """The reading end of a pipe."""
+
+    _big = 0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, big: bool = True) -> None:
+        self._loop = loop
+        self._fd, self.child_fd = os.pipe()
+        os.set_blocking(self._fd, False)
+        self._grown = big and Pipe._big < BIG_PIPES and descriptors.grow_pipe(self._fd, PIPE_SIZE)
+        Pipe._big += self._grown
+        self._wake: Callable[[], None] | None = None
+        self._listening = False
+
+    def take(self) -> bytes | None:
+        if self._fd < 0:
+            return b""
+        try:
+            return os.read(self._fd, CHUNK)
+        except BlockingIOError:
+            return None
+
+    def arm(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        if not self._listening:
+            self._listening = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        # Listening stays on between two waits, which spares two system calls each;
+        # it ends when something comes and nobody waits.
+        if self._wake is not None:
+            self._wake()
+        else:
+            self._deafen()
+
+    def disarm(self) -> None:
+        self._wake = None
+
+    def _deafen(self) -> None:
+        if self._listening and not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        self._listening = False
+
+    def close(self) -> None:
+        self._deafen()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            Pipe._big -= self._grown
+
+
+class Tail:
+    """A file that the child appends to. Never answers ``b""``: who writes to it has to be
+    watched elsewhere."""
+
+    POLL = (0.002, 0.05)
+    """Between two looks where the kernel cannot tell of writes, growing while it is quiet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
+        self._loop = loop
+        self._fd, self.child_fd, self._path = descriptors.scratch_file(folder)
+        self._offset = 0
+        self._punched: int | None = 0
+        self._notes = _Notes.of(loop)
+        self._watch = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = Tail.POLL[0]
+
+    def take(self) -> bytes | None:
+        if self._fd < 0:
+            return b""
+        data = os.read(self._fd, CHUNK)
+        if not data:
+            if os.fstat(self._fd).st_size < self._offset:
+                # Truncated (`> /dev/stdout` does that): it is written from the start.
+                self._offset = os.lseek(self._fd, 0, os.SEEK_SET)
+            return None
+        self._offset += len(data)
+        self._pause = Tail.POLL[0]
+        if self._punched is not None and self._offset - self._punched >= HOLE:
+            done = descriptors.punch_hole(self._fd, self._punched, HOLE)
+            self._punched = self._punched + HOLE if done else None
+        return data
+
+    def arm(self, wake: Callable[[], None]) -> None:
+        self.disarm()
+        if self._notes is not None:
+            with contextlib.suppress(OSError):
+                self._watch = self._notes.expect(self._fd, wake)
+        if self._watch < 0:
+            self._timer = self._loop.call_later(self._pause, wake)
+            self._pause = min(self._pause * 1.5, Tail.POLL[1])
+        elif os.fstat(self._fd).st_size != self._offset:
+            # Written to after the last take() and before the watch was in place.
+            self._loop.call_soon(wake)
+
+    def disarm(self) -> None:
+        if self._watch >= 0 and self._notes is not None:
+            self._notes.forget(self._watch)
+            self._watch = -1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        self.disarm()
+        if self._notes is not None:
+            self._notes.release()
+        os.close(self._fd)
+        self._fd = -1
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+class _Notes:
+    """The kernel's notes of writes, for all files followed in one loop: a user may have
+    only some hundred inotify descriptors."""
+
+    _open: ClassVar[dict[asyncio.AbstractEventLoop, _Notes]] = {}
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Notes | None:
+        """The loop's notes, to be released once; None where there are none to be had."""
+        notes = cls._open.get(loop)
+        if notes is None:
+            try:
+                notes = cls._open[loop] = cls(loop)
+            except OSError:
+                return None
+        notes._users += 1
+        return notes
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._users = 0
+        self._expected: dict[int, Callable[[], None]] = {}
+        self._fd = descriptors.inotify_open()
+        loop.add_reader(self._fd, self._readable)
+
+    def expect(self, fd: int, wake: Callable[[], None]) -> int:
+        watch = descriptors.inotify_once(self._fd, fd)
+        self._expected[watch] = wake
+        return watch
+
+    def forget(self, watch: int) -> None:
+        # The watch itself ends with the next write, or is found again by expect().
+        self._expected.pop(watch, None)
+
+    def _readable(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            notes = os.read(self._fd, 65_536)
+            at = 0
+            while at < len(notes):
+                watch, _, _, name_length = struct.unpack_from("iIII", notes, at)
+                at += 16 + name_length
+                # -1: notes were lost, so everyone has to look.
+                for number in list(self._expected) if watch == -1 else [watch]:
+                    if wake := self._expected.pop(number, None):
+                        wake()
+
+    def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            del _Notes._open[self._loop]
+
+
+class Stderr:
+    """Drained whether or not anybody reads stdout; the last bytes are kept."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        source: Source,
+        keep: int,
+        tell: Callable[[bytes], None] | None,
+    ) -> None:
+        self._loop = loop
+        self._source = source
+        self._keep = keep
+        self._tell = tell
+        self._tail = bytearray()
+        self._cut = False
+        source.arm(self._hear)
+
+    @property
+    def text(self) -> str:
+        text = self._tail[-self._keep :].decode(errors="replace")
+        return re.sub(_ANSI, "", text) if "\x1b" in text else text
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was more before that text."""
+        return self._cut or len(self._tail) > self._keep
+
+    def _hear(self) -> None:
+        self._take()
+
+    def _take(self) -> bool:
+        data = self._source.take()
+        if data == b"":
+            self._source.close()
+            return False
+        self._source.arm(self._hear)
+        if data is None:
+            return False
+        self._tail += data
+        if len(self._tail) > 2 * self._keep:
+            del self._tail[: -self._keep]
+            self._cut = True
+        if self._tell is not None:
+            try:
+                self._tell(data)
+            except Exception as error:
+                # The listener's fault must not stop the draining.
+                failure = {"message": "a listener to stderr failed", "exception": error}
+                self._loop.call_exception_handler(failure)
+        return True
+
+    def drain(self) -> None:
+        """Take what is there now; bounded, for a grandchild may be flooding it."""
+        for _ in range(64):
+            if not self._take():
+                break
+
+    def close(self) -> None:
+        self._source.close()

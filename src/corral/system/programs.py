@@ -1,0 +1,203 @@
+"""Finding an agent's program, and which version it is.
+
+Order: ``program=``, ``corral.toml``, PATH, the managed folder. A program that
+is a Node script is started as ``node script``, so that a missing Node is known
+before anything runs, and npm's ``.cmd`` shims on Windows are stepped over.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from corral.agents.spec import Agent
+from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
+from corral.system import paths, version_cache
+from corral.version import __version__
+
+VERSION_SECONDS = 30
+_VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
+_SHIM = re.compile(rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"')
+_MACHINE = re.compile(r"-(linux|darwin|win32)-\w+$")
+"""What npm's packages of one machine may have behind their version."""
+_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
+
+Source = Literal["option", "PATH", "managed", "built in"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    path: str
+    """The program as it was found."""
+    argv: tuple[str, ...]
+    """How to start it."""
+    version: str | None
+    source: Source
+
+
+class _Package(msgspec.Struct):
+    """What we read of a ``package.json``."""
+
+    name: str = ""
+    version: str | None = None
+
+
+def locate(agent: Agent, program: str | None) -> Found:
+    """The program, fit to be started. Raises ``NotInstalled``, ``BrokenInstall``
+    or ``VersionTooOld``, each with the command that mends it."""
+    if not agent.programs:
+        return Found("", (), __version__, "built in")
+    path, source = _path(agent, program)
+    argv = _start(path, agent)
+    if not agent.package.tested:
+        return Found(path, argv, None, source)  # any command: of its versions nothing is known
+    version = _version(path, argv, agent)
+    oldest = agent.package.minimum
+    if version is not None and _parts(version) < _parts(oldest):
+        raise VersionTooOld(
+            f"{agent.title} {version} at {path} is too old: {oldest} or newer is needed",
+            hint=f"Run: {install_line(agent)}   (or npm install -g {agent.package.npm}@latest)",
+            agent_version=version,
+        )
+    return Found(path, argv, version, source)
+
+
+def helpers(agent: Agent, path: str | None) -> dict[str, str]:
+    """Of the programs that the agent starts by itself, those on PATH or in a package of a managed
+    agent: name → absolute path."""
+    found: dict[str, str] = {}
+    for name, patterns in agent.helpers.items():
+        places = (place for each in patterns for place in sorted(paths.managed().glob(each)))
+        managed = (str(place) for place in places if os.access(place, os.X_OK))
+        program = shutil.which(name, path=path) or next(managed, None)
+        if program is not None:
+            found[name] = os.path.abspath(program)
+    return found
+
+
+def install_line(agent: Agent) -> str:
+    return f"corral agents install {agent.programs[0]}"
+
+
+def managed_folder(agent: Agent) -> Path:
+    return paths.managed() / agent.programs[0] / agent.package.tested
+
+
+def managed_program(agent: Agent) -> Path:
+    folder = managed_folder(agent) / "node_modules"
+    machine = f"{sys.platform}-{platform.machine()}"
+    if agent.package.binaries:
+        return folder / agent.package.binaries.get(machine, f"none-for-{machine}")
+    name = agent.programs[0] + (".cmd" if os.name == "nt" else "")
+    return folder / ".bin" / name
+
+
+def _path(agent: Agent, program: str | None) -> tuple[str, Source]:
+    if program is not None:
+        found = shutil.which(os.path.expanduser(program))
+        if found:
+            return os.path.abspath(found), "option"
+        there = os.path.exists(os.path.expanduser(program))
+        raise NotInstalled(
+            f"program {program!r} {'is not executable' if there else 'was not found'}",
+            hint="Give the path of the program, or leave program out to have it looked for.",
+        )
+    for name in agent.programs:
+        if found := shutil.which(name):
+            return os.path.abspath(found), "PATH"
+    managed = managed_program(agent)
+    if managed.exists():
+        return str(managed), "managed"
+    raise NotInstalled(
+        f"{agent.title} was not found: no {' or '.join(agent.programs)} on PATH,"
+        " and none was installed by corral",
+        hint=f"Run: {install_line(agent)}   (or npm install -g {agent.package.npm})",
+    )
+
+
+def _start(path: str, agent: Agent) -> tuple[str, ...]:
+    real = os.path.realpath(path)
+    try:
+        with open(real, "rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise BrokenInstall(
+            f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_line(agent)}"
+        ) from error
+    shim = _SHIM.search(head)
+    if shim:
+        real = os.path.normpath(os.path.join(os.path.dirname(real), os.fsdecode(shim[1])))
+    elif not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
+        return (path,)
+    node = shutil.which("node")
+    if node is None:
+        raise NotInstalled(
+            f"{agent.title} needs Node.js 20 or newer, and no node is on PATH",
+            hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
+        )
+    return (node, real)
+
+
+def _version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
+    return _packaged_version(argv[-1], agent) or _told_version(path, argv, agent)
+
+
+def _packaged_version(script: str, agent: Agent) -> str | None:
+    """From the package beside the program: the CLI's own answer costs two CPU seconds."""
+    names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
+    for folder in Path(os.path.realpath(script)).parents:
+        try:
+            package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        if package.name in names and package.version is not None:
+            return _MACHINE.sub("", package.version)
+    return None
+
+
+def _package_of(path: str) -> str:
+    """Of a path below ``node_modules``; a name may have its owner's before it."""
+    parts = Path(path).parts
+    return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
+
+
+def _told_version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
+    """From ``--version``, remembered by path, size and time."""
+    key = version_cache.key_of(argv[-1])
+    known = version_cache.recall("versions", key)
+    if known is not None:
+        return known
+    try:
+        told = subprocess.run(
+            [*argv, "--version"],
+            env={name: os.environ[name] for name in _VERSION_ENV if name in os.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrokenInstall(
+            f"{path} --version failed: {error}", hint=f"Run: {install_line(agent)}"
+        ) from error
+    found = _NUMBERS.search(told.stdout.decode("utf-8", "replace"))
+    if told.returncode != 0 or not found:
+        raise BrokenInstall(
+            f"{path} --version failed (exit {told.returncode})",
+            hint=f"Run: {install_line(agent)}",
+            stderr=told.stderr.decode("utf-8", "replace")[-2000:],
+        )
+    version_cache.keep("versions", key, found[0])
+    return found[0]
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    found = _NUMBERS.search(version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -1,0 +1,408 @@
+"""The scenarios of the conformance kit: what is played, and what must be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.errors import ConfigError, CorralError, PermissionRefused
+from corral.events import Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
+from corral.policy import Policy
+from corral.result import Result, fold
+from corral.sessions import store
+from corral.sessions.api import run, session
+from corral.testing.conformance.stage import Failed, Skipped, Stage
+from corral.testing.model_server.request import Call, Request
+from corral.testing.model_server.script import Turn, hang
+
+WORDS = [f"word {number}, " for number in range(400)]
+"""Long, and no two alike: agents stop a model that repeats itself."""
+UNHEARD = 3.0
+"""Seconds from the model's first word until an agent that has not passed it on is cancelled:
+some tell whole messages alone."""
+MAGIC = 7041
+"""What a tool of ours returns: no model says it by chance."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    tier: str
+    name: str
+    play: Callable[[Stage], Awaitable[str]]
+    """Returns what was seen; raises ``Failed``."""
+    gate: Callable[[Stage], None] = lambda _stage: None
+    """Raises ``Skipped`` where the agent does not claim it."""
+
+
+def must(holds: object, otherwise: str) -> None:
+    if not holds:
+        raise Failed(otherwise)
+
+
+def told(result: Result) -> str:
+    return result.error.message if result.error else result.status
+
+
+def success(result: Result) -> None:
+    must(result.ok, f"ended as {result.status}: {told(result)}")
+
+
+def heard_by_the_model(stage: Stage) -> str:
+    """In whichever request: some agents begin with a word of their own."""
+    return "\n".join(text for request in stage.requests for text in request.texts)
+
+
+def calls_then_says(call: tuple[str, dict[str, Any]], text: str) -> Callable[[Request], Turn]:
+    """A model that makes one call and then answers, however often it is asked on the side."""
+
+    def answer(request: Request) -> Turn:
+        if call[0] in request.tools and not request.tool_results:
+            return Turn(text="Working. ", calls=[Call(*call)])
+        return Turn(text=text, usage={"input": 100, "output": 20})
+
+    return answer
+
+
+async def starts(stage: Stage) -> str:
+    if stage.agent.probe is None:  # with the model it has
+        events = [event async for event in _events(stage, "Answer with the one word: hello", {})]
+    else:
+        options = stage.scripted([Turn(text="hello", repeat="forever")])
+        events = [event async for event in _events(stage, "Say hello", options)]
+    must(isinstance(events[0], Init), f"the first event is {type(events[0]).__name__}")
+    must(isinstance(events[-1], Done), f"the last event is {type(events[-1]).__name__}")
+    must([e.seq for e in events] == list(range(1, len(events) + 1)), "the numbers have gaps")
+    result = fold(events)
+    success(result)
+    must(result.text.strip(), "there is no answer")
+    return f"{len(events)} events, {result.agent_version or 'no version'}"
+
+
+async def _events(
+    stage: Stage, prompt: str, options: dict[str, Any]
+) -> AsyncGenerator[Event, None]:
+    whole = options or {"cwd": stage.cwd, "timeout": 120, "keep": False}
+    async with session(stage.name, **whole) as opened:
+        async for event in opened.prompt(prompt):
+            yield event
+
+
+async def text_is_whole(stage: Stage) -> str:
+    pieces = ["Grüße, ", "世界. ", 'a "quote", a \\ and\n\na blank line. ', *WORDS, " End."]
+    result = await stage.run("Say it", [Turn(text=pieces, repeat="forever")])
+    success(result)
+    must(result.text.strip() == "".join(pieces).strip(), f"the text came as {result.text[:80]!r}")
+    return f"{len(result.text)} characters"
+
+
+async def prompt_is_whole(stage: Stage) -> str:
+    prompt = 'Line one: "quoted" $HOME `date` \\n\nLine two: -x --flag ✓ ünï'
+    result = await stage.run(prompt, [Turn(text="ok", repeat="forever")])
+    success(result)
+    said = heard_by_the_model(stage)
+    must(prompt in said, f"the model got {said[-200:]!r}")
+    return "byte for byte"
+
+
+async def reads(stage: Stage) -> str:
+    (stage.cwd / "here.txt").write_text("the content\n")
+    call = stage.probe.read
+    if call is None:
+        raise Skipped("its record names no tool that reads files")
+    options = stage.scripted(calls_then_says(call, "Read."), policy=Policy.read_only())
+    events = [event async for event in _events(stage, "Read here.txt", options)]
+    success(fold(events))
+    uses = [event for event in events if isinstance(event, ToolUse)]
+    results = [event for event in events if isinstance(event, ToolResult)]
+    must(len(uses) == len(results) == 1, f"{len(uses)} uses and {len(results)} results were told")
+    must(results[0].status == "success", f"the result is {results[0].status}: {results[0].error}")
+    must(uses[0].kind in ("read", "search"), f"its kind is {uses[0].kind}")
+    returned = str(stage.requests[-1].tool_results)
+    must("the content" in returned, f"the model got {returned[:200]}")
+    return f"{uses[0].name}, told once"
+
+
+async def writes(stage: Stage) -> str:
+    script = calls_then_says(stage.probe.write, "Written.")
+    result = await stage.run("Write probe.txt", script, policy=Policy.edits())
+    success(result)
+    must((stage.cwd / "probe.txt").exists(), f"probe.txt is not there: {told(result)}")
+    kinds = {Path(file.path).name: file.kind for file in result.files}
+    must(kinds == {"probe.txt": "created"}, f"files are {kinds}")
+    return "probe.txt, created"
+
+
+async def write_refused(stage: Stage) -> str:
+    script = calls_then_says(stage.probe.write, "I may not.")
+    result = await stage.run("Write probe.txt", script, policy=Policy.read_only())
+    must(not (stage.cwd / "probe.txt").exists(), "probe.txt was written")
+    return _refusal_told(stage, result)
+
+
+async def shell_refused(stage: Stage) -> str:
+    script = calls_then_says(stage.probe.shell, "I may not.")
+    result = await stage.run("Run it", script, policy=Policy.edits())
+    must(not (stage.cwd / "shell.txt").exists(), "the command ran")
+    return _refusal_told(stage, result)
+
+
+def _refusal_told(stage: Stage, result: Result) -> str:
+    """Hidden from the model, or refused when called: either way nothing happened."""
+    offered = any(
+        call[0] in request.tools
+        for request in stage.requests
+        for call in (stage.probe.write, stage.probe.shell)
+    )
+    if offered and stage.probe.tells_refusals and not result.denied:
+        used = any(request.tool_results for request in stage.requests)
+        must(not used, "the refusal is not in result.denied")
+    return f"nothing happened; {len(result.denied)} refusals told, {result.status}"
+
+
+async def shell_runs(stage: Stage) -> str:
+    script = calls_then_says(stage.probe.shell, "Done.")
+    result = await stage.run("Run it", script, policy=Policy.full(), strict=False)
+    success(result)
+    must((stage.cwd / "shell.txt").exists(), f"the command did not run: {result.denied}")
+    return "shell.txt is there"
+
+
+def asks(stage: Stage) -> None:
+    if not stage.agent.asks:
+        raise Skipped("it cannot ask for permission")
+
+
+async def person_allows(stage: Stage) -> str:
+    return await _asked(stage, "allow_once")
+
+
+async def person_denies(stage: Stage) -> str:
+    return await _asked(stage, "deny")
+
+
+async def _asked(stage: Stage, answer: Any) -> str:
+    questions: list[PermissionRequest] = []
+
+    def ask(request: PermissionRequest) -> Any:
+        questions.append(request)
+        return answer
+
+    script = calls_then_says(stage.probe.write, "Over.")
+    result = await stage.run("Write probe.txt", script, ask=ask)
+    must(questions, "nobody was asked")
+    there = (stage.cwd / "probe.txt").exists()
+    must(there == (answer == "allow_once"), f"answered {answer}, and probe.txt there: {there}")
+    if answer == "deny":
+        must(result.denied, "the refusal is not in result.denied")
+        gave_up = result.error is not None and result.error.code == PermissionRefused.code
+        must(result.ok or gave_up, f"ended as {result.status}: {told(result)}")
+    else:
+        success(result)
+    return f"asked: {questions[0].title or questions[0].kind}"
+
+
+async def key_refused(stage: Stage) -> str:
+    refused = Turn(status=401, message="API key not valid", repeat="forever")
+    options = stage.scripted([refused])
+    if "retries" in stage.agent.supports:
+        options["retries"] = 1
+    result = await run(stage.name, "hi", **options)
+    must(not result.ok, "it ended as a success")
+    code = result.error.code if result.error else None
+    must(code == "authentication", f"the error is {code}: {told(result)}")
+    return told(result)
+
+
+async def ends_when_cancelled(stage: Stage) -> str:
+    loop = asyncio.get_running_loop()
+
+    def answer(request: Request) -> Turn:
+        if not request.tools:  # a title, or the like
+            return Turn(text="x")
+        loop.call_later(UNHEARD, turn.cancel)
+        return hang("Once upon a time")
+
+    async with session(stage.name, **stage.scripted(answer)) as opened:
+        turn = opened.prompt("Tell a story")
+        events: list[Event] = []
+        async for event in turn:
+            events.append(event)
+            if isinstance(event, Text):
+                turn.cancel()
+    done = events[-1]
+    must(isinstance(done, Done), "the stream has no end")
+    status = fold(events).status
+    must(status == "interrupted", f"it ended as {status}")
+    return "interrupted"
+
+
+def resumes(stage: Stage) -> None:
+    if not stage.agent.resumes:
+        raise Skipped("it cannot resume")
+
+
+async def goes_on(stage: Stage) -> str:
+    hello = [Turn(text="Hello Ada.", repeat="forever")]
+    first = await stage.run("My name is Ada.", hello, keep=True)
+    success(first)
+    token = first.resume_token
+    must(token, "there is no token to resume with")
+    try:
+        name = [Turn(text="Ada.", repeat="forever")]
+        again = await stage.run("What is my name?", name, keep=True, resume=token)
+    finally:
+        store.find(token or "").close(keep=False)
+    success(again)
+    heard = heard_by_the_model(stage)
+    must("My name is Ada." in heard, f"the model was told only {heard[-200:]!r}")
+    return "the history is there"
+
+
+def counts_tokens(stage: Stage) -> None:
+    if stage.agent.driver is None and "usage" not in stage.agent.capabilities:
+        raise Skipped("it reports no token usage")
+
+
+async def counts(stage: Stage) -> str:
+    usage = {"input": 1234, "output": 56}
+    result = await stage.run("Say hello", [Turn(text="hello", usage=usage, repeat="forever")])
+    success(result)
+    seen = (result.usage.input, result.usage.output)
+    must(seen != (None, None), "nothing was counted")
+    asked = max(1, len(stage.requests))
+    must(seen[0] and seen[0] % 1234 == 0, f"input is {seen[0]} of 1234, asked {asked} ×")
+    must(seen[1], "what came out was not counted")
+    return f"{seen[0]:,} in, {seen[1] or 0:,} out"
+
+
+@dataclass
+class Answer:
+    number: int
+    words: list[str]
+
+
+async def typed(stage: Stage) -> str:
+    value: dict[str, Any] = {"number": 3, "words": ["a", "b"]}
+    text = f"```json\n{msgspec.json.encode(value).decode()}\n```"
+
+    def answer(request: Request) -> Turn:
+        native = next((n for n in request.tools if n == "StructuredOutput"), None)
+        if native is not None and not request.tool_results:
+            return Turn(calls=[Call(native, value)])
+        plain = isinstance(request.body.get("text"), dict)  # asked for by a schema of its own
+        return Turn(text=msgspec.json.encode(value).decode() if plain else text)
+
+    result = await stage.run("Answer", answer, output=Answer)
+    success(result)
+    must(result.output == Answer(**value), f"the value is {result.output!r}")
+    return "a dataclass"
+
+
+async def calls_our_function(stage: Stage) -> str:
+    called: list[int] = []
+
+    def magic_number(doubled: bool = False) -> int:
+        """The magic number."""
+        called.append(1)
+        return MAGIC * (2 if doubled else 1)
+
+    def answer(request: Request) -> Turn:
+        name = next((tool for tool in request.tools if tool.endswith("magic_number")), None)
+        if {"tool_search", "ToolSearch"} & {*request.tools}:
+            # To be searched for, but may be called all the same.
+            name = name or "mcp__corral__magic_number"
+        if name is not None and not request.tool_results:
+            return Turn(calls=[Call(name, {})])
+        return Turn(text="There it is.")
+
+    result = await stage.run("Which number?", answer, tools=[magic_number], policy=Policy.edits())
+    success(result)
+    must(len(called) == 1, f"it was called {len(called)} times")
+    # Not of the last request alone: some agents have a title written after the answer.
+    returned = str([request.tool_results for request in stage.requests])
+    must(str(MAGIC) in returned, f"the model got {returned[:200]}")
+    return "called once"
+
+
+def takes_tools(stage: Stage) -> None:
+    if stage.agent.driver is None and "mcp_servers" not in stage.agent.supports:
+        raise Skipped("it does not accept tools from corral")
+    try:
+        import mcp  # pyright: ignore[reportUnusedImport]  # noqa: F401
+    except ImportError:
+        raise Skipped("mcp is not installed: pip install 'corral[tools]'") from None
+
+
+async def three_at_once(stage: Stage) -> str:
+    scripts = [[Turn(text=f"answer {number}", repeat="forever")] for number in range(3)]
+    options = [stage.scripted(script) for script in scripts]
+    results = await asyncio.gather(
+        *(run(stage.name, f"question {number}", **each) for number, each in enumerate(options))
+    )
+    for number, result in enumerate(results):
+        success(result)
+        must(result.text.strip() == f"answer {number}", f"{number} was told {result.text!r}")
+    return "each its own answer"
+
+
+async def bad_folder(stage: Stage) -> str:
+    try:
+        await run(stage.name, "hi", **stage.scripted([], cwd=stage.cwd / "nowhere"))
+    except ConfigError as error:
+        return error.message
+    except CorralError as error:
+        raise Failed(f"raised {error.code} in place of a complaint about the folder") from error
+    raise Failed("it ran in a folder that is not there")
+
+
+def scripted(stage: Stage) -> None:
+    _ = stage.probe
+
+
+def both(*gates: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    def gate(stage: Stage) -> None:
+        for each in gates:
+            each(stage)
+
+    return gate
+
+
+SCENARIOS = (
+    Scenario("start", "starts, answers and exits", starts),
+    Scenario(
+        "start", "a missing working directory is an error before the start", bad_folder, scripted
+    ),
+    Scenario("text", "the answer arrives complete", text_is_whole, scripted),
+    Scenario("text", "the prompt arrives complete", prompt_is_whole, scripted),
+    Scenario("tools", "each tool call is reported once, with its result", reads, scripted),
+    Scenario("files", "a permitted write happens and is reported", writes, scripted),
+    Scenario("permissions", "a denied write does not happen", write_refused, scripted),
+    Scenario("permissions", "a denied command does not run", shell_refused, scripted),
+    Scenario("permissions", "a permitted command runs", shell_runs, scripted),
+    Scenario(
+        "permissions", "a call that a person allows is made", person_allows, both(scripted, asks)
+    ),
+    Scenario(
+        "permissions",
+        "a call that a person denies is not made",
+        person_denies,
+        both(scripted, asks),
+    ),
+    Scenario("errors", "a rejected API key is an authentication error", key_refused, scripted),
+    Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, scripted),
+    Scenario("resume", "resumes a session", goes_on, both(scripted, resumes)),
+    Scenario("usage", "reports token usage", counts, both(scripted, counts_tokens)),
+    Scenario("schema", "returns typed output", typed, scripted),
+    Scenario(
+        "mcp",
+        "calls a Python function given as a tool",
+        calls_our_function,
+        both(scripted, takes_tools),
+    ),
+    Scenario("concurrency", "three concurrent runs do not mix", three_at_once, scripted),
+)

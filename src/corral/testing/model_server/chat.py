@@ -1,0 +1,205 @@
+"""OpenAI's chat completions, the wire that most agents and model hosts share.
+
+Reasoning is sent as ``reasoning_content``, which the hosts that show any agree on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from corral.events import Json
+from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.openai import (
+    CREATED,
+    asked,
+    credential,
+    env,
+    error,
+    failure,
+    head,
+    listed,
+    refuse,
+    refuse_key,
+    unscripted,
+)
+from corral.testing.model_server.request import Call, Request
+from corral.testing.model_server.requests.chat import history, system, tools
+from corral.testing.model_server.script import Turn, pieces
+from corral.testing.model_server.wire import (
+    EVENTS,
+    JSON,
+    call_id,
+    counts,
+    malformed,
+    mark,
+    paced,
+    undivided,
+)
+
+__all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
+
+PATH = re.compile(r"/+(?:.*/)?chat/completions/?")
+FINISHES = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+"""The script's words; any other is sent in lower case."""
+HALF = b'data: {"id":"chatcmpl-scripted","object":"chat.completion.chunk","choices":[{"del\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+    if (models := listed(incoming)) is not None:
+        return models
+    sent = asked(incoming, PATH, "You must provide a model parameter.")
+    if not isinstance(sent, dict):
+        return sent
+    return Request(
+        lane=lane,
+        method="chat.completions",
+        model=str(sent["model"]),
+        path=incoming.target,
+        headers=incoming.headers,
+        body=sent,
+        system=system(sent.get("messages")),
+        history=tuple(history(sent.get("messages"))),
+        tools=tuple(tools(sent.get("tools"))),
+    )
+
+
+def reply(request: Request, turn: Turn) -> Answer:
+    streamed = request.body.get("stream") is True
+    headers = head(mark(request))
+    if turn.status is not None and not (turn.late and streamed):
+        answer = failure(turn, mark(request))
+    elif turn.malformed is not None:
+        answer = _malformed(request, turn, streamed)
+    elif streamed:
+        sent = [_event(chunk) for chunk in _chunks(request, turn)]
+        sent += [] if turn.late else [DONE]
+        answer = Answer(headers=EVENTS + headers, streamed=True, pieces=sent)
+    else:
+        answer = undivided(msgspec.json.encode(_whole(request, turn)), JSON + headers)
+    return paced(answer, turn)
+
+
+def _malformed(request: Request, turn: Turn, streamed: bool) -> Answer:
+    if not streamed:
+        return malformed(turn, HALF.removeprefix(b"data: "), JSON)
+    said = _deltas(request, turn) if turn.text else iter(())
+    return malformed(turn, HALF, EVENTS, [_event(_chunk(request, delta)) for delta in said])
+
+
+def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
+    for delta in _deltas(request, turn):
+        yield _chunk(request, delta)
+    if turn.late:
+        yield {"error": error(turn)}
+        return
+    if finish := _finish(turn):
+        yield _chunk(request, {}, finish)
+    match request.body.get("stream_options"):
+        case {"include_usage": True} if turn.usage is not False:
+            counted = _chunk(request, {})
+            yield {**counted, "choices": [], "usage": _usage(request, turn)}
+        case _:
+            pass
+
+
+def _deltas(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
+    """Thoughts, text, then each call: its name first, its arguments in pieces after it."""
+    said: list[dict[str, Json]] = []
+    if turn.block_reason is None:
+        said.extend({"reasoning_content": thought} for thought in pieces(turn.thoughts))
+        said.extend({"content": text} for text in pieces(turn.text))
+        for index, call in enumerate(turn.calls):
+            made = _call(request, index, call)
+            args = _arguments(call)
+            half = len(args) // 2
+            opened: Json = {
+                "index": index,
+                **made,
+                "function": {"name": call.name, "arguments": ""},
+            }
+            said.append({"tool_calls": [opened]})
+            for part in (args[:half], args[half:]):
+                said.append({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
+    elif turn.message is not None:
+        said.append({"refusal": turn.message})
+    if not said:
+        said.append({"content": ""})
+    said[0] = {"role": "assistant", **said[0]}
+    yield from said
+
+
+def _chunk(request: Request, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
+    choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return {**_head(request), "object": "chat.completion.chunk", "choices": [choice]}
+
+
+def _whole(request: Request, turn: Turn) -> dict[str, Json]:
+    blocked = turn.block_reason is not None
+    text = "" if blocked else "".join(pieces(turn.text))
+    message: dict[str, Json] = {"role": "assistant", "content": text or None, "refusal": None}
+    if blocked:
+        message["refusal"] = turn.message
+    elif turn.thoughts:
+        message["reasoning_content"] = "".join(pieces(turn.thoughts))
+    if turn.calls and not blocked:
+        message["tool_calls"] = [
+            {
+                **_call(request, index, call),
+                "function": {"name": call.name, "arguments": _arguments(call)},
+            }
+            for index, call in enumerate(turn.calls)
+        ]
+    choice: Json = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": _finish(turn),
+    }
+    whole = _head(request)
+    whole |= {"object": "chat.completion", "choices": [choice]}
+    if turn.usage is not False:
+        whole["usage"] = _usage(request, turn)
+    return whole
+
+
+def _head(request: Request) -> dict[str, Json]:
+    return {"id": "chatcmpl-scripted", "created": CREATED, "model": request.model}
+
+
+def _call(request: Request, index: int, call: Call) -> dict[str, Json]:
+    return {"id": call_id(request, index, call, "call"), "type": "function"}
+
+
+def _arguments(call: Call) -> str:
+    return msgspec.json.encode(call.args).decode()
+
+
+def _finish(turn: Turn) -> str | None:
+    if turn.block_reason is not None:
+        return "content_filter"
+    if turn.finish == "STOP" and turn.calls:
+        return "tool_calls"
+    return FINISHES.get(turn.finish, turn.finish.lower()) if turn.finish else None
+
+
+def _usage(request: Request, turn: Turn) -> dict[str, Json]:
+    """OpenAI counts reasoning among the completion, and the cache among the prompt."""
+    given = counts(request, turn)
+    prompt = given.get("input", 0) + given.get("tool", 0)
+    thoughts = given.get("thoughts", 0)
+    completion = given.get("output", 0) + thoughts
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": given.get("total", prompt + completion),
+        "prompt_tokens_details": {"cached_tokens": given.get("cached", 0)},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
+
+
+def _event(chunk: dict[str, Json]) -> bytes:
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

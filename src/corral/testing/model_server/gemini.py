@@ -1,0 +1,324 @@
+"""The Gemini API, as the Gemini CLI and the google-genai SDK call it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from corral.events import Json
+from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.request import Request
+from corral.testing.model_server.requests.gemini import get, items, message, system, tools
+from corral.testing.model_server.script import Turn, pieces
+from corral.testing.model_server.wire import (
+    Headers,
+    bearer,
+    body,
+    counts,
+    malformed,
+    paced,
+    retry_after,
+    signature,
+    undivided,
+)
+
+PATH = re.compile(r"/+v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models(?:/([^/:]+)(?::(\w+))?)?/?")
+"""Gemini's own paths and Vertex's, which put ``projects/…`` or ``publishers/google`` before."""
+METHODS = ("streamGenerateContent", "generateContent", "countTokens")
+MODELS = ("gemini-3.1-pro-preview", "gemini-3.8-flash", "gemini-2.5-pro", "gemini-2.5-flash")
+"""Listed when asked for; any other name is served just as well."""
+STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+JSON: Headers = (("Content-Type", "application/json; charset=UTF-8"),)
+RPC = "type.googleapis.com/google.rpc."
+HALF = b'data: {"candidates": [{"content": {"role": "model", "parts": [{"te\r\n\r\n'
+
+
+def credential(incoming: Incoming) -> str | None:
+    """The key, wherever Google takes one."""
+    return (
+        incoming.headers.get("x-goog-api-key")
+        or incoming.query.get("key")
+        or bearer(incoming)
+        or None
+    )
+
+
+def env(url: str, key: str) -> dict[str, str]:
+    return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": key}
+
+
+def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+    found = PATH.fullmatch(incoming.path)
+    if found is None:
+        return None
+    model, method = found[1], found[2]
+    if incoming.verb == "GET" and method is None:
+        vertex = "/publishers/" in incoming.path
+        listed: dict[str, Json] = {
+            "publisherModels" if vertex else "models": [_model(name) for name in MODELS]
+        }
+        return Answer(headers=JSON, pieces=[_json(_model(model) if model else listed)])
+    if incoming.verb != "POST" or method not in METHODS:
+        return refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
+    try:
+        sent = body(incoming)
+    except ValueError as wrong:
+        return refuse(400, f"Invalid JSON payload received. {wrong}")
+    asked = get(sent, "generateContentRequest")
+    content = asked if isinstance(asked, dict) else sent
+    # The Gemini CLI streams its turns; what it asks in one piece is the model router, the
+    # summary of a session or a web tool, and must not use up the turns of the script.
+    own_account = "GeminiCLI" in incoming.headers.get("user-agent", "")
+    return Request(
+        lane=lane,
+        method=method,
+        model=model,
+        path=incoming.target,
+        headers=incoming.headers,
+        body=sent,
+        system=system(get(content, "systemInstruction")),
+        history=tuple(message(entry) for entry in items(get(content, "contents"))),
+        tools=tuple(tools(items(get(content, "tools")))),
+        aside=method == "countTokens" or (method == "generateContent" and own_account),
+    )
+
+
+def unscripted(request: Request) -> Turn:
+    """The plainest answer that fits: the first choice of the schema asked for, or a word."""
+    config = get(request.body, "generationConfig")
+    if isinstance(config, dict):
+        schema = get(config, "responseJsonSchema") or get(config, "responseSchema")
+        if schema or get(config, "responseMimeType") == "application/json":
+            return Turn(text=_json(_plainest(schema)).decode(), usage={"input": 3, "output": 2})
+    return Turn(text="OK.")
+
+
+def reply(request: Request, turn: Turn) -> Answer:
+    sse = _asks_sse(request)
+    streamed = request.method == "streamGenerateContent"
+    if turn.status is not None and not (turn.late and streamed):
+        failed = _failure(turn)
+        told: Json = [failed] if streamed and not sse else failed
+        answer = _refusal(turn.status, told, retry_after(turn))
+    elif turn.malformed is not None:
+        answer = _malformed(request, turn, sse)
+    elif request.method == "countTokens":
+        counted = _usage(request, turn)["promptTokenCount"]
+        answer = Answer(headers=JSON, pieces=[_json({"totalTokens": counted})])
+    elif streamed:
+        answer = _stream(list(_chunks(request, turn)), sse)
+    else:
+        answer = undivided(_json(_whole(request, turn)), JSON)
+    return paced(answer, turn)
+
+
+def refuse(status: int, message: str) -> Answer:
+    return _refusal(status, _error(status, message))
+
+
+def refuse_key(key: str | None) -> Answer:
+    """No key, or not the one expected."""
+    if key is None:
+        return refuse(
+            401,
+            "Request is missing required authentication credential. Expected an API key in "
+            "x-goog-api-key (any will do, unless the scripted server was given one).",
+        )
+    info: Json = {"@type": RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis"}
+    invalid = _error(400, "API key not valid. Please pass a valid API key.", details=[info])
+    return _refusal(400, invalid)
+
+
+def _refusal(status: int, error: Json, headers: Headers = ()) -> Answer:
+    return Answer(status=status, headers=JSON + headers, pieces=[_json(error)])
+
+
+def _error(
+    status: int, message: str, *, name: str | None = None, details: Sequence[Json] = ()
+) -> dict[str, Json]:
+    error: dict[str, Json] = {
+        "code": status,
+        "message": message,
+        "status": name or STATUSES.get(status, "UNKNOWN"),
+    }
+    if details:
+        error["details"] = list(details)
+    return {"error": error}
+
+
+def _failure(turn: Turn) -> dict[str, Json]:
+    status = turn.status or 500
+    details: list[Json] = []
+    if turn.quota_id is not None:
+        metric = "generativelanguage.googleapis.com/generate_content_requests"
+        violation: Json = {"quotaMetric": metric, "quotaId": turn.quota_id}
+        details.append({"@type": RPC + "QuotaFailure", "violations": [violation]})
+    if turn.retry_after is not None:
+        details.append({"@type": RPC + "RetryInfo", "retryDelay": f"{turn.retry_after:.9g}s"})
+    name = turn.error_status or STATUSES.get(status, "UNKNOWN")
+    message = turn.message or f"{name.replace('_', ' ').capitalize()} (scripted)."
+    return _error(status, message, name=name, details=details)
+
+
+def _malformed(request: Request, turn: Turn, sse: bool) -> Answer:
+    good: Sequence[bytes] = ()
+    if turn.text and request.method == "streamGenerateContent":
+        good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
+    half = HALF if sse else HALF.removeprefix(b"data: ")
+    return malformed(turn, half, _stream([], sse).headers, good)
+
+
+def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> Answer:
+    if sse:
+        event = (("Content-Type", "text/event-stream"),)
+        sent = [b"data: " + _json(chunk) + b"\r\n\r\n" for chunk in chunks]
+        return Answer(headers=event, streamed=True, pieces=sent)
+    sent = [(b",\r\n" if n else b"[") + _json(chunk) for n, chunk in enumerate(chunks)]
+    return Answer(headers=JSON, streamed=True, pieces=[*sent, b"]"] if ends else sent)
+
+
+def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
+    """Of a stream: each text by itself, the calls together, the end with the last of them."""
+    if turn.block_reason is not None:
+        yield _blocked(request, turn)
+        return
+    groups = [[part] for part in _said(turn, pieces(turn.thoughts), pieces(turn.text))]
+    if called := _called(turn):
+        groups.append(called)
+    broken = turn.hang or turn.cut is not None or turn.malformed is not None or turn.late
+    if broken or not groups:
+        groups.append([])  # what came before must not look finished
+    for group in groups[:-1]:
+        yield {"candidates": [_candidate(group)], "modelVersion": request.model}
+    yield _failure(turn) if turn.late else _ended(request, turn, _candidate(groups[-1]))
+
+
+def _whole(request: Request, turn: Turn) -> dict[str, Json]:
+    if turn.block_reason is not None:
+        return _blocked(request, turn)
+    text = "".join(pieces(turn.text))
+    parts = _said(turn, pieces(turn.thoughts), [text] if text else [])
+    return _ended(request, turn, _candidate([*parts, *_called(turn)]))
+
+
+def _said(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Json]:
+    parts: list[dict[str, Json]] = []
+    parts.extend({"text": text, "thought": True} for text in thoughts)
+    parts.extend({"text": text} for text in texts)
+    signed = signature(turn)
+    if signed and parts and not turn.calls:
+        parts[-1]["thoughtSignature"] = signed
+    return list(parts)
+
+
+def _called(turn: Turn) -> list[Json]:
+    """The signature is on the first call alone, as Gemini 3 sends it."""
+    parts: list[Json] = []
+    for n, call in enumerate(turn.calls):
+        made: dict[str, Json] = {"name": call.name, "args": dict(call.args)}
+        if call.id is not None:
+            made["id"] = call.id
+        part: dict[str, Json] = {"functionCall": made}
+        if n == 0 and (signed := signature(turn)):
+            part["thoughtSignature"] = signed
+        parts.append(part)
+    return parts
+
+
+def _candidate(parts: list[Json]) -> dict[str, Json]:
+    content: dict[str, Json] = {"role": "model"}
+    if parts:
+        content["parts"] = parts
+    return {"content": content, "index": 0}
+
+
+def _ended(request: Request, turn: Turn, candidate: dict[str, Json]) -> dict[str, Json]:
+    if turn.finish:
+        candidate["finishReason"] = turn.finish
+        if turn.message is not None:
+            candidate["finishMessage"] = turn.message
+    end: dict[str, Json] = {"candidates": [candidate], "modelVersion": request.model}
+    if turn.usage is not False:
+        end["usageMetadata"] = _usage(request, turn)
+    return end
+
+
+def _blocked(request: Request, turn: Turn) -> dict[str, Json]:
+    feedback: dict[str, Json] = {"blockReason": turn.block_reason}
+    if turn.message is not None:
+        feedback["blockReasonMessage"] = turn.message
+    return {"promptFeedback": feedback, "modelVersion": request.model}
+
+
+def _usage(request: Request, turn: Turn) -> dict[str, Json]:
+    given = counts(request, turn)
+    names = {
+        "input": "promptTokenCount",
+        "output": "candidatesTokenCount",
+        "cached": "cachedContentTokenCount",
+        "thoughts": "thoughtsTokenCount",
+        "tool": "toolUsePromptTokenCount",
+    }
+    total = sum(given.get(name, 0) for name in ("input", "output", "thoughts", "tool"))
+    told: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
+    return {"promptTokenCount": 0, **told, "totalTokenCount": given.get("total", total)}
+
+
+def _asks_sse(request: Request) -> bool:
+    return re.search(r"[?&]alt=sse(?:&|$)", request.path) is not None
+
+
+def _plainest(schema: Json) -> Json:
+    """The least value that a schema allows: first choices, low numbers, empty lists."""
+    if not isinstance(schema, dict):
+        return {}
+    choices = items(schema.get("enum"))
+    if choices:
+        return choices[0]
+    match str(next(iter(items(schema.get("type"))), "object")).lower():
+        case "string":
+            return "scripted"
+        case "integer":
+            return schema.get("minimum", 1)  # the router's score begins at 1
+        case "number":
+            return schema.get("minimum", 0)
+        case "boolean":
+            return False
+        case "array":
+            return []
+        case _:
+            properties = schema.get("properties")
+            fields = properties if isinstance(properties, dict) else {}
+            return {name: _plainest(field) for name, field in fields.items()}
+
+
+def _model(name: str) -> dict[str, Json]:
+    return {
+        "name": f"models/{name}",
+        "displayName": name,
+        "inputTokenLimit": 1048576,
+        "outputTokenLimit": 65536,
+        "supportedGenerationMethods": list(METHODS),
+    }
+
+
+def _json(value: Json) -> bytes:
+    """Escaped where Google does: readers that split at any Unicode line end must not split here."""
+    text = msgspec.json.encode(value)
+    for mark in ("\u0085", "\u2028", "\u2029"):
+        text = text.replace(mark.encode(), f"\\u{ord(mark):04x}".encode())
+    return text

@@ -1,0 +1,307 @@
+"""OpenAI's Responses, as its SDK and Codex call it.
+
+Thoughts are the summary of a reasoning item. Their signature is its
+``encrypted_content``, which comes only where the request's ``include`` asks for
+it, as OpenAI has it. A refusal that says something is an answer with a refusal
+in it; one that says nothing is an answer that was filtered. ``FAILED`` as a
+finish is a response that failed, which is no HTTP error.
+
+Answers are not kept: ``previous_response_id`` is taken, but brings nothing back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from corral.events import Json
+from corral.testing.model_server.fields import items
+from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.openai import (
+    CREATED,
+    asked,
+    credential,
+    env,
+    error,
+    failure,
+    head,
+    refuse,
+    refuse_key,
+    unscripted,
+)
+from corral.testing.model_server.request import Call, Request
+from corral.testing.model_server.requests.responses import declared, history, system, tools
+from corral.testing.model_server.script import Turn, pieces
+from corral.testing.model_server.wire import (
+    EVENTS,
+    JSON,
+    call_id,
+    counts,
+    malformed,
+    mark,
+    paced,
+    signature,
+    sse,
+    undivided,
+)
+
+__all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
+
+PATH = re.compile(r"/+(?:.*/)?responses/?")
+SEALED = "reasoning.encrypted_content"
+REASONS = {"MAX_TOKENS": "max_output_tokens", "SAFETY": "content_filter"}
+"""Why an answer is incomplete, in the script's words; any other is sent in lower case."""
+ECHOED: dict[str, Json] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+"""What a response repeats of its request, and what it says where the request says nothing."""
+HALF = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","del\n\n'
+
+
+def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+    sent = asked(incoming, PATH, "Missing required parameter: 'model'.")
+    if not isinstance(sent, dict):
+        return sent
+    return Request(
+        lane=lane,
+        method="responses",
+        model=str(sent["model"]),
+        path=incoming.target,
+        headers=incoming.headers,
+        body=sent,
+        system=system(sent),
+        history=tuple(history(sent.get("input"))),
+        tools=tuple(tools(sent.get("tools"))),
+    )
+
+
+def reply(request: Request, turn: Turn) -> Answer:
+    streamed = request.body.get("stream") is True
+    headers = head(mark(request))
+    if turn.status is not None and not (turn.late and streamed):
+        answer = failure(turn, mark(request))
+    elif turn.malformed is not None:
+        good = _stream(request, turn)[:-1] if turn.text and streamed else []
+        half = HALF if streamed else HALF.partition(b"data: ")[2]
+        answer = malformed(turn, half, EVENTS if streamed else JSON, good)
+    elif streamed:
+        answer = Answer(headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn))
+    else:
+        done: list[Json] = [item.done for item in _items(request, turn)]
+        whole = msgspec.json.encode(_ended(request, turn, done))
+        answer = undivided(whole, JSON + headers)
+    return paced(answer, turn)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What is inside an item, and the words of the events that tell of it."""
+
+    said: tuple[str, ...]
+    key: str
+    """The field of the text, in the part and in the event that ends it."""
+    inside: dict[str, Json]
+    """The part without its text; empty where the text is the item's own."""
+    within: str
+    """``content_part`` or ``reasoning_summary_part``."""
+    text: str
+    """``output_text``, ``refusal`` and the like."""
+    index: dict[str, Json]
+
+    @property
+    def whole(self) -> dict[str, Json]:
+        return {**self.inside, self.key: "".join(self.said)}
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An item of the output: as it is added, its one part if it has any, and done."""
+
+    id: str
+    added: dict[str, Json]
+    part: Part | None
+    done: dict[str, Json]
+
+
+def _items(request: Request, turn: Turn) -> Iterator[Item]:
+    name = mark(request)
+    blocked = turn.block_reason is not None
+    thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
+    end = "incomplete" if turn.finish in REASONS else "completed"
+    if (thoughts or turn.signature) and not blocked:
+        yield _reasoning(request, turn, f"rs_{name}")
+    if texts and not blocked:
+        yield _message(f"msg_{name}", _text(tuple(texts)), end)
+    elif blocked and turn.message is not None:
+        yield _message(f"msg_{name}", _refused(turn.message), "completed")
+    for index, call in enumerate(() if blocked else turn.calls):
+        yield _called(request, call, call_id(request, index, call, "call"), f"{name}_{index}", end)
+
+
+def _called(request: Request, call: Call, at: str, name: str, end: str) -> Item:
+    """A call, as the request declared its tool: a function with JSON, one whose input is plain
+    text (``input`` of the call), or a function in a namespace (``mcp__notes__keep``)."""
+    kind, named = declared(request.body, call.name)
+    if kind == "custom_tool_call":
+        id, key, text = f"ctc_{name}", "input", "custom_tool_call_input"
+        args = str(call.args.get("input", ""))
+    else:
+        id, key, text = f"fc_{name}", "arguments", "function_call_arguments"
+        args = msgspec.json.encode(call.args).decode()
+    half = len(args) // 2
+    made: dict[str, Json] = {"id": id, "type": kind, "call_id": at, **named}
+    return Item(
+        id,
+        {**made, "status": "in_progress", key: ""},
+        Part((args[:half], args[half:]), key, {}, "", text, {}),
+        {**made, "status": end, key: args},
+    )
+
+
+def _reasoning(request: Request, turn: Turn, id: str) -> Item:
+    item: dict[str, Json] = {"id": id, "type": "reasoning"}
+    if SEALED in items(request.body.get("include")):
+        item["encrypted_content"] = signature(turn)
+    said = tuple(text for text in pieces(turn.thoughts) if text)
+    part = None
+    if said:
+        inside: dict[str, Json] = {"type": "summary_text"}
+        within, text = "reasoning_summary_part", "reasoning_summary_text"
+        part = Part(said, "text", inside, within, text, {"summary_index": 0})
+    summary: list[Json] = [] if part is None else [part.whole]
+    return Item(id, {**item, "summary": []}, part, {**item, "summary": summary})
+
+
+def _message(id: str, part: Part, end: str) -> Item:
+    item: dict[str, Json] = {"id": id, "type": "message", "role": "assistant"}
+    return Item(
+        id,
+        {**item, "status": "in_progress", "content": []},
+        part,
+        {**item, "status": end, "content": [part.whole]},
+    )
+
+
+def _text(said: tuple[str, ...]) -> Part:
+    inside: dict[str, Json] = {"type": "output_text", "annotations": [], "logprobs": []}
+    return Part(said, "text", inside, "content_part", "output_text", {"content_index": 0})
+
+
+def _refused(why: str) -> Part:
+    inside: dict[str, Json] = {"type": "refusal"}
+    return Part((why,), "refusal", inside, "content_part", "refusal", {"content_index": 0})
+
+
+def _stream(request: Request, turn: Turn) -> list[bytes]:
+    """A piece for each delta, with the events that come before it. All of them are numbered."""
+    sent: list[bytes] = []
+    waiting: list[dict[str, Json]] = []
+    for number, (said, event) in enumerate(_events(request, turn)):
+        waiting.append({**event, "sequence_number": number})
+        if said:
+            sent.append(sse(waiting))
+            waiting = []
+    return [*sent, sse(waiting)]
+
+
+def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json]]]:
+    """Each event, and whether a piece ends with it."""
+    begun = _response(request, "in_progress", [])
+    any_said = any(item.part is not None for item in _items(request, turn))
+    yield False, {"type": "response.created", "response": begun}
+    yield not any_said, {"type": "response.in_progress", "response": begun}
+    done: list[Json] = []
+    for index, item in enumerate(_items(request, turn)):
+        at: dict[str, Json] = {"output_index": index}
+        yield False, {"type": "response.output_item.added", **at, "item": item.added}
+        if item.part is not None:
+            yield from _told(item.part, {"item_id": item.id, **at})
+        yield False, {"type": "response.output_item.done", **at, "item": item.done}
+        done.append(item.done)
+    if turn.late:
+        # Nested, as the service sends it; its reference has the fields beside the type.
+        yield False, {"type": "error", "error": error(turn)}
+    elif turn.finish:
+        ended = _ended(request, turn, done)
+        yield False, {"type": f"response.{ended['status']}", "response": ended}
+
+
+def _told(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Json]]]:
+    at = {**at, **part.index}
+    extra: dict[str, Json] = {"logprobs": []} if part.text == "output_text" else {}
+    if part.inside:
+        empty: dict[str, Json] = {**part.inside, part.key: ""}
+        yield False, {"type": f"response.{part.within}.added", **at, "part": empty}
+    for text in part.said:
+        yield True, {"type": f"response.{part.text}.delta", **at, **extra, "delta": text}
+    whole: dict[str, Json] = {part.key: "".join(part.said)}
+    yield False, {"type": f"response.{part.text}.done", **at, **extra, **whole}
+    if part.inside:
+        yield False, {"type": f"response.{part.within}.done", **at, "part": part.whole}
+
+
+def _ended(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
+    """The response as it is in the end; without a finish it is never there."""
+    status, more = "completed", dict[str, Json]()
+    filtered = turn.block_reason is not None and turn.message is None
+    if turn.block_reason is not None and not filtered:
+        pass
+    elif not turn.finish:
+        status = "in_progress"
+    elif turn.finish == "FAILED":
+        status, told = "failed", error(turn)
+        more["error"] = {"code": turn.error_status or "server_error", "message": told["message"]}
+    elif filtered or turn.finish != "STOP":
+        status = "incomplete"
+        reason = REASONS.get(turn.finish, turn.finish.lower())
+        more["incomplete_details"] = {"reason": "content_filter" if filtered else reason}
+    if turn.usage is not False:
+        more["usage"] = _usage(request, turn)
+    return {**_response(request, status, output), **more}
+
+
+def _response(request: Request, status: str, output: list[Json]) -> dict[str, Json]:
+    given = {name: request.body.get(name, usual) for name, usual in ECHOED.items()}
+    return {
+        "id": f"resp_{mark(request)}",
+        "object": "response",
+        "created_at": CREATED,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": request.model,
+        "output": output,
+        "usage": None,
+        **given,
+    }
+
+
+def _usage(request: Request, turn: Turn) -> dict[str, Json]:
+    """OpenAI counts reasoning among the output, and the cache among the input."""
+    given = counts(request, turn)
+    read = given.get("input", 0) + given.get("tool", 0)
+    thoughts = given.get("thoughts", 0)
+    said = given.get("output", 0) + thoughts
+    cache: dict[str, Json] = {
+        "cached_tokens": given.get("cached", 0),
+        "cache_write_tokens": given.get("written", 0),
+    }
+    return {
+        "input_tokens": read,
+        "input_tokens_details": cache,
+        "output_tokens": said,
+        "output_tokens_details": {"reasoning_tokens": thoughts},
+        "total_tokens": given.get("total", read + said),
+    }

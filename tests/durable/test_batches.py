@@ -1,0 +1,353 @@
+"""``corral.map``: results as they come, durable or in memory, with our own agent."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from durable.batch_place import MODEL, Model, results_of
+
+import corral
+from corral.durable.worker import executor
+from corral.errors import ConfigError
+from corral.testing import Call, ModelServer, Request, Turn, fail, hang, say
+
+TASKS = [{"id": f"t{n}", "n": n} for n in range(6)]
+PROMPT = "task {{id}}"
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+
+
+@pytest.fixture
+def model(
+    model_server: ModelServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Model:
+    made = Model(model_server, request.node.nodeid)
+    for name, value in made.env.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: Any) -> corral.Batch:
+    whole: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
+    return corral.map(tasks, prompt, **whole)
+
+
+@BOTH
+async def test_every_task_has_its_result(model: Model, workspace: Path, durable: bool) -> None:
+    file = workspace / "r.jsonl"
+    report = await begin(workspace, durable=durable, results=file, label="night")
+    assert report.ok
+    assert {each.label for each in report.results} == {"night"}
+    assert [each.id for each in report.results] == [task["id"] for task in TASKS]
+    assert [each.text for each in report.results] == [f"did {task['id']}" for task in TASKS]
+    assert model.asked == {str(task["id"]): 1 for task in TASKS}
+    assert {key: line["text"] for key, line in results_of(file).items()} == {
+        each.id: each.text for each in report.results
+    }
+    assert report.tokens > 0
+    assert executor.running() is None
+    again = await begin(workspace, durable=durable, results=file, label="night")
+    assert (again.earlier, again.succeeded) == (6, 6)
+    assert model.asked.total() == 6
+
+
+@BOTH
+async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    file = workspace / "r.jsonl"
+    async with begin(workspace, durable=durable, results=file, concurrency=1) as batch:
+        async for result in batch:
+            assert result.ok
+            break
+    assert executor.running() is None
+    assert 1 <= batch.report.succeeded < 6
+    async with begin(workspace, durable=durable, results=file) as batch:
+        seen = [result.id async for result in batch]
+    assert sorted(seen) == sorted(str(task["id"]) for task in TASKS)
+    assert batch.report.ok
+    assert set(results_of(file)) == set(seen)
+
+
+def test_a_program_without_a_loop(model: Model, workspace: Path) -> None:
+    report = corral.map_sync(["task a", "task b"], model=MODEL, cwd=workspace, durable=False)
+    assert [(each.id, each.text) for each in report.results] == [("1", "did a"), ("2", "did b")]
+
+
+@BOTH
+async def test_a_value_of_a_type_or_a_failure(model: Model, workspace: Path, durable: bool) -> None:
+    class Found(msgspec.Struct):
+        number: int
+
+    model.special = lambda task, _request: say(
+        '{"number": 7}' if task != "t3" else "I would rather not"
+    )
+    report = await begin(workspace, durable=durable, output=Found)
+    values = {each.id: each.output for each in report.results}
+    assert values.pop("t3") is None
+    assert set(map(type, values.values())) == {Found}
+    assert [(each.code, each.tasks) for each in report.failures] == [("schema_not_met", ("t3",))]
+
+
+@BOTH
+async def test_those_that_failed_are_done_again_and_no_others(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    bad = {"t1", "t4"}
+
+    def special(task: str, _request: Request) -> Turn | None:
+        return fail(400, "no") if task in bad else None
+
+    model.special = special
+    file = workspace / "r.jsonl"
+    first = await begin(workspace, durable=durable, results=file, retries=1)
+    assert (first.succeeded, first.failed) == (4, 2)
+    assert first.failures[0].count == 2
+    bad.clear()
+    same = await begin(workspace, durable=durable, results=file)
+    assert same.failed == 2
+    asked = model.asked.copy()
+    second = await begin(workspace, durable=durable, results=file, retry_failed=True)
+    assert second.ok
+    assert model.asked - asked == {"t1": 1, "t4": 1}
+    assert all(line["status"] == "success" for line in results_of(file).values())
+    assert len(results_of(file)) == 6
+    third = await begin(workspace, durable=durable, results=file, retry_failed=True)
+    assert third.ok
+    assert third.earlier == 6
+
+
+async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
+    model: Model, workspace: Path
+) -> None:
+    bad = {"t1", "t2", "t4"}
+    model.special = lambda task, _request: fail(400, "no") if task in bad else None
+    file = workspace / "r.jsonl"
+    options: dict[str, Any] = {"results": file, "retries": 1, "concurrency": 1}
+    assert (await begin(workspace, **options)).failed == 3
+    bad = {"t1"}
+    first: list[str] = []
+    before = file.read_bytes()
+
+    def told(result: corral.BatchResult, report: corral.BatchReport) -> None:
+        if report.succeeded + report.failed > 3:
+            first.append(result.id)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await begin(workspace, retry_failed=True, on_result=told, **options)
+    assert first == ["t1"]
+    file.write_bytes(before)  # as if it had been killed before it dropped the old lines
+    second = await begin(workspace, retry_failed=True, **options)
+    assert (second.succeeded, second.failed) == (5, 1)
+    # It was tried in this round: the next one is for another command.
+    assert (model.asked["t1"], model.asked["t2"], model.asked["t4"]) == (2, 2, 2)
+    bad.clear()
+    assert (await begin(workspace, retry_failed=True, **options)).ok
+    assert len(results_of(file)) == 6
+
+
+@BOTH
+async def test_a_failure_that_passes_is_tried_again(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    def special(task: str, _request: Request) -> Turn | None:
+        return fail(503, "later") if task == "t2" and model.asked[task] == 1 else None
+
+    model.special = special
+    report = await begin(workspace, durable=durable, retries=1, attempts=2)
+    assert report.ok
+    assert {each.id: each.attempts for each in report.results}["t2"] == 2
+
+
+@BOTH
+async def test_results_in_the_order_of_the_tasks(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    def special(task: str, _request: Request) -> Turn | None:
+        return Turn(text=f"did {task}", delay=0.5) if task in ("t0", "t3") else None
+
+    model.special = special
+    file = workspace / "r.jsonl"
+    async with begin(workspace, durable=durable, results=file, in_order=True) as batch:
+        seen = [result.id async for result in batch]
+    assert seen == [task["id"] for task in TASKS] == list(results_of(file))
+
+
+@BOTH
+async def test_another_prompt_or_task_is_refused_unless_accepted(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    file = workspace / "r.jsonl"
+    await begin(workspace, durable=durable, results=file)
+    with pytest.raises(ConfigError, match="6 tasks are changed"):
+        await begin(workspace, prompt="Please: task {{id}}", durable=durable, results=file)
+    tasks = [*TASKS[:5], {"id": "t9", "n": 9}]
+    with pytest.raises(ConfigError, match=r"1 task is (gone|new)"):
+        await begin(workspace, tasks, durable=durable, results=file)
+    assert model.asked.total() == 6
+    report = await begin(workspace, tasks, durable=durable, results=file, accept_changed=True)
+    assert report.ok
+    assert model.asked["t9"] == 1
+    assert model.asked.total() == 7
+    assert set(results_of(file)) == {task["id"] for task in tasks}
+
+
+@BOTH
+async def test_a_budget_stops_what_is_not_begun_and_a_larger_one_goes_on(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    model.special = lambda task, _request: Turn(
+        text=f"did {task}", usage={"input": 1_000_000, "output": 0}
+    )
+    file = workspace / "r.jsonl"
+    options: dict[str, Any] = {"durable": durable, "results": file, "concurrency": 1}
+    first = await begin(workspace, max_budget_usd=0.5, **options)
+    assert first.stopped == "budget"
+    assert not first.ok
+    assert 0 < first.succeeded < 6
+    assert first.left == 6 - first.succeeded
+    assert first.cost_usd >= 0.5
+    assert model.asked.total() == first.succeeded
+    second = await begin(workspace, max_budget_usd=50, **options)
+    assert second.ok
+    assert second.stopped == ""
+    assert model.asked.total() == 6
+
+
+@BOTH
+async def test_no_more_than_so_many_at_once(model: Model, workspace: Path, durable: bool) -> None:
+    starts: list[float] = []
+
+    def special(task: str, _request: Request) -> Turn | None:
+        starts.append(time.monotonic())
+        return Turn(text="done", delay=0.4)
+
+    model.special = special
+    assert (await begin(workspace, durable=durable, concurrency=2)).ok
+    assert len(starts) == 6
+    # Whoever was asked less than that long ago has not been answered yet.
+    assert max(sum(0 <= at - other < 0.4 for other in starts) for at in starts) <= 2
+
+
+@BOTH
+async def test_a_task_that_hangs_is_ended_by_its_timeout(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    model.special = lambda task, _request: hang() if task == "t0" else None
+    report = await begin(workspace, durable=durable, timeout=4.0, attempts=1)
+    assert report.succeeded == 5
+    assert [(each.code, each.tasks) for each in report.failures] == [("total_timeout", ("t0",))]
+
+
+@BOTH
+async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
+    model: Model, workspace: Path, durable: bool
+) -> None:
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words],
+            cwd=workspace,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    git("init", "-q", "-b", "main")
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "a.txt").write_text("a\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (workspace / "sub" / "a.txt").write_text("not committed\n")
+
+    def special(task: str, request: Request) -> Turn | None:
+        if task in ("t1", "t2") and not request.tool_results:
+            path = {"file_path": "new.txt", "content": f"of {task}\n"}
+            return Turn(calls=[Call("write_file", path)])
+        return say("done")
+
+    model.special = special
+    report = await begin(
+        workspace / "sub",
+        TASKS[:3],
+        durable=durable,
+        name="mend",
+        worktree=True,
+        patch=True,
+        policy="edits",
+    )
+    assert report.ok, report.failures
+    results = {each.id: each for each in report.results}
+    assert results["t0"].branch == ""
+    for name in ("t1", "t2"):
+        assert results[name].branch == f"corral/mend/{name}"
+        assert results[name].files == ("sub/new.txt",)
+        assert f"+of {name}" in results[name].patch
+        assert git("show", f"corral/mend/{name}:sub/new.txt") == f"of {name}\n"
+        assert git("show", f"corral/mend/{name}:sub/a.txt") == "a\n"
+    assert git("status", "--porcelain") == " M sub/a.txt\n"
+    assert git("worktree", "list").count("\n") == 1
+    assert git("branch", "--show-current") == "main\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"attempts": 0}, "attempts must be at least 1"),
+        ({"max_budget_usd": 0.0}, "max_budget_usd must be over 0"),
+        ({"resume": "last"}, "resume is for one run"),
+        ({"name": "a/b"}, "no name for a batch"),
+        ({"worktree": True}, "needs a git repository"),
+        ({"patch": True}, "own worktree"),
+        ({"cwd": "/nowhere"}, "is no folder"),
+        ({"model": "nobody:x"}, "nobody"),
+        ({"durable": False, "queue": "q"}, "in memory"),
+        ({"output": {"type": "nonsense"}}, "nonsense"),
+        ({"policy": "everything"}, "everything"),
+        ({"results": "/proc/r.jsonl"}, "cannot be written"),
+        ({"prompt": "{{nothing}}"}, "has no field 'nothing'"),
+    ],
+)
+async def test_what_is_wrong_is_said_before_anything_is_spent(
+    model: Model, workspace: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(corral.CorralError) as raised:
+        await begin(workspace, **given)
+    assert said in str(raised.value)
+    with pytest.raises(corral.CorralError):
+        async with begin(workspace, **given):
+            raise AssertionError("it was begun")
+    assert model.asked.total() == 0
+
+
+async def test_a_missing_key_is_said_before_anything_is_begun(workspace: Path) -> None:
+    with pytest.raises(corral.errors.MissingKey):
+        await begin(workspace, durable=False)
+
+
+async def test_a_batch_that_is_cancelled_goes_on_later(model: Model, workspace: Path) -> None:
+    begun = asyncio.Event()
+    file = workspace / "r.jsonl"
+
+    def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
+        begun.set()
+
+    batch = begin(workspace, results=file, concurrency=1, on_result=told)
+    whole = asyncio.ensure_future(batch.whole())
+    async with asyncio.timeout(60):
+        await begun.wait()
+    whole.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await whole
+    assert executor.running() is None
+    report = await begin(workspace, results=file)
+    assert report.ok
+    assert report.earlier >= 1
+    assert model.asked == {str(task["id"]): 1 for task in TASKS}

@@ -1,0 +1,93 @@
+"""A batch whose tasks are done by workers, on a file and on a server; by warm agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from durable.batch_place import results_of
+from durable.engine_world import World
+from scripted import children
+
+import corral
+from corral.durable.worker import executor
+from corral.testing import Request, Turn, say
+
+if TYPE_CHECKING:
+    from real_gemini import Gemini
+
+TASKS = [{"id": f"t{n}"} for n in range(30)]
+
+
+async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: World) -> None:
+    first = world.worker()
+    world.worker()
+    file = world.workspace / "r.jsonl"
+    killed = False
+
+    def told(_result: corral.BatchResult, report: corral.BatchReport) -> None:
+        nonlocal killed
+        if report.succeeded >= 5 and not killed:
+            killed = True
+            world.kill(first)
+
+    report = await corral.map(
+        TASKS,
+        "task {{id}}",
+        simulate=True,
+        db=world.db,
+        queue="default",
+        results=file,
+        concurrency=6,
+        cwd=world.workspace,
+        on_result=told,
+    )
+    assert report.ok, report.failures
+    assert killed
+    assert executor.running() is None
+    assert len(results_of(file)) == 30
+
+
+async def test_a_batch_on_a_server_runs_here_without_workers(
+    new_postgres: str, workspace: Path
+) -> None:
+    for times in (1, 2):
+        report = await corral.map(
+            TASKS[:8],
+            "task {{id}}",
+            simulate=True,
+            db=new_postgres,
+            name="here",
+            cwd=workspace,
+        )
+        assert report.ok
+        assert report.earlier == (0 if times == 1 else 8)
+
+
+@pytest.mark.gemini_cli
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+async def test_warm_agents_serve_many_tasks(gemini: Gemini, durable: bool) -> None:
+    def answer(request: Request) -> Turn:
+        return say(f"answer to {request.last_text.split()[-1]}")
+
+    options: dict[str, Any] = {**gemini.options(answer), "timeout": 200.0}
+    before = children()
+    seen: list[int] = []
+
+    def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
+        seen.append(len(set(children()) - set(before)))
+
+    report = await corral.map(
+        [{"id": f"t{n}"} for n in range(6)],
+        "question {{id}}",
+        agent="gemini-acp",
+        durable=durable,
+        concurrency=6,
+        on_result=told,
+        **options,
+    )
+    assert [each.text for each in report.results] == [f"answer to t{n}" for n in range(6)]
+    assert durable or max(seen) <= 2  # of four prompts each
+    assert set(children()) <= set(before)

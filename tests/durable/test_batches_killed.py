@@ -1,0 +1,118 @@
+"""A batch is killed, at any moment, and goes on: no result lost, none twice, none in halves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from durable.batch_place import results_of
+from durable.engine_world import Zygote
+
+COUNT = 7
+SHARES = 48
+"""More than the batch has moments, so each of them is one's."""
+SAMPLE = (2, 14, 29, 47)
+
+
+def run(
+    zygote: Zygote,
+    folder: Path,
+    at: int = 0,
+    *,
+    count: int = COUNT,
+    in_order: bool = False,
+    poison: str = "",
+) -> bool:
+    """Whether it came to its end; else it was killed."""
+    order = {"place": str(folder), "count": count, "at": at, "in_order": in_order}
+    pid = zygote.ask(
+        do="batch",
+        batch={**order, "poisoned": poison},
+        env={key: os.environ[key] for key in ("HOME", "CORRAL_HOME")},
+        out=str(folder / "out"),
+    )
+    code = zygote.ended(pid, 110)
+    assert code in (0, -signal.SIGKILL), (folder / "out").read_text()
+    return code == 0
+
+
+def report(folder: Path) -> str:
+    return (folder / "report").read_text()
+
+
+def done(folder: Path) -> Counter[str]:
+    """Task → how often it was worked at."""
+    return Counter((folder / "log").read_text().split())
+
+
+@pytest.fixture(scope="module")
+def moments(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many a batch has that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "CORRAL_HOME"):
+            patch.setenv(name, str(folder / name))
+        assert run(zygote, folder)
+    found = int((folder / "moments").read_text())
+    assert found <= SHARES, "some would be left out"
+    return found
+
+
+def killed(zygote: Zygote, workspace: Path, moment: int, in_order: bool) -> Path:
+    """The folder of a batch that was killed at this moment; at an earlier one where it had
+    fewer this time, as several results were written at once."""
+    for at in range(moment, 0, -1):
+        folder = workspace / str(at)
+        folder.mkdir()
+        if not run(zygote, folder, at, in_order=in_order):
+            return folder
+    raise AssertionError("it cannot be killed")
+
+
+def name_of(share: int) -> Any:
+    mark = () if share in SAMPLE else (pytest.mark.slow,)
+    return pytest.param(share, marks=mark, id=str(share))
+
+
+@pytest.mark.parametrize("share", [name_of(each) for each in range(SHARES)])
+def test_killed_at_any_moment_it_goes_on(
+    zygote: Zygote, workspace: Path, moments: int, share: int
+) -> None:
+    in_order = share % 2 == 1
+    folder = killed(zygote, workspace, 1 + share * (moments - 1) // (SHARES - 1), in_order)
+    where = (folder / "moment").read_text()
+    assert run(zygote, folder, in_order=in_order), where
+    assert report(folder) == f"{COUNT} 0 []", where
+    found = results_of(folder / "r.jsonl")
+    assert set(found) == {f"t{n}" for n in range(COUNT)}, where
+    if in_order:
+        assert list(found) == [f"t{n}" for n in range(COUNT)]
+    # Three were under way at most; what had ended is never begun again.
+    again = {task: times - 1 for task, times in done(folder).items() if times > 1}
+    assert sum(again.values()) <= 3, (where, again)
+
+
+def test_killed_again_and_again(zygote: Zygote, workspace: Path) -> None:
+    at = 12
+    while not run(zygote, workspace, at, count=12):
+        at += 9
+        assert at < 100, "it never ends"
+    assert report(workspace) == "12 0 []"
+    assert len(results_of(workspace / "r.jsonl")) == 12
+
+
+def test_poison_is_given_up_and_the_rest_is_done(zygote: Zygote, workspace: Path) -> None:
+    kills = 0
+    while not run(zygote, workspace, poison="t2"):
+        kills += 1
+        assert kills < 8, "it is never given up"
+    assert report(workspace) == "6 1 ['dead_letter']"
+    found = results_of(workspace / "r.jsonl")
+    assert [task for task, line in found.items() if line["status"] == "failed"] == ["t2"]
+    assert "died 5 times" in found["t2"]["error"]["message"]
+    assert done(workspace)["t2"] == 5
+    assert len(found) == COUNT

@@ -1,0 +1,179 @@
+"""The engine inside somebody's program: it minds its own loop, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from corral.durable import service
+from corral.durable.dbos import adapter
+from corral.durable.payloads import Closed
+from corral.durable.worker import executor
+from corral.errors import ConfigError
+from corral.pipelines import loader
+from corral.pipelines.execution import node_kind
+from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.scheduler.outcome import Outcome
+
+GRAPH = """digraph one {
+    start [shape=Mdiamond]; exit [shape=Msquare]; a [type="t.here"]; start -> a -> exit
+}"""
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    async def here(work: Work) -> Outcome:
+        return Outcome(context_updates={"thread": threading.current_thread().name})
+
+    node_kind.register("t.here", here)
+
+
+async def one(tmp_path: Path, run: str) -> Closed:
+    await service.start(
+        loader.load(GRAPH),
+        folder=tmp_path / run,
+        workspace=tmp_path,
+        db=str(tmp_path / "x.db"),
+        run_id=run,
+    )
+    return await service.wait(run, db=str(tmp_path / "x.db"), timeout=60)
+
+
+def test_one_engine_serves_one_loop_after_another(tmp_path: Path) -> None:
+    try:
+        for number in range(2):
+            closed = asyncio.run(one(tmp_path, f"r{number}"))
+            assert closed.status == "success"
+            assert closed.context["thread"] == "corral-engine"
+    finally:
+        service.close()
+
+
+def test_the_users_loop_keeps_its_own_executor(tmp_path: Path) -> None:
+    async def whole() -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(threading.current_thread)
+        before = loop._default_executor  # type: ignore[attr-defined]
+        await one(tmp_path, "r")
+        assert loop._default_executor is before  # type: ignore[attr-defined]
+        await asyncio.to_thread(service.close)
+        assert await asyncio.to_thread(lambda: 1) == 1
+
+    asyncio.run(whole())
+
+
+def test_begun_and_ended_again_and_again_it_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    for number in range(3):
+        asyncio.run(one(tmp_path, f"r{number}"))
+        service.close()
+        assert executor.running() is None
+    left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    assert [t.name for t in left if "corral" in t.name or "queue" in t.name] == []
+
+
+@pytest.mark.slow
+def test_begun_and_ended_twenty_times(tmp_path: Path) -> None:
+    for number in range(20):
+        asyncio.run(one(tmp_path, f"r{number}"))
+        service.close()
+
+
+def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
+    async def whole() -> None:
+        await one(tmp_path, "r")
+        with pytest.raises(ConfigError, match="already runs an engine"):
+            await service.start(
+                loader.load(GRAPH),
+                folder=tmp_path / "s",
+                workspace=tmp_path,
+                db=str(tmp_path / "other.db"),
+            )
+
+    try:
+        asyncio.run(whole())
+    finally:
+        service.close()
+
+
+def test_a_run_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    async def whole() -> None:
+        await one(tmp_path, "r")
+        with pytest.raises(ConfigError, match="already"):
+            await one(tmp_path, "r")
+
+    try:
+        asyncio.run(whole())
+    finally:
+        service.close()
+
+
+class Evil:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.path, "w")
+
+
+def test_listing_does_not_decode_what_somebody_put_into_the_rows(tmp_path: Path) -> None:
+    import sqlite3
+
+    asyncio.run(one(tmp_path, "r"))
+    service.close()
+    trap = tmp_path / "sprung"
+    poison = base64.b64encode(pickle.dumps(Evil(str(trap)))).decode()
+    with sqlite3.connect(tmp_path / "x.db") as opened:
+        opened.execute(
+            "UPDATE workflow_status SET inputs = ?, output = ?, serialization = 'py_pickle'",
+            (poison, poison),
+        )
+    opened.close()
+    found = asyncio.run(service.list_runs(db=str(tmp_path / "x.db")))
+    assert [each.id for each in found] == ["r"]
+    assert not trap.exists()
+    with pytest.raises(ConfigError, match="not written by corral"):
+        asyncio.run(service.show("r", db=str(tmp_path / "x.db")))
+    with pytest.raises(ConfigError, match="not written by corral"):
+        asyncio.run(service.wait("r", db=str(tmp_path / "x.db"), timeout=10))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import corral; corral.run",
+        "import corral.pipelines; corral.pipelines.lint",
+        "import corral.durable.service, corral.durable.worker.worker;"
+        " import corral.durable.agent_host.server",
+        "from click.testing import CliRunner; from corral.cli.main import command;"
+        " CliRunner().invoke(command, ['--help'])",
+    ],
+)
+def test_the_engines_library_is_loaded_only_to_run_durably(statement: str) -> None:
+    code = f"import sys\ntry:\n exec({statement!r})\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('dbos', 'sqlalchemy', 'psycopg', 'fsspec') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_the_private_call_is_still_what_it_was() -> None:
+    """The library may change it at any time: then our leases need another way."""
+    from dbos import DBOS
+
+    parameters = inspect.signature(vars(DBOS)["_recover_pending_workflows"].__func__).parameters
+    assert list(parameters) == ["cls", "executor_ids"]
+    from dbos._sys_db import SystemDatabase
+
+    source = inspect.getsource(SystemDatabase.reenqueue_for_recovery)
+    assert "coalesce" in source  # the queue is kept, and with it its limits
+    assert ".executor_id.in_(executor_ids)" in source  # and what somebody else runs by now
+    assert adapter.PROTOCOL == 1

@@ -1,0 +1,141 @@
+"""Machines that share a database and a repository, and nothing else; all by the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.pipeline_place import CORRAL
+from durable.engine_world import PATIENCE, eventually, is_alive
+from durable.repository_place import bare, git, repository
+
+from corral.durable import query
+from corral.durable.query import Shown
+
+__all__ = ["bare", "repository"]
+
+GRAPH = """digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]
+    ask [shape=hexagon, label="Go on?"]
+    a [shape=parallelogram, tool_command="echo two >> file; pwd >> {log}/a"]
+    b [shape=parallelogram, tool_command="echo $$ > {log}/pid; pwd >> {log}/b
+        until test -e {log}/go; do sleep 0.05; done
+        cat file > copy; echo note > $ATTRACTOR_LOGS_ROOT/artifacts/note"]
+    start -> a -> b -> ask; ask -> exit [label="[Y] Yes"]; ask -> b [label="[N] No"] }}"""
+
+
+class Machines:
+    def __init__(self, db: str, folder: Path) -> None:
+        self.db, self.folder = db, folder
+        self.graph = folder / "p.dot"
+        self.graph.write_text(GRAPH.format(log=folder))
+        self.processes: list[subprocess.Popen[str]] = []
+        self.names: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, machine: str, *words: str) -> subprocess.Popen[str]:
+        home = self.folder / machine
+        home.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [CORRAL, *words, "--db", self.db],
+            cwd=home,
+            env={**os.environ, "CORRAL_HOME": str(home / "corral")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def worker(self, machine: str) -> None:
+        worker = self.names[machine] = self.start(machine, "worker", "--drain", "0")
+        assert worker.stderr
+        assert "at work" in worker.stderr.readline()
+
+    def says(self, machine: str, *words: str) -> str:
+        done = self.start(machine, "pipeline", *words)
+        out, err = done.communicate(timeout=PATIENCE)
+        assert done.returncode == 0, err
+        return out
+
+    def run(self, *words: str) -> str:
+        """Begun, not awaited; its name."""
+        process = self.start(
+            "mine", "pipeline", "run", str(self.graph), "--queue", "default", *words
+        )
+        assert process.stderr
+        first = process.stderr.readline()
+        assert first.startswith("run "), first + process.stderr.read()
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+        return first.split()[1]
+
+    def look(self, run: str) -> Shown:
+        return asyncio.run(query.show(run, db=self.db))
+
+    def at(self, node: str) -> str:
+        """The machine that works at it."""
+        log = self.folder / node
+        eventually(lambda: log.exists() and log.read_text(), f"{node} to begin")
+        return Path(log.read_text()).relative_to(self.folder).parts[0]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+def machines(new_postgres: str, tmp_path: Path) -> Iterator[Machines]:
+    made = Machines(new_postgres, tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_run_goes_on_on_another_machine_from_what_was_kept(
+    machines: Machines, bare: Path, tmp_path: Path
+) -> None:
+    machines.worker("one")
+    run = machines.run("--repository", f"file://{bare}", "--artifacts", f"file://{tmp_path}/left")
+    assert machines.at("b") == "one"
+    assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"
+    os.kill(machines.names["one"].pid, signal.SIGKILL)
+    (tmp_path / "b").unlink()
+    machines.worker("two")
+    assert machines.at("b") == "two"
+    (tmp_path / "go").touch()
+    eventually(lambda: machines.look(run).questions, "the gate")
+    machines.says("mine", "answer", run, "Y")
+    eventually(lambda: machines.look(run).closed, "the end")
+    found = json.loads(machines.says("mine", "show", run, "--json"))
+    assert found["status"] == "success"
+    assert found["branch"] == f"corral/{run}"
+    assert found["files"] == ["copy", "file"]
+    assert git(bare, "show", f"{found['commit']}:copy") == "one\ntwo"
+    assert sorted(path.name for path in (tmp_path / "left" / run).iterdir()) == [
+        "changes.patch",
+        "note",
+    ]
+    assert not list((tmp_path / "two" / "corral" / "workspaces").glob("*/tree"))
+    assert (tmp_path / "a").read_text().count("\n") == 1
+
+
+def test_cancelling_ends_what_runs_on_another_machine(
+    machines: Machines, bare: Path, tmp_path: Path
+) -> None:
+    machines.worker("one")
+    run = machines.run("--repository", str(bare))
+    machines.at("b")
+    command = int((tmp_path / "pid").read_text())
+    assert is_alive(command)
+    assert "is cancelled" in machines.says("mine", "cancel", run)
+    eventually(lambda: not is_alive(command), "the command to end")
+    eventually(lambda: machines.look(run).closed, "the end")
+    assert f"branch     corral/{run} at" in machines.says("mine", "show", run)
+    assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"

@@ -1,0 +1,287 @@
+"""The worktree of a run, used by several at once, on one machine and on two."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from durable.repository_place import bare, git, repository
+
+from corral.durable.payloads import OwnTree, Setting
+from corral.durable.workspace import workspaces
+from corral.errors import ConfigError, StorageFailed
+from corral.pipelines.scheduler.outcome import Outcome
+
+__all__ = ["bare", "repository"]
+
+On = Callable[[str], None]
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> On:
+    """From now on we are on this machine."""
+
+    def change(name: str) -> None:
+        monkeypatch.setenv("CORRAL_HOME", str(tmp_path / name))
+
+    change("one")
+    return change
+
+
+def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> OwnTree:
+    tree = workspaces.choose(run, where, commit)
+
+    async def whole() -> None:
+        async with workspaces.reserved(tree, stays=True):
+            pass
+
+    asyncio.run(whole())
+    return tree
+
+
+def setting(tree: OwnTree, tmp_path: Path) -> Setting:
+    return workspaces.here(Setting(folder=str(tmp_path / "run"), workspace=".", tree=tree))
+
+
+def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
+    """A node that runs this command there."""
+    here = setting(tree, tmp_path)
+
+    async def whole() -> Outcome:
+        async with workspaces.used(here):
+            place = Path(here.workspace)
+            await asyncio.to_thread(subprocess.run, command, shell=True, cwd=place, check=True)
+            return await workspaces.kept(here, Outcome(), visit)
+
+    return asyncio.run(whole())
+
+
+@asynccontextmanager
+async def at_work(tree: OwnTree, tmp_path: Path) -> AsyncGenerator[Path]:
+    here = setting(tree, tmp_path)
+    async with workspaces.used(here):
+        yield Path(here.workspace)
+
+
+def close(tree: OwnTree, tmp_path: Path) -> dict[str, object]:
+    return dict(asyncio.run(workspaces.close(setting(tree, tmp_path), "r")))
+
+
+def test_machines_take_turns(bare: Path, on: On, tmp_path: Path) -> None:
+    tree = reserve(bare)
+    for number in range(4):
+        on(("one", "two")[number % 2])
+        assert does(tree, tmp_path, f"n.{number}", f"echo {number} >> file; touch f{number}").ok
+    on("two")
+    left = close(tree, tmp_path)
+    assert left["files"] == ["f0", "f1", "f2", "f3", "file"]
+    assert git(bare, "show", f"{tree.branch}:file") == "one\n0\n1\n2\n3"
+    assert git(bare, "rev-list", "--count", f"main..{tree.branch}") == "4"
+    assert "+3" in (tmp_path / "run" / "artifacts" / "changes.patch").read_text()
+
+
+def test_what_is_done_side_by_side_on_two_machines_is_joined(
+    bare: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(bare)
+    does(tree, tmp_path, "both.1", "touch from-the-start")
+
+    async def whole() -> None:
+        async with at_work(tree, tmp_path) as first:
+            on("two")
+            async with at_work(tree, tmp_path) as second:
+                (first / "a").write_text("a\n")
+                (second / "b").write_text("b\n")
+                assert (await workspaces.kept(setting(tree, tmp_path), Outcome(), "b.1")).ok
+                on("one")
+                assert (await workspaces.kept(setting(tree, tmp_path), Outcome(), "a.1")).ok
+                assert (first / "b").exists()
+
+    asyncio.run(whole())
+    on("two")
+    assert does(tree, tmp_path, "join.1", "cat a b from-the-start > both").ok
+    assert git(bare, "show", f"{tree.branch}:both") == "a\nb"
+
+
+def test_work_that_does_not_fit_fails_and_is_not_lost(bare: Path, on: On, tmp_path: Path) -> None:
+    tree = reserve(bare)
+
+    async def whole() -> Outcome:
+        async with at_work(tree, tmp_path) as first:
+            on("two")
+            does_so = asyncio.to_thread(does, tree, tmp_path, "b.1", "echo theirs > file")
+            assert (await does_so).ok
+            on("one")
+            (first / "file").write_text("mine\n")
+            return await workspaces.kept(setting(tree, tmp_path), Outcome(), "a.1")
+
+    outcome = asyncio.run(whole())
+    assert (outcome.status, outcome.retryable) == ("fail", False)
+    aside = outcome.failure_reason.rpartition(" ")[2]
+    assert "file" in outcome.failure_reason
+    assert git(bare, "show", f"{aside}:file") == "mine"
+    assert git(bare, "show", f"{tree.branch}:file") == "theirs"
+    # Whoever comes next goes on from what counts.
+    assert does(tree, tmp_path, "c.1", "test $(cat file) = theirs").ok
+
+
+def test_nodes_at_once_on_one_machine_lose_nothing(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+
+    def lane(number: int) -> Outcome:
+        return does(tree, tmp_path, f"n.{number}", f"echo {number} > f{number}")
+
+    with concurrent.futures.ThreadPoolExecutor(8) as lanes:
+        assert all(outcome.ok for outcome in lanes.map(lane, range(8)))
+    left = close(tree, tmp_path)
+    assert left["files"] == [f"f{number}" for number in range(8)]
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_what_a_killed_node_left_yields_to_what_others_did(
+    bare: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(bare)
+    (workspaces.place_of(tree) / "file").write_text("half of i")
+    on("two")
+    assert does(tree, tmp_path, "a.1", "echo it all > file").ok
+    on("one")
+    assert does(tree, tmp_path, "b.1", "cp file copy").ok
+    assert git(bare, "show", f"{tree.branch}:copy") == "it all"
+
+
+def test_commits_of_an_agent_are_kept_and_its_index_is_its_own(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+    who = "git -c user.name=a -c user.email=a@localhost"
+    assert does(tree, tmp_path, "a.1", f"echo two > file; {who} commit -qam mine").ok
+    assert does(tree, tmp_path, "b.1", "echo new > other").ok
+    place = workspaces.place_of(tree)
+    assert git(place, "status", "--short") == "?? other"
+    subprocess.run(["rm", "-rf", str(place.parent)], check=True, timeout=60)
+    assert does(tree, tmp_path, "c.1", "git log --format=%s -1 > subject").ok
+    assert (place / "subject").read_text() == "mine\n"
+    assert git(place, "status", "--short") == "?? other\n?? subject"
+    close(tree, tmp_path)
+    assert "mine" in git(repository, "log", "--format=%s", tree.branch).splitlines()
+
+
+def test_a_lock_that_a_killed_git_left_is_no_obstacle(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+    (workspaces.place_of(tree).parent / "index.lock").touch()
+    assert does(tree, tmp_path, "a.1", "touch new").ok
+
+
+def test_a_repository_that_an_agent_put_there_is_not_asked(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+    evil = f"rm .git; git init -q; git config filter.evil.clean 'touch {tmp_path}/ran; cat'"
+    assert does(tree, tmp_path, "a.1", f"{evil}; echo '* filter=evil' > .gitattributes").ok
+    assert close(tree, tmp_path)["files"] == [".gitattributes"]
+    assert not (tmp_path / "ran").exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_run_that_changes_nothing_leaves_no_branch(
+    repository: Path, on: On, tmp_path: Path
+) -> None:
+    tree = reserve(repository)
+    assert does(tree, tmp_path, "a.1", "true").ok
+    assert close(tree, tmp_path) == {"files": []}
+    assert git(repository, "branch", "--list", "corral/*") == ""
+
+
+def test_a_repository_that_cannot_be_used_is_refused(
+    repository: Path, bare: Path, on: On, tmp_path: Path
+) -> None:
+    (tmp_path / "plain").mkdir()
+    for where, commit, words in (
+        (tmp_path / "plain", None, "git repository"),
+        (tmp_path / "nowhere", None, "there is no repository"),
+        (f"file://{tmp_path}/nowhere", None, "cannot be read"),
+        (repository, "nothing", "has no commit 'nothing'"),
+        (bare, "nothing", "has no commit 'nothing'"),
+        ("--upload-pack=x", None, "is no repository"),
+        ("me:very-secret@localhost:x", None, "holds a password"),
+        ("m:very@secret@localhost:x", None, "holds a password"),
+        ("ext::sh -c true", None, "there is no repository"),
+        ("ext://me:very-secret@localhost/x", None, "holds a name or a password"),
+        ("ext://localhost/x", None, "may not use 'ext'"),
+        ("https://me:very-secret@localhost/x", None, "holds a name or a password"),
+        ("https://very-secret@localhost/x", None, "holds a name or a password"),
+    ):
+        with pytest.raises(ConfigError, match=words) as caught:
+            workspaces.choose("r", where, commit)
+        assert "very-secret" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_branch_that_is_taken_is_refused(repository: Path, on: On) -> None:
+    git(repository, "branch", "corral/r")
+    with pytest.raises(ConfigError, match="there is a branch corral/r already"):
+        reserve(repository)
+    git(repository, "branch", "-D", "corral/r")
+    git(repository, "branch", "corral")  # no other can be below it
+    with pytest.raises(ConfigError, match="cannot be written"):
+        reserve(repository)
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_bare_repository_that_cannot_be_written_is_refused(bare: Path, on: On) -> None:
+    git(bare, "branch", "corral")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        reserve(bare)
+
+
+def test_hooks_of_a_bare_repository_on_this_machine_do_not_run(
+    bare: Path, on: On, tmp_path: Path
+) -> None:
+    for name in ("pre-receive", "update", "post-receive", "post-update", "reference-transaction"):
+        hook = bare / "hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+        hook.chmod(0o700)
+    assert does(reserve(bare), tmp_path, "a.1", "touch new").ok
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_strange_name_of_a_run_will_do(repository: Path, on: On, tmp_path: Path) -> None:
+    tree = reserve(repository, "../..//é \n@{~^:*.lock")
+    assert does(tree, tmp_path, "a.1", "touch new").ok
+    assert close(tree, tmp_path)["files"] == ["new"]
+
+
+def test_a_branch_that_somebody_removed_is_told(bare: Path, on: On, tmp_path: Path) -> None:
+    tree = reserve(bare)
+    git(bare, "branch", "-D", tree.branch)
+    with pytest.raises(StorageFailed, match="is gone from"):
+        does(tree, tmp_path, "a.1", "true")
+
+
+def test_a_tree_that_nobody_uses_any_more_goes(bare: Path, on: On, tmp_path: Path) -> None:
+    old, used = reserve(bare, "old"), reserve(bare, "used")
+    places = [workspaces.place_of(each) for each in (old, used)]
+    for place in places:
+        os.utime(place.parent / "tree.json", (0, 0))
+
+    async def whole() -> None:
+        async with at_work(used, tmp_path):
+            os.utime(places[1].parent / "tree.json", (0, 0))
+            await asyncio.to_thread(does, await asyncio.to_thread(later), tmp_path, "a.1", "true")
+
+    def later() -> OwnTree:
+        return workspaces.choose("new", bare)
+
+    with pytest.raises(StorageFailed, match="is gone from"):  # it was not reserved
+        asyncio.run(whole())
+    assert [place.exists() for place in places] == [False, True]

@@ -1,0 +1,342 @@
+"""What real agents said over the protocol, and what it becomes.
+
+``tests/recordings/acp/NAME.ndjson`` holds both directions. What the client said is
+said again through ``Acp``; what the agent said is fed to it as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from goldens import check_golden
+from laws import lawful
+
+from corral.errors import StreamBroken
+from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
+from corral.protocol.acp.client import Acp
+from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
+from corral.protocol.acp.frames import ASIDES
+from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.replies import initialized, opened
+from corral.protocol.acp.requests import Block, Offer
+from corral.protocol.ndjson import Finish, Item
+from corral.sessions.event_normalizer import Guard
+from corral.values import McpServer
+
+FOLDER = Path(__file__).parents[1] / "recordings" / "acp"
+GOLDENS = Path(__file__).parent / "goldens" / "acp"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ndjson"))
+
+BLOCKS = msgspec.json.Decoder(Block)
+
+QUIRKS = {
+    "acp_": Quirks(
+        name_from_id="__",
+        mcp_prefixes=("mcp_",),
+        injected_text=("[MODE_UPDATE]",),
+        rejected_tools_stay_silent=True,
+        title_is_command=True,
+        model_list_complete=False,
+        set_model="session/set_model",
+        missing_file_is_empty=True,
+    ),
+    "acp-claude": Quirks(name_from_meta=("claudeCode", "toolName"), mcp_prefixes=("mcp__",)),
+    "acp-opencode": Quirks(name_from_title=True, usage="last_step", unoffered_fs=True),
+    "acp-codex-e500": Quirks(nameless_errors=True),
+    "acp-": Quirks(),
+}
+
+
+def quirks_of(name: str) -> Quirks:
+    return next(quirks for prefix, quirks in QUIRKS.items() if name.startswith(prefix))
+
+
+def frames(name: str) -> Iterator[tuple[bool, Any]]:
+    """Whether the agent said it, and what."""
+    for line in (FOLDER / f"{name}.ndjson").read_text("utf-8").splitlines():
+        said = json.loads(line)
+        if isinstance(said["msg"], dict):
+            yield said["dir"] in ("<", "agent->client"), said["msg"]
+
+
+def say(acp: Acp, message: dict[str, Any]) -> list[Command]:
+    """What the client of the recording said, said by ours. Its ids count from 1 as ours do."""
+    params: dict[str, Any] = message.get("params") or {}
+    session_id = params.get("sessionId", "")
+    servers = [as_server(server) for server in params.get("mcpServers", ())]
+    method: str = message.get("method", "")
+    match method:
+        case "":
+            return reply(acp, message)
+        case "initialize":
+            fs = params["clientCapabilities"].get("fs", {})
+            offer = Offer(fs.get("readTextFile", False), fs.get("writeTextFile", False))
+            sent = acp.initialize(offer, **params["clientInfo"])
+        case "authenticate":
+            sent = acp.authenticate(params["methodId"], params.get("_meta"))
+        case "session/new" if "cwd" in params:
+            sent = acp.new_session(params["cwd"], servers)
+        case "session/load":
+            sent = acp.load_session(session_id, params["cwd"], servers)
+        case "session/set_model":
+            sent = acp.set_model(session_id, params["modelId"])
+        case "session/set_mode":
+            sent = acp.set_mode(session_id, params["modeId"])
+        case "session/prompt" if is_plain(params.get("prompt")):
+            sent = acp.prompt(session_id, [BLOCKS.decode(json.dumps(b)) for b in params["prompt"]])
+        case "session/cancel":
+            return acp.cancel(session_id)
+        case _:
+            sent = acp.call(method, session_id or None, params)
+    assert sent[0] == message["id"]
+    if method not in ("initialize", "session/new", "session/load"):
+        assert json.loads(sent[1]) == message
+    return []
+
+
+def is_plain(prompt: Any) -> bool:
+    match prompt:
+        case [{"type": "text"}, *_]:
+            return True
+        case _:
+            return False
+
+
+def as_server(form: dict[str, Any]) -> McpServer:
+    pairs = {pair["name"]: pair["value"] for pair in form.get("headers", form.get("env", ()))}
+    if "url" in form:
+        return McpServer(form["name"], url=form["url"], headers=pairs)
+    return McpServer(form["name"], (form["command"], *form["args"]), env=pairs)
+
+
+def reply(acp: Acp, message: dict[str, Any]) -> list[Command]:
+    match message:
+        case {"error": {"message": str(text), "code": int(code)}}:
+            return acp.refuse(message["id"], text, code)
+        case {"result": {"outcome": {"outcome": "selected", "optionId": str(option)}}}:
+            try:
+                return acp.answer_permission(message["id"], option)
+            except ValueError:  # one recording answers with an option that nobody offered
+                return acp.answer_permission(message["id"], None)
+        case {"result": {"outcome": {"outcome": "cancelled"}}}:
+            return acp.answer_permission(message["id"], None)
+        case _:
+            return acp.answer(message["id"], message["result"])
+
+
+def play(name: str, size: int = 1 << 20) -> list[Command]:
+    acp = Acp(quirks_of(name))
+    found: list[Command] = []
+    for of_agent, message in frames(name):
+        if of_agent:
+            line = json.dumps(message, ensure_ascii=False).encode() + b"\n"
+            for start in range(0, len(line), size):
+                found += acp.receive(line[start : start + size])
+        else:
+            found += say(acp, message)
+    return [*found, *acp.end()]
+
+
+def items_of(commands: list[Command]) -> dict[str | None, list[Item]]:
+    found: dict[str | None, list[Item]] = {}
+    for command in commands:
+        if isinstance(command, Emit):
+            found.setdefault(command.session_id, []).extend(command.items)
+    return found
+
+
+def told(command: Command) -> Iterator[dict[str, Any]]:
+    match command:
+        case Emit():
+            for item in command.items:
+                yield {"session": command.session_id, **shown(item)}
+        case Ask():
+            yield {
+                "ask": command.request_id,
+                "call": command.call.call_id,
+                "kind": command.call.kind,
+                "command": command.command,
+                "options": {option.option_id: option.kind for option in command.options},
+            }
+        case Settled():
+            error = command.error and f"{command.error.code} {command.error.message}"
+            yield {"settled": command.id, "method": command.method, "error": error}
+        case Serve():
+            yield {"serve": command.request_id, "method": command.method, "params": command.params}
+        case Withdrawn():
+            yield {"withdrawn": command.request_id}
+        case Send():
+            yield {"send": json.loads(command.data)}
+
+
+def shown(item: Item) -> dict[str, Any]:
+    match item:
+        case str():
+            return {"text": item}
+        case Finish():
+            return {"finish": msgspec.to_builtins(item)}
+        case Vendor() if item.name in ASIDES and isinstance(item.data, dict):
+            return {"vendor": item.name, "keys": sorted(item.data)}
+        case _:
+            shape: dict[str, Any] = json.loads(to_json(item))
+            return shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_becomes_these_commands(name: str) -> None:
+    lines = [json.dumps(line, ensure_ascii=False) for said in play(name) for line in told(said)]
+    check_golden(GOLDENS / f"{name}.ndjson", "".join(line + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_the_bytes_are_cut_changes_nothing(name: str) -> None:
+    assert items_of(play(name, 7)) == items_of(play(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_frame_of_a_real_agent_is_unknown_or_malformed(name: str) -> None:
+    for items in items_of(play(name)).values():
+        assert not [item for item in items if isinstance(item, Unknown)]
+    assert None not in items_of(play(name)) or name.startswith("acp-")
+
+
+def guarded(items: list[Item]) -> list[Event]:
+    """As the events of one run, lawful or red."""
+    guard = Guard(Init(run_id="r", agent="a", cwd="/workspace"), started=0.0)
+    events = guard.take(items, 0.0)
+    ok = guard.finish is not None and guard.finish.ok
+    return lawful([*events, *guard.close(0.0, None if ok else StreamBroken("cut"))])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_session_keeps_the_laws(name: str) -> None:
+    for session_id, items in items_of(play(name)).items():
+        if session_id is not None:
+            guarded(items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_answer_is_what_the_agent_said_and_no_history_or_remark(name: str) -> None:
+    said: dict[str, str] = {}
+    loaded: set[str] = set()
+    for of_agent, message in frames(name):
+        params: dict[str, Any] = message.get("params") or {}
+        session_id: str = params.get("sessionId", "")
+        if not of_agent and message.get("method") == "session/load":
+            loaded.add(session_id)
+        elif not of_agent and message.get("method") == "session/prompt":
+            loaded.discard(session_id)
+        elif message.get("method") == "session/update" and session_id not in loaded:
+            update = params["update"]
+            if update["sessionUpdate"] == "agent_message_chunk":
+                text = update["content"]["text"]
+                if not text.startswith("[MODE_UPDATE]"):
+                    said[session_id] = said.get(session_id, "") + text
+    heard = {
+        session_id: text
+        for session_id, items in items_of(play(name)).items()
+        if session_id and (text := "".join(filter(None, map(text_of, items))))
+    }
+    assert heard == {session_id: text for session_id, text in said.items() if text}
+
+
+def text_of(item: Item) -> str | None:
+    return item.delta if isinstance(item, Text) else item if isinstance(item, str) else None
+
+
+def all_items(name: str) -> list[Item]:
+    return [item for items in items_of(play(name)).values() for item in items]
+
+
+def one(name: str, kind: type[Any]) -> Any:
+    (found,) = [item for item in all_items(name) if isinstance(item, kind)]
+    return found
+
+
+def test_every_call_of_every_recording_is_settled() -> None:
+    for name in NAMES:
+        made = [message["id"] for ours, message in frames(name) if not ours and "id" in message]
+        calls = {id for id in made if id >= 1}
+        settled = [command.id for command in play(name) if isinstance(command, Settled)]
+        assert len(settled) == len(set(settled))
+        assert set(settled) <= calls
+        assert not {2, 1} & calls - set(settled)
+
+
+REFUSED = {
+    "acp_write_reject": "write_file",
+    "acp-claude-agent099-shell-reject": "Bash",
+    "acp-copilot-shell-reject": "execute",
+    "acp-opencode-shell-reject": "bash",
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_tool_is_denied_once_whether_the_agent_tells_it_or_not(name: str) -> None:
+    result = one(name, ToolResult)
+    assert (result.status, result.name) == ("denied", REFUSED[name])
+
+
+def test_a_call_that_is_filled_by_updates_is_told_once_and_whole() -> None:
+    use = one("acp-claude-agent099-write-allow", ToolUse)
+    assert use.name == "Write"
+    assert use.kind == "edit"
+    assert use.input == {"file_path": "/workspace/hello.txt", "content": "hello world\n"}
+    assert use.paths == ("/workspace/hello.txt",)
+
+
+def test_leave_is_asked_for_a_shell_command_in_its_own_words() -> None:
+    for name, command in (
+        ("acp_shell_allow", "echo hi; pwd; echo err >&2; exit 3"),
+        ("acp-opencode-shell-reject", "touch by-shell.txt && echo hi-from-shell"),
+    ):
+        (ask,) = [command for command in play(name) if isinstance(command, Ask)]
+        assert ask.command == command
+
+
+COUNTED = {
+    "acp-claude-agent099-write-allow": (3068, 112, None),
+    "acp-codex-write-ro-allow": (2468, 112, 14),
+    "acp-copilot-write-allow": (2468, 112, 14),
+    "acp-opencode-write-allow": (1234, 56, 7),
+    "acp_write_reject": (222, 44, None),
+}
+"""The scripted model sent the same to all: they count it each in their own way."""
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED))
+def test_usage_is_counted_alike_whoever_tells_it(name: str) -> None:
+    usage = one(name, Finish).usage
+    assert (usage.input, usage.output, usage.reasoning) == COUNTED[name]
+    partly = name in ("acp_write_reject", "acp-opencode-write-allow")
+    assert usage.coverage == ("partial" if partly else "complete")
+
+
+def test_the_model_really_used_is_told() -> None:
+    assert one("acp_write_reject", Finish).model == "gemini-2.5-flash"
+    assert one("acp-codex-write-ro-allow", Finish).model == "gpt-5.5"
+
+
+def replies(name: str, method: str) -> list[Settled]:
+    return [said for said in play(name) if isinstance(said, Settled) and said.method == method]
+
+
+def test_what_an_agent_offers_is_read_from_its_replies() -> None:
+    (settled,) = replies("acp-claude-agent099-plain", "initialize")
+    agent = initialized(settled.result)
+    assert agent.version == "0.99.0"
+    assert agent.loads
+    assert {"resume", "list", "close"} <= agent.sessions
+    assert (agent.images, agent.audio, agent.embeds, agent.mcp_http) == (True, False, True, True)
+    session = opened(replies("acp-opencode-todo", "session/new")[0].result)
+    assert session.model == "fake/fake-model"
+    assert "fake/fake-model" in session.models
+    assert session.mode == "build"
+    session = opened(replies("acp_write_reject", "session/new")[0].result)
+    assert (session.mode, session.model) == ("default", "gemini-2.5-flash")
+    assert session.modes == ("default", "autoEdit", "yolo", "plan")

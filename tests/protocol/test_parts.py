@@ -1,0 +1,286 @@
+"""One assembler for every vendor's answer: deltas in, whole parts and lawful events out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import unhurried
+
+from corral.errors import StreamBroken
+from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
+from corral.model_types import (
+    FinishReason,
+    ProviderEvent,
+    Reason,
+    Response,
+    Start,
+    StreamEvent,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from corral.protocol.response_builder import Parts
+
+Step = tuple[str, str]
+
+
+def fresh(used: Sequence[str] = ()) -> Parts:
+    return Parts("gemini", "model-x", used)
+
+
+def whole(parts: Parts) -> tuple[list[StreamEvent], Response]:
+    parts.stop("stop", "STOP")
+    response = parts.response()
+    return parts.take(), response
+
+
+def from_events(events: Sequence[StreamEvent]) -> tuple[Part, ...]:
+    """The parts as a reader of the events alone would build them."""
+    built: dict[int, Part] = {}
+    for event in events:
+        match event:
+            case TextStart(part):
+                built[part] = Text("")
+            case TextDelta(text, part):
+                held = built[part]
+                assert isinstance(held, Text)
+                built[part] = Text(held.text + text)
+            case ThinkingStart(part):
+                built[part] = Thinking("")
+            case ThinkingDelta(text, part):
+                held = built[part]
+                assert isinstance(held, Thinking)
+                built[part] = Thinking(held.text + text)
+            case ToolCallEnd(part, call):
+                built[part] = call
+            case _:
+                pass
+    return tuple(built[index] for index in sorted(built))
+
+
+def lawful(events: Sequence[StreamEvent]) -> None:
+    """One start, first; every part opened once, closed once, and silent outside of that."""
+    assert isinstance(events[0], Start)
+    assert sum(isinstance(event, Start) for event in events) == 1
+    opened: set[int] = set()
+    closed: set[int] = set()
+    for event in events:
+        match event:
+            case TextStart(part) | ThinkingStart(part) | ToolCallStart(part=part):
+                assert part not in opened
+                opened.add(part)
+            case TextDelta(_, part) | ThinkingDelta(_, part) | ToolCallDelta(part=part):
+                assert part in opened - closed
+            case TextEnd(part) | ThinkingEnd(part) | ToolCallEnd(part=part):
+                assert part in opened - closed
+                closed.add(part)
+            case _:
+                pass
+    assert opened == closed
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["text", "thinking", "end", "call", "arguments", "end_call", "whole"]),
+        st.text(max_size=4),
+    ),
+    max_size=20,
+)
+
+
+def tell(parts: Parts, steps: Sequence[Step]) -> None:
+    for kind, said in steps:
+        match kind:
+            case "text":
+                parts.text(said)
+            case "thinking":
+                parts.thinking(said)
+            case "end":
+                parts.end_part()
+            case "call":
+                parts.call("key", said or "f")
+            case "arguments":
+                parts.arguments("key", said)
+            case "end_call":
+                parts.end_call("key")
+            case _:
+                parts.whole_call("f", {"said": said})
+
+
+@unhurried
+@given(steps=STEPS)
+def test_whatever_is_told_the_events_are_lawful_and_make_the_response(steps: list[Step]) -> None:
+    parts = fresh()
+    tell(parts, steps)
+    events, response = whole(parts)
+    lawful(events)
+    assert from_events(events) == response.message.content
+    ids = [call.id for call in response.tool_calls]
+    assert len(set(ids)) == len(ids)
+
+
+@unhurried
+@given(text=st.text(min_size=1), cuts=st.lists(st.integers(0, 40)))
+def test_text_in_pieces_is_the_text_in_one(text: str, cuts: list[int]) -> None:
+    pieces, at = fresh(), 0
+    for cut in [*sorted({c for c in cuts if 0 < c < len(text)}), len(text)]:
+        pieces.text(text[at:cut])
+        at = cut
+    one = fresh()
+    one.text(text)
+    assert whole(pieces)[1] == whole(one)[1]
+
+
+@unhurried
+@given(
+    arguments=st.dictionaries(
+        st.text(max_size=5), st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=5)
+    ),
+    cuts=st.lists(st.integers(0, 60)),
+)
+def test_arguments_in_pieces_are_the_arguments_in_one(
+    arguments: dict[str, Any], cuts: list[int]
+) -> None:
+    written = json.dumps(arguments)
+    parts, at = fresh(), 0
+    parts.call(0, "f", "id-1")
+    for cut in [*sorted({c for c in cuts if 0 < c < len(written)}), len(written)]:
+        parts.arguments(0, written[at:cut])
+        at = cut
+    _, response = whole(parts)
+    assert response.tool_calls == (ToolCall("id-1", "f", arguments),)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["{", "[1]", '"text"', "null", "nonsense", '{"a": 1} and more', "[" * 5000, '{"a":\ud800}'],
+)
+def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
+    parts = fresh()
+    parts.call(0, "f")
+    parts.arguments(0, written)
+    (call,) = whole(parts)[1].tool_calls
+    assert (call.arguments, call.raw) == ({}, written)
+
+
+@pytest.mark.parametrize("written", ["", " ", "\n"])
+def test_a_call_without_arguments_has_none(written: str) -> None:
+    parts = fresh()
+    parts.call(0, "f")
+    parts.arguments(0, written)
+    (call,) = whole(parts)[1].tool_calls
+    assert (call.arguments, call.raw) == ({}, None)
+
+
+def test_an_id_that_is_missing_is_made_up_unlike_any_of_the_conversation() -> None:
+    parts = fresh(used=["call_2", "call_1"])
+    for _ in range(3):
+        parts.whole_call("f", {})
+    ids = [call.id for call in whole(parts)[1].tool_calls]
+    assert len({*ids, "call_1", "call_2"}) == 5
+    assert "f" not in ids
+
+
+def test_an_id_that_comes_twice_names_one_call_only() -> None:
+    parts = fresh(used=["old"])
+    for id in ("old", "new", "new"):
+        parts.whole_call("f", {}, id)
+    ids = [call.id for call in whole(parts)[1].tool_calls]
+    assert ids[1] == "new"
+    assert len({*ids, "old"}) == 4
+
+
+def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
+    parts = fresh()
+    parts.call("a", "f", "1")
+    parts.call("b", "g", "2")
+    parts.arguments("b", '{"y":')
+    parts.arguments("a", '{"x": 1}')
+    parts.arguments("b", " 2}")
+    parts.end_call("b")
+    events, response = whole(parts)
+    lawful(events)
+    assert response.tool_calls == (ToolCall("1", "f", {"x": 1}), ToolCall("2", "g", {"y": 2}))
+
+
+def test_arguments_of_a_call_that_never_began_are_only_an_event() -> None:
+    parts = fresh()
+    parts.arguments("unknown", "{}")
+    events, response = whole(parts)
+    assert response.message.content == ()
+    assert [event for event in events if isinstance(event, ProviderEvent)]
+
+
+def test_a_signature_completes_its_part_and_stays_on_it() -> None:
+    parts = fresh()
+    parts.thinking("hm")
+    parts.sign("t", "thinking")
+    parts.text("a")
+    parts.sign("x")
+    parts.text("b")
+    parts.sign("alone", "thinking")
+    assert whole(parts)[1].message.content == (
+        Thinking("hm", "t"),
+        Text("a", "x"),
+        Text("b"),
+        Thinking("", "alone"),
+    )
+
+
+def test_thoughts_of_two_items_are_two_parts() -> None:
+    parts = fresh()
+    parts.thinking("a", "item-1")
+    parts.thinking("b", "item-2")
+    parts.redacted("secret", "item-3")
+    assert whole(parts)[1].message == Message(
+        "assistant",
+        (
+            Thinking("a", None, "item-1"),
+            Thinking("b", None, "item-2"),
+            RedactedThinking("secret", "item-3"),
+        ),
+        "gemini",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("stop", "tool_calls"),
+        ("other", "tool_calls"),
+        ("tool_calls", "tool_calls"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("error", "error"),
+    ],
+)
+def test_cut_short_or_filtered_wins_over_there_are_calls(told: Reason, reason: Reason) -> None:
+    parts = fresh()
+    parts.whole_call("f", {})
+    parts.stop(told, "RAW")
+    assert parts.response().finish_reason == FinishReason(reason, "RAW")
+
+
+def test_an_answer_without_an_end_is_broken() -> None:
+    parts = fresh()
+    parts.text("half")
+    with pytest.raises(StreamBroken, match="in the middle") as caught:
+        parts.response()
+    assert caught.value.hint
+
+
+def test_an_answer_of_nothing_still_starts() -> None:
+    events, response = whole(fresh())
+    assert events == [Start("", "model-x", "gemini")]
+    assert response.message.content == ()

@@ -1,0 +1,295 @@
+"""Schemas of every kind of type, and complaints that say where, what and instead of what."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import importlib
+import json
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import errors
+from corral.events import Json
+from corral.protocol.schema.build import MOST, Schema, schema_of
+
+jsonschema: Any = importlib.import_module("jsonschema")
+"""The reference, for these tests alone."""
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Address:
+    zip: str
+    city: str = "Ghent"
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    age: Annotated[int, msgspec.Meta(ge=0)]
+    addresses: list[Address]
+    color: Color | None = None
+    born: datetime.date | None = None
+
+
+class Point(TypedDict):
+    x: int
+    label: NotRequired[str]
+
+
+class Node(msgspec.Struct):
+    value: int
+    children: list[Node] = []
+
+
+class Inner(pydantic.BaseModel):
+    count: int = pydantic.Field(ge=1)
+
+
+class Model(pydantic.BaseModel):
+    name: str
+    inner: list[Inner]
+
+
+@dataclasses.dataclass
+class Mixed:
+    model: Model
+    inners: list[Inner]
+
+
+class Cat(msgspec.Struct, tag="cat"):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag="dog"):
+    barks: bool
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "expected"),
+    [
+        (
+            Person,
+            {"name": "A", "age": 1, "addresses": [{"zip": "9"}], "born": "2024-02-01"},
+            Person("A", 1, [Address("9")], None, datetime.date(2024, 2, 1)),
+        ),
+        (Point, {"x": 1}, {"x": 1}),
+        (Node, {"value": 1, "children": [{"value": 2}]}, Node(1, [Node(2)])),
+        (
+            Model,
+            {"name": "a", "inner": [{"count": 1}]},
+            Model(name="a", inner=[Inner(count=1)]),
+        ),
+        (
+            Mixed,
+            {"model": {"name": "a", "inner": []}, "inners": [{"count": 2}]},
+            Mixed(Model(name="a", inner=[]), [Inner(count=2)]),
+        ),
+        (list[int], [1, 2], [1, 2]),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (Literal["a", "b"], "b", "b"),
+        (Color, "red", Color.RED),
+        (int | str, "x", "x"),
+        (Cat | Dog, {"type": "dog", "barks": True}, Dog(True)),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (Annotated[str, msgspec.Meta(pattern="^a")], "ab", "ab"),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}, {"a": 1}),
+        (Any, {"any": ["thing"]}, {"any": ["thing"]}),
+    ],
+    ids=str,
+)
+def test_a_value_that_fits_comes_back_typed(of: object, value: Json, expected: object) -> None:
+    schema = schema_of(of)
+    assert schema.validate(value) == expected
+    assert type(schema.validate(value)) is type(expected)
+    jsonschema.Draft202012Validator.check_schema(schema.json)
+    jsonschema.validate(value, schema.json)
+    json.dumps(schema.json)
+
+
+def test_the_root_is_written_out_and_says_its_type() -> None:
+    for kind in (Person, Point, Node, Model, Mixed):
+        assert schema_of(kind).json["type"] == "object"
+    assert schema_of(Node).name == "Node"
+    assert schema_of(Person, "someone").name == "someone"
+    assert schema_of({"title": "Thing", "type": "object"}).name == "Thing"
+    assert schema_of(list[int] | None).name == "result"
+
+
+def test_a_schema_is_its_own_schema() -> None:
+    schema = schema_of(Person)
+    assert schema_of(schema) is schema
+
+
+def test_every_complaint_comes_at_once_with_its_place() -> None:
+    value: Json = {
+        "name": 1,
+        "age": -1,
+        "addresses": [{"zip": "9"}, {"zip": 3}, {}],
+        "color": "green",
+    }
+    _, complaints = schema_of(Person).fit(value)
+    assert complaints == (
+        "name: expected a string, got 1",
+        "age: expected at least 0, got -1",
+        "addresses[1].zip: expected a string, got 3",
+        "addresses[2].zip: is required and missing",
+        'color: expected one of "blue", "red" or null, got the string \'green\'',
+    )
+    with pytest.raises(errors.SchemaNotMet, match="does not fit Person:\n- name: expected") as info:
+        schema_of(Person).validate(value)
+    assert all(complaint in str(info.value) for complaint in complaints)
+
+
+def test_what_only_the_type_knows_is_complained_about_too() -> None:
+    _, complaints = schema_of(Person).fit(
+        {"name": "a", "age": 1, "addresses": [], "born": "yesterday"}
+    )
+    assert len(complaints) == 1
+    assert complaints[0].startswith("born: ")
+
+
+def test_a_models_own_complaints_are_kept() -> None:
+    _, complaints = schema_of(Model).fit({"name": 2, "inner": [{"count": 0}, {}]})
+    assert [complaint.split(":")[0] for complaint in complaints] == [
+        "name",
+        "inner[0].count",
+        "inner[1].count",
+    ]
+    assert "got 2" in complaints[0]
+
+
+def test_complaints_about_a_choice_are_of_the_branch_that_was_meant() -> None:
+    schema = schema_of({"anyOf": [{"type": "null"}, schema_of(Address).json]})
+    assert schema.fit({"zip": 1})[1] == ("zip: expected a string, got 1",)
+    assert schema.fit(5)[1] == ("the value: expected null or an object, got 5",)
+
+
+def test_a_misspelt_property_is_told_its_name() -> None:
+    schema = schema_of(
+        {"properties": {"colour": {}}, "additionalProperties": False, "required": ["colour"]}
+    )
+    assert schema.fit({"color": 1})[1] == (
+        "colour: is required and missing",
+        "color: is not a known property; did you mean colour?",
+    )
+
+
+def test_many_complaints_are_cut_and_long_values_too() -> None:
+    value: list[Json] = ["x" * 500] * 100
+    _, complaints = schema_of(list[int]).fit(value)
+    assert len(complaints) == MOST + 1
+    assert complaints[-1] == "and 80 more"
+    assert all(len(complaint) < 150 for complaint in complaints)
+
+
+def test_a_value_without_end_is_a_complaint_and_no_crash() -> None:
+    value: Json = 1
+    for _ in range(100_000):
+        value = [value]
+    loop: Any = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
+    _, complaints = schema_of(loop).fit(value)
+    assert "nested too deeply" in complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ({"type": "strin"}, "schema.type: expected one of"),
+        ({"properties": {"a": {"type": ["string", 5]}}}, "schema.properties.a.type"),
+        ({"properties": []}, "schema.properties: expected an object"),
+        ({"required": "name"}, "schema.required: expected a list"),
+        ({"minLength": -1}, "schema.minLength: expected at least 0"),
+        ({"items": [{"type": "string"}]}, "schema.items"),
+        ({"anyOf": []}, "schema.anyOf: expected at least 1 items"),
+        ({"not": {"type": "null"}}, "schema.not: must not be there"),
+        ({"$defs": {"A": {"if": {}}}}, r"schema.\$defs.A.if"),
+        ({"pattern": "("}, "pattern '\\('"),
+        ({"$ref": "#/$defs/A"}, "leads nowhere"),
+        ({"$ref": "https://example.com/schema"}, "leads nowhere"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "leads nowhere"),
+        (None, "a schema is a type"),
+        ("Person", "a schema is a type"),
+        (object, "cannot be a JSON Schema"),
+        (complex, "cannot be a JSON Schema"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schema_is_refused_before_anything_starts(of: object, said: str) -> None:
+    with pytest.raises(errors.SchemaInvalid, match=said):
+        schema_of(of)
+
+
+def test_true_is_not_one() -> None:
+    assert schema_of({"const": 1}).fit(True)[1]
+    assert schema_of({"enum": [[1]]}).fit([True])[1]
+    assert not schema_of({"const": 1}).fit(1.0)[1]
+
+
+def test_an_unknown_keyword_is_an_annotation() -> None:
+    schema = schema_of({"type": "string", "format": "email", "x-order": 3, "examples": ["a"]})
+    assert schema.validate("no email") == "no email"
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, 1.0, "a", "bb"])
+VALUES = st.recursive(
+    SCALARS,
+    lambda below: (
+        st.lists(below, max_size=3) | st.dictionaries(st.sampled_from("abc"), below, max_size=3)
+    ),
+    max_leaves=6,
+)
+SIMPLE = st.sampled_from(
+    [
+        *({"type": name} for name in ("string", "integer", "number", "boolean", "null", "array")),
+        {"type": ["string", "null"], "minLength": 2},
+        {"enum": [1, "a", None, [1]]},
+        {"const": True},
+        {"const": 1},
+        {"minimum": 0, "exclusiveMaximum": 2},
+        {"multipleOf": 0.5},
+        {"pattern": "^a"},
+        {"maxItems": 1, "uniqueItems": True},
+        {"maxProperties": 1},
+        {"$ref": "#/$defs/tree"},
+        True,
+        False,
+    ]
+)
+
+
+def deeper(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(below, min_size=1, max_size=3)
+    return (
+        st.fixed_dictionaries({"anyOf": some})
+        | st.fixed_dictionaries({"oneOf": some})
+        | st.fixed_dictionaries({"allOf": some})
+        | st.fixed_dictionaries({"prefixItems": some, "items": below})
+        | st.fixed_dictionaries(
+            {
+                "properties": st.dictionaries(st.sampled_from("abc"), below, max_size=2),
+                "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+                "additionalProperties": below,
+            }
+        )
+    )
+
+
+@given(st.recursive(SIMPLE, deeper, max_leaves=5), VALUES)
+def test_our_checker_agrees_with_the_reference(inner: Json, value: Json) -> None:
+    tree: Json = {"type": ["array", "integer"], "items": {"$ref": "#/$defs/tree"}}
+    whole: dict[str, Json] = {"allOf": [inner], "$defs": {"tree": tree}}
+    theirs = jsonschema.Draft202012Validator(whole).is_valid(value)
+    schema: Schema[Any] = schema_of(whole)
+    assert (schema.fit(value)[1] == ()) == theirs

@@ -1,0 +1,74 @@
+"""A process that owns a run: ``host.py HOW LEDGER PROGRAM...``. Says ``started`` when the
+program has, and then does what HOW says."""
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+from corral.system.process.process import Process
+from corral.system.process.registry import Ledger
+
+how, folder, *argv = sys.argv[1:]
+
+
+async def start() -> Process:
+    process = await Process.start(argv, cwd="/", env=os.environ, ledger=Ledger(Path(folder)))
+    assert (await process.read()).startswith(b"ready\n")
+    print("started", flush=True)
+    return process
+
+
+async def stay() -> None:
+    process = await start()
+    await process.wait()
+
+
+async def drop() -> None:
+    await start()
+    gc.collect()
+
+
+async def drop_while_reading() -> None:
+    process = await start()
+    reading = asyncio.ensure_future(process.read())
+    await asyncio.sleep(0)
+    reading.cancel()
+
+
+async def start_in_a_thread_that_ends() -> None:
+    kept: list[Process] = []
+
+    async def start_and_keep() -> None:
+        kept.append(await start())
+
+    thread = threading.Thread(target=lambda: asyncio.run(start_and_keep()))
+    thread.start()
+    thread.join()
+    print("thread over", flush=True)
+    await asyncio.Event().wait()
+
+
+if how == "keep-until-exit":
+    kept = asyncio.run(start())
+elif how == "never-close-the-loop":
+    loop = asyncio.new_event_loop()
+    kept = loop.run_until_complete(start())
+elif how == "drop-in-a-thread":
+
+    async def drop_elsewhere() -> None:
+        holder = [await start()]
+        await asyncio.to_thread(holder.clear)
+        await asyncio.sleep(0)
+
+    asyncio.run(drop_elsewhere())
+else:
+    ways = {
+        "stay": stay,
+        "drop": drop,
+        "drop-while-reading": drop_while_reading,
+        "thread": start_in_a_thread_that_ends,
+    }
+    asyncio.run(ways[how]())

@@ -1,0 +1,177 @@
+"""``corral.toml`` and policy files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corral.errors import ConfigError, PolicyError
+from corral.options import KNOWN
+from corral.policy import Policy
+from corral.system import paths
+from corral.system.config import HARMLESS, load, read_policy
+
+
+@pytest.fixture(autouse=True)
+def _here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_without_any_file_nothing_is_set() -> None:
+    assert load("gemini-cli") == {}
+
+
+def test_an_agents_table_wins_over_the_defaults() -> None:
+    write(
+        paths.user_config(),
+        '[defaults]\ntimeout = 1\nmodel = "a"\n[agents.gemini-cli]\nmodel = "b"\n',
+    )
+    assert load("gemini-cli") == {"timeout": 1, "model": "b"}
+
+
+def test_an_agents_table_may_stand_under_any_of_its_names() -> None:
+    write(paths.user_config(), '[agents.gemini_cli]\nmodel = "b"\n')
+    assert load("gemini-cli") == {"model": "b"}
+
+
+def test_a_table_of_an_unknown_agent_is_a_warning() -> None:
+    write(paths.user_config(), '[agents.gemni-cli]\nmodel = "c"\n')
+    with pytest.warns(UserWarning, match="Did you mean 'gemini-cli'"):
+        assert load("gemini-cli") == {}
+
+
+def test_the_folders_file_wins_over_the_users() -> None:
+    write(paths.user_config(), "[defaults]\ntimeout = 1\ngrace = 1\n")
+    write(Path("corral.toml"), "[defaults]\ntimeout = 2\n")
+    assert load("gemini-cli") == {"timeout": 2, "grace": 1}
+
+
+@pytest.mark.parametrize("name", sorted(set(KNOWN) - HARMLESS))
+def test_a_file_that_may_come_with_a_repository_may_set_only_what_does_no_harm(name: str) -> None:
+    write(Path("corral.toml"), f'[agents.gemini-cli]\n{name} = "x"\n')
+    with pytest.raises(ConfigError, match=f"may not set {name}") as raised:
+        load("gemini-cli")
+    assert "--config corral.toml" in (raised.value.hint or "")
+
+
+def test_what_does_no_harm_reaches_neither_rights_nor_programs() -> None:
+    rights = {"policy", "approval_mode", "allowed_tools", "strict", "sandbox", "inherit"}
+    programs = {"program", "env", "pass_env", "mcp_servers", "config"}
+    reach = {"cwd", "include_directories", "prompt_file", "images", "expand_files"}
+    said = {"system_prompt", "replace_system_prompt", "resume"}
+    assert not HARMLESS & (rights | programs | reach | said)
+    assert set(KNOWN) >= HARMLESS
+
+
+def test_a_file_named_by_the_user_is_trusted_whole_and_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(paths.user_config(), "[defaults]\ngrace = 1\n")
+    named = write(tmp_path / "mine.toml", '[defaults]\nprogram = "/x"\npolicy = "all"\n')
+    monkeypatch.setenv("CORRAL_CONFIG", str(named))
+    assert load("gemini-cli") == {"program": "/x", "policy": "all"}
+
+
+def test_an_empty_name_means_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(paths.user_config(), "[defaults]\ngrace = 1\n")
+    monkeypatch.setenv("CORRAL_CONFIG", "")
+    assert load("gemini-cli") == {}
+
+
+def test_a_file_that_is_named_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_CONFIG", "/no/such.toml")
+    with pytest.raises(ConfigError, match=r"/no/such\.toml: No such file"):
+        load("gemini-cli")
+
+
+def test_a_policy_table_becomes_a_policy() -> None:
+    write(paths.user_config(), '[defaults.policy]\npreset = "edits"\ndeny_tools = ["x"]\n')
+    assert load("gemini-cli") == {
+        "policy": Policy(
+            read="allow",
+            write="allow",
+            shell="deny",
+            network="deny",
+            own_mcp="allow",
+            deny_tools=("x",),
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[defaults\n", r"corral\.toml: .*line 1, column 10"),
+        ("[default]\nx = 1\n", "unknown table 'default'"),
+        ("defaults = 1\n", "defaults must be a table of options"),
+        ("agents = 1\n", "agents must be a table of options"),
+        ("[agents]\ngemini-cli = 1\n", "gemini-cli must be a table of options"),
+        ("timeout = 1\n", "unknown table 'timeout'"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_the_place(text: str, message: str) -> None:
+    write(paths.user_config(), text)
+    with pytest.raises(ConfigError, match=message):
+        load("gemini-cli")
+
+
+def test_a_file_that_is_not_utf_8_is_refused() -> None:
+    paths.user_config().parent.mkdir(parents=True)
+    paths.user_config().write_bytes(b'[defaults]\nmodel = "\xff"\n')
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load("gemini-cli")
+
+
+def test_a_policy_file_is_read_whole(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "p.toml",
+        'read = "allow"\nshell = "deny"\nshell_rules = ["allow git status"]\nallow_tools = []\n',
+    )
+    assert read_policy(path) == Policy(
+        shell="deny", shell_rules=("allow git status",), allow_tools=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("read = \n", r"p\.toml: .*line 1, column"),
+        ('shel = "deny"\n', r"p\.toml: unknown key 'shel'"),
+        ('shell = "no"\n', r"p\.toml: shell must be allow, ask or deny"),
+        ('preset = "most"\n', r"p\.toml: preset must be reads, edits or all"),
+        ('shell_rules = ["git"]\n', r"p\.toml: a shell rule reads"),
+    ],
+)
+def test_a_policy_file_that_is_wrong_is_refused_with_the_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        read_policy(write(tmp_path / "p.toml", text))
+
+
+def test_a_policy_file_that_is_missing_is_a_policy_error(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="No such file"):
+        read_policy(tmp_path / "none.toml")
+
+
+def test_a_private_file_is_written_whole_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    paths.write_private(path, b"one")
+    paths.write_private(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["b"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        paths.write_private(tmp_path / "taken", b"x")
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []

@@ -1,0 +1,179 @@
+"""What the child process may see, and what nobody may read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import unhurried
+
+from corral.agents import registry
+from corral.options import Run
+from corral.system.environment import Environment, Eraser, gather
+
+OURS = {
+    "PATH": "/bin",
+    "HOME": "/home/me",
+    "LC_ALL": "C.UTF-8",
+    "HTTPS_PROXY": "http://proxy",
+    "GEMINI_API_KEY": "canary-gemini-key",
+    "GOOGLE_CLOUD_PROJECT": "my-project",
+    "OPENAI_API_KEY": "canary-openai-key",
+    "DATABASE_URL": "postgres://canary",
+    "AWS_SECRET_ACCESS_KEY": "canary-aws-key",
+    "LD_PRELOAD": "/tmp/x.so",
+    "NODE_OPTIONS": "--require /tmp/x.js",
+    "MY_TOKEN": "canary-my-token",
+    "GIT_DIR": "/elsewhere",
+}
+
+
+def gathered(**options: Any) -> Environment:
+    run = Run.build("gemini-cli", options)
+    return gather(registry.find("gemini-cli"), run, OURS)
+
+
+def test_only_the_base_set_and_the_agents_own_family_pass() -> None:
+    assert set(gathered().values) == {
+        "PATH",
+        "HOME",
+        "LC_ALL",
+        "HTTPS_PROXY",
+        "GEMINI_API_KEY",
+        "GOOGLE_CLOUD_PROJECT",
+    }
+
+
+def test_what_is_named_passes_and_what_is_not_there_is_no_error() -> None:
+    values = gathered(pass_env=["DATABASE_URL", "NOT_THERE"]).values
+    assert values["DATABASE_URL"] == "postgres://canary"
+    assert "NOT_THERE" not in values
+
+
+def test_what_is_given_wins_over_ours() -> None:
+    found = gathered(env={"PATH": "/mine", "GEMINI_API_KEY": "another-key-given"})
+    assert found.values["PATH"] == "/mine"
+    assert found.family["GEMINI_API_KEY"] == "another-key-given"
+
+
+def test_the_family_is_the_agents_own_alone() -> None:
+    assert set(gathered(env={"X": "y"}).family) == {"GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT"}
+
+
+def test_a_family_name_with_a_star_stands_for_all_that_begin_so() -> None:
+    agent = msgspec.structs.replace(registry.find("gemini-cli"), env_family=("MY_*",))
+    found = gather(agent, Run(agent="x"), OURS)
+    assert found.family == {"MY_TOKEN": "canary-my-token"}
+
+
+@pytest.mark.parametrize("where", ["ours", "given"])
+def test_the_keys_of_a_cloud_pass_only_where_the_model_is_asked_there(where: str) -> None:
+    claude, switch = registry.find("claude-cli"), {"CLAUDE_CODE_USE_BEDROCK": "1"}
+    assert "AWS_SECRET_ACCESS_KEY" not in gather(claude, Run(agent="x"), OURS).values
+    given = Run(agent="x", env=switch if where == "given" else {})
+    ours = {**OURS, **switch} if where == "ours" else OURS
+    found = gather(claude, given, ours)
+    assert found.family["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
+    assert found.secrets["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
+
+
+def test_secrets_are_known_by_the_agents_word_or_by_their_name() -> None:
+    found = gathered(
+        pass_env=["MY_TOKEN", "DATABASE_URL"],
+        env={"DB_PASSWORD": "canary-password", "MODE": "not-a-secret-value"},
+        mcp_servers=[
+            {"name": "s", "url": "http://x", "headers": {"Authorization": "Bearer canary-bearer"}}
+        ],
+    )
+    assert found.secrets == {
+        "GEMINI_API_KEY": "canary-gemini-key",
+        "MY_TOKEN": "canary-my-token",
+        "DB_PASSWORD": "canary-password",
+        "s:Authorization": "canary-bearer",
+    }
+
+
+def test_secrets_that_the_agent_does_not_see_are_redacted_too() -> None:
+    """It may meet them in a file. A mode or a number is none: it stands in the protocol too."""
+    ours = {
+        **OURS,
+        "AUTH_TYPE": "subscription",
+        "KEY_ID": "1234567890",
+        "GITHUB_PAT": "pat-0123456789",
+    }
+    found = gather(registry.find("gemini-cli"), Run.build("gemini-cli"), ours)
+    assert set(found.secrets) == {"GEMINI_API_KEY"}
+    hidden = {"OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_TOKEN", "GITHUB_PAT"}
+    assert set(found.redacted) == {"GEMINI_API_KEY", *hidden}
+    assert not hidden & found.values.keys()
+
+
+def test_a_key_given_over_ours_is_a_secret_too() -> None:
+    secrets = gathered(env={"GEMINI_API_KEY": "canary-other-key"}).secrets
+    assert secrets["GEMINI_API_KEY"] == "canary-other-key"
+
+
+def test_a_value_too_short_to_be_a_secret_is_left_in_peace() -> None:
+    assert "A_TOKEN" not in gathered(env={"A_TOKEN": "on"}).secrets
+
+
+def test_a_secret_is_struck_out_and_named() -> None:
+    eraser = Eraser({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
+    assert eraser.clean(b"a canary-1-and-more b canary-1") == (
+        b"a [LONGER struck out] b [KEY struck out]"
+    )
+    assert eraser.clean_text("x canary-1 ü") == "x [KEY struck out] ü"
+
+
+def test_without_secrets_nothing_changes() -> None:
+    assert Eraser({}).clean_text("lone \ud800 half") == "lone \ud800 half"
+
+
+@pytest.mark.parametrize(
+    "secret", ['with"quote', "with\\slash", "with\ttab-x", "ünïcödé-x", "a/b/c/d/e"]
+)
+def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -> None:
+    import json
+
+    eraser = Eraser({"KEY": secret})
+    for escaped in (json.dumps({"a": secret}), json.dumps({"a": secret}, ensure_ascii=False)):
+        cleaned = eraser.clean(escaped.encode())
+        assert json.loads(cleaned) == {"a": "[KEY struck out]"}
+
+
+@unhurried
+@given(
+    secret=st.text(alphabet="abc-", min_size=8, max_size=12),
+    before=st.text(),
+    after=st.text(),
+)
+def test_no_text_keeps_the_secret(secret: str, before: str, after: str) -> None:
+    text = f"{before}{secret}{after}"
+    assert secret not in Eraser({"KEY": secret}).clean_text(text)
+
+
+@pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
+def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> None:
+    eraser = Eraser({"KEY": secret, "OTHER": "another-secret"})
+    whole = f"before {secret} after".encode()
+    begin = whole.index(secret.encode())
+    for at in range(begin + 1, begin + len(secret.encode())):
+        head, tail = whole[:at], whole[at:]
+        assert eraser.clean_part(tail, begin_cut=True).decode() == "… after"
+        assert eraser.clean_part(head, end_cut=True).decode() == "before …"
+        text = tail.decode(errors="replace")
+        assert eraser.clean_text_part(text, begin_cut=True) == "… after"
+        text = head.decode(errors="replace")
+        assert eraser.clean_text_part(text, end_cut=True) == "before …"
+
+
+def test_a_part_that_was_not_cut_keeps_what_looks_like_the_rest_of_a_secret() -> None:
+    eraser = Eraser({"KEY": "canary-key-0123456789"})
+    assert eraser.clean_text_part("789 and canary") == "789 and canary"
+    assert eraser.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (
+        "x789 and canary?"
+    )
+    assert Eraser({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"

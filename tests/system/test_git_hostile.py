@@ -1,0 +1,236 @@
+"""Nothing that a repository or an agent put into a git folder runs when corral calls git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hostile_git import Traps, git, make_repository
+
+from corral.system.git import changes, settings, shared_worktree, source_repository, task_worktree
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Traps:
+    return Traps(tmp_path / "traps")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+def test_the_traps_work(repository: Path, traps: Traps) -> None:
+    traps.plant(repository / ".git")
+    (repository / "file").write_text("two\n")
+    for words in (("status",), ("diff",), ("add", "file"), ("checkout", "-q", "-f", "HEAD~0")):
+        subprocess.run(["git", *words], cwd=repository, capture_output=True, timeout=60)
+    assert {"clean", "smudge", "diff-driver"} <= set(traps.ran)
+    assert any("fsmonitor" in name for name in traps.ran)
+    assert any(name.startswith("hook") for name in traps.ran)
+
+
+def test_the_trap_of_an_embedded_repository_works(repository: Path, traps: Traps) -> None:
+    (repository / "sub").mkdir()
+    (repository / "sub" / "work").write_text("w\n")
+    traps.embed(repository / "sub")
+    for _ in range(2):
+        subprocess.run(["git", "add", "--all"], cwd=repository, capture_output=True, timeout=60)
+    assert traps.ran
+
+
+def sabotage(place: Path, traps: Traps) -> None:
+    """What an agent with a shell does to the folder it works in."""
+    (place / "file").write_text("two\n")
+    (place / "sub" / "deep").mkdir(parents=True)
+    (place / "sub" / "work").write_text("work\n")
+    traps.embed(place / "sub")
+    (place / ".gitattributes").write_text("* filter=evil diff=evil merge=evil\nfile filter=slow\n")
+    (place / ".gitmodules").write_text(
+        f'[submodule "sub"]\n\tpath = sub\n\turl = ext::{traps.program("submodule")}\n'
+        f"\tupdate = !{traps.program('submodule-update')}\n"
+    )
+
+
+WORK = {".gitattributes", ".gitmodules", "file", "sub/work"}
+
+
+async def test_a_worktree_of_a_hostile_repository_runs_nothing(
+    repository: Path, traps: Traps, tmp_path: Path
+) -> None:
+    traps.plant(repository / ".git")
+    root, commit = task_worktree.root_of(repository)
+    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    assert (tree.place / "file").read_text() == "one\n"
+    sabotage(tree.place, traps)
+    first = await task_worktree.keep(tree, "corral/b/t", "ours")
+    (tree.place / "sub" / "work").write_text("more\n")
+    second = await task_worktree.keep(tree, "corral/b/t", "ours")
+    await task_worktree.remove(tree)
+    assert traps.ran == []
+    assert first is not None
+    assert second is not None
+    assert set(second.files) == WORK
+    assert "+more" in second.patch
+    (repository / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    assert git(repository, "show", "corral/b/t:sub/work") == "more"
+
+
+async def test_a_git_folder_in_place_of_the_worktrees_own_runs_nothing(
+    repository: Path, traps: Traps, tmp_path: Path
+) -> None:
+    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    (tree.place / ".git").unlink()
+    git(tree.place, "init", "-q")
+    traps.plant(tree.place / ".git")
+    sabotage(tree.place, traps)
+    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    assert traps.ran == []
+    assert change is not None
+    assert set(change.files) == WORK
+
+
+@pytest.mark.parametrize("is_bare", [False, True], ids=["a folder", "a bare repository"])
+def test_snapshots_merges_and_clones_of_a_hostile_repository_run_nothing(
+    repository: Path, traps: Traps, tmp_path: Path, is_bare: bool
+) -> None:
+    named = repository
+    if is_bare:
+        named = tmp_path / "bare.git"
+        git(tmp_path, "clone", "-q", "--bare", str(repository), str(named))
+    traps.plant(named if is_bare else named / ".git")
+    assert source_repository.is_elsewhere(str(named)) is is_bare
+    found = source_repository.copy_of(str(named)) if is_bare else source_repository.own(named)
+    base = source_repository.find(found, None)
+    assert found.advance("corral/r", base, None)
+    one = shared_worktree.make(found.root, base, base, tmp_path / "one")
+    two = shared_worktree.make(found.root, base, base, tmp_path / "two")
+    if is_bare:  # our copy can be reached through the worktree
+        traps.plant(found.root)
+    sabotage(one.place, traps)
+    one = shared_worktree.take(shared_worktree.take(one, "a"), "b")
+    (two.place / "dir" / "inner").write_text("of two\n")
+    two = shared_worktree.take(two, "c")
+    assert found.advance("corral/r", one.at, base)
+    joined = shared_worktree.join(two, one.at, "both")
+    assert (joined.place / "sub" / "work").read_text() == "work\n"
+    assert (joined.place / "dir" / "inner").read_text() == "of two\n"
+    assert found.advance("corral/r", joined.at, one.at)
+    assert found.tip("corral/r") == joined.at
+    back = shared_worktree.put(joined, base)
+    assert (back.place / "file").read_text() == "one\n"
+    assert not (back.place / "sub").exists()
+    for tree in (one, back):
+        shared_worktree.remove(tree)
+    assert traps.ran == []
+
+
+def test_looking_at_a_hostile_folder_runs_nothing(repository: Path, traps: Traps) -> None:
+    before = changes.look(repository)
+    traps.plant(repository / ".git")
+    sabotage(repository, traps)
+    os.utime(repository / "dir" / "inner")
+    found = changes.compare(before, changes.look_again(before))
+    changes.look(repository)
+    source_repository.has_changes(repository)
+    assert {os.path.relpath(each.path, repository) for each in found} == WORK
+    assert traps.ran == []
+
+
+def _link(repository: Path, elsewhere: Path) -> None:
+    (repository / ".git").rename(elsewhere)
+    (repository / ".git").symlink_to(elsewhere)
+
+
+def _pointer(repository: Path, elsewhere: Path) -> None:
+    (repository / ".git").rename(elsewhere)
+    (repository / ".git").write_text(f"gitdir: {elsewhere}\n")
+
+
+def _common(repository: Path, elsewhere: Path) -> None:
+    (repository / ".git").rename(elsewhere)
+    (repository / ".git").mkdir()
+    (repository / ".git" / "HEAD").write_text((elsewhere / "HEAD").read_text())
+    (repository / ".git" / "index").write_bytes((elsewhere / "index").read_bytes())
+    (repository / ".git" / "commondir").write_text(f"{elsewhere}\n")
+
+
+@pytest.mark.parametrize("lead", [_link, _pointer, _common])
+async def test_a_git_folder_that_is_elsewhere_is_found_and_not_obeyed(
+    repository: Path, traps: Traps, tmp_path: Path, lead: Callable[[Path, Path], None]
+) -> None:
+    lead(repository, tmp_path / "elsewhere")
+    traps.plant(tmp_path / "elsewhere")
+    root, commit = task_worktree.root_of(repository)
+    assert root == repository
+    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    (tree.place / "new").write_text("new\n")
+    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    assert change is not None
+    assert change.files == ("new",)
+    assert traps.ran == []
+
+
+async def test_a_program_called_git_in_the_workspace_is_not_run(
+    repository: Path, traps: Traps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "git").write_text(Path(traps.program("git")).read_text())
+    (repository / "git").chmod(0o755)
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("PATH", f".:{os.environ['PATH']}")
+    tree = await task_worktree.make(*task_worktree.root_of(Path()), tmp_path / "tree")
+    await task_worktree.keep(tree, "corral/b/t", "ours")
+    assert traps.ran == []
+
+
+def test_a_remote_helper_is_refused(traps: Traps, tmp_path: Path) -> None:
+    for url in (f"ext::{traps.program('ext')}", "ext://x/y", "fd::3", "foo://host/path"):
+        with pytest.raises(Exception, match=r"no repository|may not use"):
+            source_repository.is_elsewhere(url)
+    place = make_repository(tmp_path / "other")
+    with pytest.raises(Exception, match="not allowed"):
+        source_repository.copy_of(f"ext::{traps.program('ext')}")
+    assert place.exists()
+    assert traps.ran == []
+
+
+def test_dangerous_settings_are_named(repository: Path, traps: Traps) -> None:
+    assert settings.dangerous(repository) == []
+    traps.plant(repository / ".git")
+    found = settings.dangerous(repository / "dir")
+    names = {each.name for each in found}
+    assert {
+        *("core.fsmonitor", "core.hookspath", "core.sshcommand", "core.pager", "core.editor"),
+        *("filter.evil.clean", "filter.evil.smudge", "filter.slow.process", "diff.external"),
+        *("diff.evil.textconv", "merge.evil.driver", "gpg.program", "credential.helper"),
+        *("include.path", "alias.add", "remote.origin.url", "remote.origin.uploadpack", "hook"),
+    } <= names
+    assert traps.ran == []
+    (repository / ".git" / "config").unlink()
+    os.mkfifo(repository / ".git" / "config")
+    assert str(repository / ".git" / "config") in {
+        each.name for each in settings.dangerous(repository)
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ('[filter "x"]\n clean = touch owned', ["filter.x.clean"]),
+        ("[core]\n fsmonitor = touch owned", ["core.fsmonitor"]),
+        ("[include]\n path = other", ["include.path"]),
+        ("[core]\n sshCommand = touch owned", []),
+        ("[alias]\n s = !touch owned", []),
+        ("[core]\n fsmonitor = false", []),
+    ],
+)
+def test_settings_that_start_a_program_when_git_only_looks(
+    tmp_path: Path, setting: str, found: list[str]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write(f"{setting}\n")
+    assert [each.name for each in settings.starts_programs(tmp_path)] == found

@@ -1,0 +1,161 @@
+"""What is left when we are killed can be found and ended by another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral import errors
+from corral.system.process.process import Process
+from corral.system.process.registry import Entry, Ledger
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With nothing in it, so that whatever stays behind there can be seen."""
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def family(kind: str, token: str) -> list[str]:
+    return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
+
+
+def relatives(token: str) -> int:
+    found = subprocess.run(["pgrep", "-fc", token], capture_output=True, check=False)
+    return int(found.stdout)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 5
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return met
+
+
+def leave_behind(folder: Path, kind: str, token: str) -> None:
+    """Have a process start a family, and kill that process."""
+    argv = [sys.executable, str(PROGRAMS / "host.py"), "stay", str(folder), *family(kind, token)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"started\n"
+        owner.send_signal(signal.SIGKILL)
+
+
+def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
+    ledger = Ledger(folder / "ledger", agent="sleeper")
+
+    async def main() -> None:
+        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
+        (entry,) = ledger.live()
+        assert (entry.pid, entry.pgid, entry.owner) == (process.pid, process.pid, os.getpid())
+        assert (entry.agent, entry.program, entry.orphaned) == ("sleeper", "sleep", False)
+        (file,) = ledger.folder.iterdir()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert ledger.reap() == []
+        assert process.exit is None
+        await process.end()
+
+    asyncio.run(main())
+    assert ledger.live() == []
+    assert list(ledger.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["session", "daemon", "bare-daemon", "deaf-daemon", "forker"])
+def test_what_a_killed_owner_left_is_ended(kind: str, folder: Path) -> None:
+    token = secrets.token_hex()
+    leave_behind(folder, kind, token)
+    assert relatives(token) > 0
+    ledger = Ledger(folder)
+    assert [entry.orphaned for entry in ledger.live()] == [True]
+    assert len(ledger.reap()) == 1
+    assert relatives(token) == 0
+    assert ledger.live() == []
+
+
+def test_several_may_reap_at_once(folder: Path) -> None:
+    tokens = [secrets.token_hex() for _ in range(4)]
+    for token in tokens:
+        leave_behind(folder, "daemon", token)
+    reap = (
+        "import pathlib; from corral.system.process.registry import Ledger;"
+        " Ledger(pathlib.Path()).reap()"
+    )
+    argv = [sys.executable, "-c", reap]
+    reapers = [subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [reaper.communicate(timeout=20)[1] for reaper in reapers] == [b""] * 4
+    assert [relatives(token) for token in tokens] == [0] * 4
+    assert list(folder.iterdir()) == []
+
+
+def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> None:
+    token = secrets.token_hex()
+    leave_behind(folder, "plain", token)
+    ledger = Ledger(folder)
+    (entry,) = ledger.live()
+    with subprocess.Popen(["sleep", "50"], start_new_session=True) as stranger:
+        forged = msgspec.structs.replace(entry, pid=stranger.pid, pgid=stranger.pid)
+        (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(forged))
+        assert ledger.reap() == [forged]
+        assert stranger.poll() is None
+        stranger.kill()
+    assert relatives(token) == 0
+
+
+def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path) -> None:
+    ledger = Ledger(folder)
+
+    async def main() -> None:
+        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
+        (entry,) = ledger.live()
+        old = msgspec.structs.replace(entry, boot="another")
+        (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(old))
+        assert ledger.reap() == [old]
+        assert process.exit is None
+        assert ledger.live() == []
+        await process.end()
+
+    asyncio.run(main())
+
+
+def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> None:
+    leave_behind(folder, "flood", secrets.token_hex())
+    ledger = Ledger(folder)
+    (entry,) = ledger.live()
+    file = folder / f"{entry.mark}.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(entry, pid_space="other")))
+    assert ledger.live() == ledger.reap() == []
+    assert msgspec.json.decode(file.read_bytes(), type=Entry).pid == entry.pid
+
+
+def test_files_that_are_no_entries_are_passed_over(folder: Path) -> None:
+    (folder / "half.json").write_text('{"pid": 1')
+    (folder / "other.json").write_text("[]")
+    assert Ledger(folder).live() == []
+    assert Ledger(folder / "missing").reap() == []
+
+
+def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> None:
+    (folder / "file").write_text("")
+    token = secrets.token_hex()
+
+    async def main() -> None:
+        with pytest.raises(errors.StorageFailed, match="cannot write in"):
+            await Process.start(
+                family("plain", token), cwd="/", env=os.environ, ledger=Ledger(folder / "file")
+            )
+
+    asyncio.run(main())
+    assert eventually(lambda: relatives(token) == 0)

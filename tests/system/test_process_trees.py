@@ -1,0 +1,408 @@
+"""Nothing survives: whole families of processes, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from corral.system.process.process import Exit, Process
+from corral.system.process.tree import Tree
+
+PROGRAMS = Path(__file__).parent / "programs"
+T = TypeVar("T")
+KINDS = [
+    "plain",
+    "flood",
+    "session",
+    "daemon",
+    "bare-daemon",
+    "unmarked-daemon",
+    "unlimited-daemon",
+    "deaf",
+    "deaf-daemon",
+    "forker",
+]
+LEFT = [
+    "plain-left",
+    "session-left",
+    "daemon-left",
+    "bare-daemon-left",
+    "unmarked-daemon-left",
+    "unlimited-daemon-left",
+    "holder",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With nothing in it, so that whatever stays behind there can be seen."""
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def family(kind: str, token: str) -> list[str]:
+    return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
+
+
+def relatives(token: str) -> list[int]:
+    """Every process with the token in its command line: a trait that the code under test
+    does not go by."""
+    found: list[int] = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            line = Path("/proc", pid, "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if token.encode() in line and int(pid) != os.getpid():
+            found.append(int(pid))
+    return found
+
+
+def our_children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def is_zombie(pid: str) -> bool:
+    return ") Z " in Path("/proc", pid, "stat").read_text()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return met
+
+
+def run(main: Coroutine[Any, Any, T], *, seconds: float = 30) -> T:
+    """In a fresh loop, bounded; no child, zombie or descriptor may be left."""
+
+    async def bounded() -> T:
+        files, children = set(os.listdir("/proc/self/fd")), our_children()
+        async with asyncio.timeout(seconds):
+            result = await main
+        assert our_children() == children
+        assert set(os.listdir("/proc/self/fd")) == files
+        return result
+
+    return asyncio.run(bounded())
+
+
+async def ready(kind: str, token: str) -> Process:
+    process = await Process.start(family(kind, token), cwd="/", env=os.environ)
+    assert (await process.read()).startswith(b"ready\n")
+    return process
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("grace", [0.5, 0])
+def test_ending_takes_the_whole_family_along(kind: str, grace: float) -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready(kind, token)
+        assert relatives(token)
+        started = time.monotonic()
+        exit = await process.end(grace)
+        assert relatives(token) == []
+        assert time.monotonic() - started < grace + 2
+        forced = kind.startswith("deaf") or grace == 0
+        assert exit == Exit(None, signal.SIGKILL if forced else signal.SIGTERM)
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_is_left_after_a_normal_exit_is_ended_too(kind: str) -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready(kind, token)
+        assert await process.wait() == Exit(7, None)
+        assert len(relatives(token)) > 0
+        assert await process.end() == Exit(7, None)
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_relative_that_died_unseen_leaves_no_zombie() -> None:
+    script = "read go; (setsid true &); echo gone; read end"
+
+    async def main() -> None:
+        process = await Process.start(
+            ["sh", "-c", script], cwd="/", env=os.environ, keep_stdin_open=True
+        )
+        before = our_children()
+        process.write(b"go\n")
+        assert await process.read() == b"gone\n"
+        assert eventually(lambda: any(map(is_zombie, our_children() - before)))
+        process.close_stdin()
+        await process.wait()
+        await process.end()
+
+    run(main())
+
+
+def test_ending_twice_and_at_once_is_ending_once_and_the_shortest_grace_holds() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf", token)
+        started = time.monotonic()
+        exits = await asyncio.gather(process.end(20), process.end(0.1), process.end(20))
+        assert set(exits) == {Exit(None, signal.SIGKILL)}
+        assert time.monotonic() - started < 3
+        assert await process.end() == exits[0]
+        process.kill_now()
+
+    run(main())
+
+
+def test_whoever_looks_late_at_the_end_still_kills_and_waits_for_it() -> None:
+    token = secrets.token_hex()
+    with subprocess.Popen(
+        family("deaf", token), stdout=subprocess.PIPE, start_new_session=True
+    ) as root:
+        assert root.stdout is not None
+        assert root.stdout.readline() == b"ready\n"
+        tree = Tree(root.pid, token, None)
+        tree.hurry(-60)  # as when the loop had other things to do for a minute
+        for pause in tree.ending():
+            time.sleep(pause)
+        assert tree.gone
+        assert [pid for pid in relatives(token) if not is_zombie(str(pid))] == []
+        tree.reap()
+
+
+TIDY = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+def test_a_program_may_tidy_up_in_its_grace() -> None:
+    async def main() -> None:
+        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        assert await process.read() == b"ready\n"
+        reading = asyncio.ensure_future(process.read())
+        assert await process.end() == Exit(9, None)
+        assert await reading == b"tidied\n"
+
+    run(main())
+
+
+def test_cancelling_the_end_neither_stops_it_nor_cuts_its_grace_short() -> None:
+    async def main() -> None:
+        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        assert await process.read() == b"ready\n"
+        ending = asyncio.ensure_future(process.end())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert process.exit == Exit(9, None)
+
+    run(main())
+
+
+def test_a_deadline_around_the_end_is_passed_on_after_it() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf-daemon", token)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await process.end(0.3)
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_loop_that_shuts_down_lets_the_end_run_through() -> None:
+    token = secrets.token_hex()
+    kept: list[asyncio.Future[Exit]] = []
+
+    async def main() -> None:
+        process = await ready("deaf-daemon", token)
+        kept.append(asyncio.ensure_future(process.end(0.2)))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert relatives(token) == []
+
+
+def test_kill_now_leaves_nothing_at_once() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("deaf-daemon", token)
+        reading = asyncio.ensure_future(process.read())
+        await asyncio.sleep(0)
+        process.kill_now()
+        assert relatives(token) == []
+        assert await reading == b""
+        assert await process.wait() == Exit(None, signal.SIGKILL)
+
+    run(main())
+
+
+def test_a_process_that_is_dropped_is_killed() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("daemon", token)
+        del process
+        gc.collect()
+        assert relatives(token) == []
+
+    run(main())
+
+
+def test_a_fork_of_ours_does_not_kill_what_is_not_its_own() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        process = await ready("plain", token)
+        before = relatives(token)
+        if (fork := os.fork()) == 0:
+            process.kill_now()
+            os._exit(0)
+        os.waitpid(fork, 0)
+        assert relatives(token) == before
+        await process.end()
+
+    run(main())
+
+
+def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "host.py"), how, str(ledger)]
+    return subprocess.Popen(
+        [*argv, *family(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["drop", "drop-while-reading", "drop-in-a-thread", "keep-until-exit", "never-close-the-loop"],
+)
+def test_a_dropped_process_goes_in_silence(how: str, folder: Path) -> None:
+    token = secrets.token_hex()
+    said, complaints = host(how, folder, "daemon", token).communicate(timeout=20)
+    assert (said, b"ResourceWarning: unclosed event loop" in complaints) == (
+        b"started\n",
+        how == "never-close-the-loop",
+    )
+    if how != "never-close-the-loop":
+        assert complaints == b""
+    assert relatives(token) == []
+    assert os.listdir(folder) == []
+
+
+def test_when_we_are_killed_the_kernel_takes_the_program_along(folder: Path) -> None:
+    token = secrets.token_hex()
+    with host("stay", folder, "alone", token) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"started\n"
+        stopped = relatives(token)
+        os.kill(owner.pid, signal.SIGKILL)
+    assert stopped
+    assert eventually(lambda: relatives(token) == [])
+
+
+def test_a_program_outlives_the_thread_that_started_it(folder: Path) -> None:
+    token = secrets.token_hex()
+    with host("thread", folder, "session", token) as owner:
+        assert owner.stdout is not None
+        assert [owner.stdout.readline() for _ in range(2)] == [b"started\n", b"thread over\n"]
+        alive = relatives(token)
+        owner.terminate()
+    assert len(alive) == 3  # the owner's own command line names the token too
+    for pid in relatives(token):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_children_of_others_are_neither_reaped_nor_ended() -> None:
+    quick = subprocess.Popen(["sh", "-c", "exit 5"], start_new_session=True)
+    slow = subprocess.Popen(["sleep", "50"], start_new_session=True)
+
+    async def main() -> None:
+        process = await ready("daemon-left", secrets.token_hex())
+        await process.end()
+
+    run(main())
+    assert slow.poll() is None
+    slow.kill()
+    assert (quick.wait(), slow.wait()) == (5, -9)
+
+
+def test_an_orphan_without_marks_is_gone_when_the_runs_it_may_be_of_have_ended() -> None:
+    async def main() -> None:
+        tokens = [secrets.token_hex() for _ in range(3)]
+        kinds = ["unmarked-daemon-left", "alone", "unmarked-daemon-left"]
+        runs = [await ready(kind, token) for kind, token in zip(kinds, tokens, strict=True)]
+        for run_ in runs:
+            await run_.end(0.5)
+        assert [relatives(token) for token in tokens] == [[], [], []]
+
+    run(main())
+
+
+def test_an_orphan_of_the_callers_own_is_left_alone() -> None:
+    token = secrets.token_hex()
+
+    async def main() -> None:
+        process = await ready("alone", secrets.token_hex())
+        subprocess.run(family("bare-daemon-left", token), check=False, stdout=subprocess.DEVNULL)
+        assert len(relatives(token)) == 1
+        await process.end()
+
+    try:
+        asyncio.run(main())
+        assert len(relatives(token)) == 1
+    finally:
+        for pid in relatives(token):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # who stood between, and came to us too
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(folder: Path) -> None:
+    chance = random.Random(20_240_611)
+    token = secrets.token_hex()
+    kinds = ["plain", "session", "daemon", "bare-daemon", "deaf", "deaf-daemon", *LEFT]
+
+    async def one(number: int) -> None:
+        kind = kinds[number % len(kinds)]
+        process = await Process.start(
+            family(kind, token),
+            cwd="/",
+            env=os.environ,
+            stdout="file" if number % 2 else "pipe",
+            scratch=folder,
+        )
+        try:
+            assert await process.read() == b"ready\n"
+            if kind in LEFT:
+                await process.wait()
+        finally:
+            await process.end(0.3)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(one(number)) for number in range(100)]
+        loop = asyncio.get_running_loop()
+        half = set(chance.sample(range(100), 50))
+        for number in half:
+            loop.call_later(chance.uniform(0, 3), tasks[number].cancel)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {ends[number] for number in range(100) if number not in half} == {None}
+        assert {type(end) for end in ends} == {type(None), asyncio.CancelledError}
+
+    run(main(), seconds=60)
+    assert relatives(token) == []
+    assert os.listdir(folder) == []

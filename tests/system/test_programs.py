@@ -1,0 +1,207 @@
+"""Finding an agent's program, with real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from corral import errors
+from corral.agents import registry
+from corral.agents.spec import Agent
+from corral.system import paths
+from corral.system.programs import locate, managed_program
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return registry.find("gemini-cli")
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, with the few programs that a script needs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "cat", "env"):
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def script(path: Path, body: str, mode: int = 0o755) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(body)
+    path.chmod(mode)
+    return path
+
+
+def package(folder: Path, version: str, name: str = "@google/gemini-cli") -> Path:
+    """An npm package with the program in it, as npm lays it out."""
+    main = script(folder / "bundle" / "gemini.js", "#!/usr/bin/env -S node --x\n")
+    (folder / "package.json").write_text(json.dumps({"name": name, "version": version}))
+    return main
+
+
+def node(bin_folder: Path) -> str:
+    return str(script(bin_folder / "node", "#!/bin/sh\necho 0.99.0\n"))
+
+
+def test_nothing_anywhere_says_how_to_install(agent: Agent, bin_folder: Path) -> None:
+    with pytest.raises(errors.NotInstalled, match="no gemini on PATH") as raised:
+        locate(agent, None)
+    assert "corral agents install gemini" in (raised.value.hint or "")
+    assert "npm install -g @google/gemini-cli" in (raised.value.hint or "")
+
+
+def test_a_node_script_is_started_with_node_and_its_version_read_from_its_package(
+    agent: Agent, bin_folder: Path, tmp_path: Path
+) -> None:
+    interpreter = node(bin_folder)
+    main = package(tmp_path / "lib" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
+    (bin_folder / "gemini").symlink_to(main)
+    found = locate(agent, None)
+    assert found.path == str(bin_folder / "gemini")
+    assert found.argv == (interpreter, str(main))
+    assert (found.version, found.source) == ("0.61.0", "PATH")
+    assert not (paths.cache() / "versions.json").exists()
+
+
+def test_a_node_script_without_node_says_so(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+    (bin_folder / "gemini").symlink_to(package(tmp_path / "p", "0.61.0"))
+    with pytest.raises(errors.NotInstalled, match=r"needs Node\.js 20"):
+        locate(agent, None)
+
+
+def test_a_windows_shim_is_stepped_over(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+    interpreter = node(bin_folder)
+    main = package(tmp_path / "npm" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
+    relative = os.path.relpath(main, tmp_path / "npm")
+    shim = script(tmp_path / "npm" / "gemini.cmd", f'@ECHO off\r\n"%_prog%" "%dp0%\\{relative}" %*')
+    found = locate(agent, str(shim))
+    assert found.argv == (interpreter, str(main))
+    assert (found.version, found.source) == ("0.61.0", "option")
+
+
+def test_another_packages_version_is_not_taken(
+    agent: Agent, bin_folder: Path, tmp_path: Path
+) -> None:
+    node(bin_folder)
+    main = package(tmp_path / "p", "9.9.9", name="something-else")
+    assert locate(agent, str(main)).version == "0.99.0"
+
+
+def test_a_program_of_any_other_kind_is_asked_for_its_version_once(
+    agent: Agent, bin_folder: Path, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    body = f'#!/bin/sh\necho "$@" >> {asked}\necho "gemini version 0.60.1 (x)"\n'
+    program = script(bin_folder / "gemini", body)
+    for _ in range(3):
+        found = locate(agent, None)
+        assert (found.argv, found.version) == ((str(program),), "0.60.1")
+    assert asked.read_text() == "--version\n"
+
+
+def test_a_program_that_changed_is_asked_again(agent: Agent, bin_folder: Path) -> None:
+    program = script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
+    assert locate(agent, None).version == "0.60.1"
+    script(program, "#!/bin/sh\necho 0.60.2 \n")
+    assert locate(agent, None).version == "0.60.2"
+
+
+def test_a_spoilt_memory_of_versions_is_no_obstacle(agent: Agent, bin_folder: Path) -> None:
+    script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
+    paths.cache().mkdir(parents=True)
+    (paths.cache() / "versions.json").write_text("[not what was written")
+    assert locate(agent, None).version == "0.60.1"
+
+
+def test_the_version_is_asked_without_our_secrets(
+    agent: Agent, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("GEMINI_API_KEY", "canary-key")
+    script(bin_folder / "gemini", f"#!/bin/sh\nenv > {seen}\necho 0.60.1\n")
+    locate(agent, None)
+    assert "PATH=" in seen.read_text()
+    assert "canary" not in seen.read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("echo no number", "exit 0"), ("echo 0.61.0; exit 3", "exit 3"), ("", "exit 0")],
+)
+def test_a_program_that_cannot_tell_its_version_is_broken(
+    agent: Agent, bin_folder: Path, body: str, said: str
+) -> None:
+    script(bin_folder / "gemini", f"#!/bin/sh\necho why not >&2\n{body}\n")
+    with pytest.raises(errors.BrokenInstall, match=said) as raised:
+        locate(agent, None)
+    assert raised.value.stderr == "why not\n"
+
+
+def test_a_program_without_its_interpreter_is_broken(agent: Agent, bin_folder: Path) -> None:
+    script(bin_folder / "gemini", "#!/no/such/interpreter\n")
+    with pytest.raises(errors.BrokenInstall, match="--version failed"):
+        locate(agent, None)
+
+
+@pytest.mark.parametrize("version", ["0.57.9", "0.9.0", "0.57.99-preview.1"])
+def test_a_version_too_old_is_refused_with_what_to_run(
+    agent: Agent, bin_folder: Path, tmp_path: Path, version: str
+) -> None:
+    node(bin_folder)
+    main = package(tmp_path / "p", version)
+    with pytest.raises(errors.VersionTooOld, match=f"{version} at .* is too old") as raised:
+        locate(agent, str(main))
+    assert raised.value.agent_version == version
+    assert "corral agents install gemini" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("version", ["0.58.0", "0.61.0", "0.100.0", "1.0.0", "0.61.0-nightly.2"])
+def test_a_version_new_enough_is_taken(
+    agent: Agent, bin_folder: Path, tmp_path: Path, version: str
+) -> None:
+    node(bin_folder)
+    assert locate(agent, str(package(tmp_path / "p", version))).version == version
+
+
+def test_a_program_given_by_name_is_looked_for_on_path(agent: Agent, bin_folder: Path) -> None:
+    script(bin_folder / "my-gemini", "#!/bin/sh\necho 0.61.0\n")
+    found = locate(agent, "my-gemini")
+    assert (found.path, found.source) == (str(bin_folder / "my-gemini"), "option")
+
+
+def test_a_home_given_as_a_tilde_is_found(agent: Agent, bin_folder: Path) -> None:
+    script(Path.home() / "gemini", "#!/bin/sh\necho 0.61.0\n")
+    assert locate(agent, "~/gemini").path == str(Path.home() / "gemini")
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o644, "is not executable"), (None, "was not found")])
+def test_a_program_that_is_given_and_cannot_be_run_is_named(
+    agent: Agent, bin_folder: Path, tmp_path: Path, mode: int | None, said: str
+) -> None:
+    path = tmp_path / "gemini"
+    if mode is not None:
+        script(path, "#!/bin/sh\n", mode)
+    with pytest.raises(errors.NotInstalled, match=said) as raised:
+        locate(agent, str(path))
+    assert str(path) in raised.value.message
+
+
+def test_a_folder_is_no_program(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.NotInstalled):
+        locate(agent, str(tmp_path))
+
+
+def test_a_program_on_path_comes_before_the_managed_one(agent: Agent, bin_folder: Path) -> None:
+    script(managed_program(agent), "#!/bin/sh\necho 0.61.0\n")
+    assert locate(agent, None).source == "managed"
+    script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.0\n")
+    assert locate(agent, None).source == "PATH"

@@ -1,0 +1,252 @@
+"""The recorder as a program between two others, and the file it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+from corral.errors import ConfigError
+from corral.system.cassette import format
+from corral.system.cassette.format import Closed, Ended, Said, Take
+from corral.system.environment import Eraser
+
+RECORD = "import sys; from corral.system.cassette.record import main; main(sys.argv[1:])"
+SECRET = 'a "canary" value/ü'
+
+
+def command(path: Path, *argv: str) -> list[str]:
+    return [sys.executable, "-c", RECORD, str(path), "1", "any", "", *argv]
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-E", "-c", code)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "recordings" / "it.ndjson"
+
+
+def recorded(
+    path: Path, argv: Sequence[str], stdin: bytes = b"", **env: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command(path, *argv),
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, **env},
+        timeout=60,
+    )
+
+
+@contextlib.contextmanager
+def running(path: Path, argv: Sequence[str], **env: str) -> Generator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        command(path, *argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **env},
+        bufsize=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def exchange(process: subprocess.Popen[bytes], data: bytes) -> bytes:
+    """What comes back of what is sent, where it comes without more being sent."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(data)
+    back = b""
+    while len(back) < len(data) and (chunk := process.stdout.read(len(data) - len(back))):
+        back += chunk
+    return back
+
+
+def only(path: Path) -> Take:
+    (take,) = format.read(path)
+    return take
+
+
+def heard(take: Take, dir: str = "out") -> bytes:
+    said = [entry for entry in take.entries if isinstance(entry, Said)]
+    return b"".join(entry.data for entry in said if entry.dir == dir)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"two\nlines\n",
+        b"no end",
+        b"",
+        bytes(range(256)) * 3 + b"\n\r\n\n",
+        b"x" * (3 * format.PIECE) + b"\n" + b"y" * (2 * format.PIECE),
+        "ü€😀".encode() * 700_000,
+    ],
+    ids=["lines", "unfinished", "nothing", "binary", "huge", "huge-without-end"],
+)
+def test_every_byte_passes_and_is_written_down(path: Path, data: bytes) -> None:
+    done = recorded(path, ["cat"], data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
+    take = only(path)
+    assert take.typed == heard(take) == data
+    assert Closed() in take.entries
+    assert take.entries[-1] == Ended(0, None)
+
+
+def test_nothing_is_held_back(path: Path) -> None:
+    with running(path, ["cat"]) as process:
+        assert exchange(process, b"no end of a line") == b"no end of a line"
+        assert exchange(process, b" yet") == b" yet"
+
+
+def test_stderr_and_the_exit_code_pass(path: Path) -> None:
+    done = recorded(path, python("import sys; sys.stderr.write('oh'); sys.exit(41)"))
+    assert (done.returncode, done.stderr) == (41, b"oh")
+    assert heard(only(path), "err") == b"oh"
+    assert only(path).entries[-1] == Ended(41, None)
+
+
+def test_a_program_that_is_killed_is_seen_as_killed(path: Path) -> None:
+    done = recorded(path, python("import os; os.kill(os.getpid(), 9)"))
+    assert done.returncode == -signal.SIGKILL
+    assert only(path).entries[-1] == Ended(None, 9)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_a_signal_reaches_the_program_once(path: Path, name: str) -> None:
+    code = (
+        "import signal, sys, time; got = []\n"
+        f"signal.signal(signal.{name}, lambda *_: got.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not got: time.sleep(0.01)\n"
+        "time.sleep(0.2); sys.exit(50 + len(got))"
+    )
+    with running(path, python(code)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(getattr(signal, name))
+        assert process.wait(30) == 51
+
+
+def test_a_killed_recorder_leaves_what_was_said(path: Path) -> None:
+    with running(path, ["cat"]) as process:
+        exchange(process, b"first\n")
+        process.kill()
+        process.wait(30)
+    take = only(path)
+    assert take.typed == heard(take) == b"first\n"
+    assert not any(isinstance(entry, Ended) for entry in take.entries)
+
+
+def test_a_line_cut_in_the_midst_is_left_out_and_nonsense_is_refused(path: Path) -> None:
+    recorded(path, ["cat"], b"first\nsecond\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"exit") - 20])
+    assert heard(only(path)) == b"first\nsecond\n"
+    path.write_bytes(b'{"not": "this"}\n' + whole)
+    with pytest.raises(ConfigError, match=r"not a recording: .*, line 1"):
+        format.read(path)
+    path.write_bytes(b'{"cassette":9,"take":"x","run":"x","argv":[]}\n')
+    with pytest.raises(ConfigError, match="a newer corral"):
+        format.read(path)
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="is empty"):
+        format.read(path)
+
+
+def test_a_secret_passes_and_is_not_in_the_file(path: Path) -> None:
+    said = f"{SECRET}\n{json.dumps(SECRET)}\n{json.dumps(SECRET, ensure_ascii=False)}\n".encode()
+    done = recorded(path, ["sh", "-c", "cat", SECRET], said, MY_API_KEY=SECRET)
+    assert done.stdout == said
+    assert b"canary" not in path.read_bytes()
+    take = only(path)
+    assert take.head.secrets == ("MY_API_KEY",)
+    assert take.head.argv[-1] == "[MY_API_KEY struck out]"
+    assert heard(take).count(b"[MY_API_KEY struck out]") == 3
+
+
+def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> None:
+    with running(path, ["cat"], MY_TOKEN="0123456789abcdef") as process:
+        exchange(process, b"it is 01234567")
+        exchange(process, b"89abcdef, it is\n")
+    assert b"01234567" not in path.read_bytes()
+    assert heard(only(path)) == b"it is [MY_TOKEN struck out], it is\n"
+
+
+@pytest.mark.parametrize("before", range(format.PIECE - 20, format.PIECE + 2, 3))
+def test_a_secret_in_a_line_too_long_to_hold_is_not_in_the_file(path: Path, before: int) -> None:
+    secret = "0123456789abcdef"
+    head = format.Head(cassette=1, take="t", run="r", argv=("x",))
+    writer = format.Writer(path, head, Eraser({"K": secret}), len(secret) + 2)
+    whole = b"x" * before + secret.encode() + b"y" * 40
+    cut = format.PIECE + 1  # where a piece is written, though the line goes on
+    writer.said("out", whole[:cut])
+    writer.said("out", whole[cut:])
+    writer.ended(0, None)
+    assert heard(only(path)) == b"x" * before + b"[K struck out]" + b"y" * 40
+
+
+def test_a_program_that_exits_without_flushing_loses_nothing(path: Path, tmp_path: Path) -> None:
+    """As Node does: into a file it writes all, into a pipe as much as there is room for."""
+    code = (
+        "import os; os.set_blocking(1, False)\n"
+        "data = b'x' * (8 << 20) + b'\\n'\n"
+        "os._exit(0 if os.write(1, data) == len(data) else 1)"
+    )
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        done = subprocess.run(command(path, *python(code)), stdout=file, timeout=60)
+    assert done.returncode == 0
+    assert out.stat().st_size == (8 << 20) + 1
+    assert len(heard(only(path))) == (8 << 20) + 1
+
+
+def test_what_the_program_left_running_does_not_hold_the_recorder(path: Path) -> None:
+    code = "import subprocess as s; print(s.Popen(['sleep', '300']).pid, flush=True)"
+    done = recorded(path, python(code))
+    os.kill(int(done.stdout), signal.SIGKILL)
+    assert done.returncode == 0
+    assert only(path).entries[-1] == Ended(0, None)
+
+
+def test_a_reader_that_leaves_is_met_by_the_program_itself(path: Path) -> None:
+    with running(path, ["yes"]) as process:
+        assert process.stdout
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(30) in (1, -signal.SIGPIPE)
+
+
+def test_takes_of_one_run_share_a_file_and_another_run_begins_it_anew(path: Path) -> None:
+    recorded(path, ["cat"], b"1", CORRAL_CASSETTE_RUN="a")
+    recorded(path, ["env"], b"2", CORRAL_CASSETTE_RUN="a")
+    assert [take.head.argv[0] for take in format.read(path)] == ["cat", "env"]
+    assert b"CORRAL_CASSETTE" not in heard(format.read(path)[1])
+    recorded(path, ["cat"], b"3", CORRAL_CASSETTE_RUN="b")
+    assert [take.typed for take in format.read(path)] == [b"3"]
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    trace = tmp_path / "started"
+    done = recorded(tmp_path / "file" / "below", ["touch", str(trace)])
+    assert done.returncode == 127
+    assert b"cannot write the recording" in done.stderr
+    assert not trace.exists()
+
+
+def test_a_program_that_is_not_there_is_told(path: Path) -> None:
+    done = recorded(path, ["/no/such/program"])
+    assert done.returncode == 127
+    assert b"/no/such/program was not found" in done.stderr

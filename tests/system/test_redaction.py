@@ -1,0 +1,60 @@
+"""Secrets in text that comes in pieces."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.system.environment import Eraser
+from corral.system.redaction import Pieces
+
+SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
+
+
+def shown(text: str, cuts: list[int], secrets: dict[str, str] = SECRETS) -> str:
+    pieces = Pieces(Eraser(secrets))
+    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    parts = [pieces.add(text[a:b]) for a, b in itertools.pairwise(places)]
+    return "".join([*parts, pieces.rest()])
+
+
+@given(
+    st.lists(
+        st.sampled_from(["abc", "abcabcab", "d", "cabd", "-and", "-more", "ef", "x", *"abcd"])
+    ).map("".join),
+    st.lists(st.integers(0, 200), max_size=60),
+)
+def test_no_way_of_cutting_shows_a_secret(text: str, cuts: list[int]) -> None:
+    assert not any(secret in shown(text, cuts) for secret in SECRETS.values())
+
+
+@given(
+    st.lists(st.sampled_from(["abcabcabd", "abcabcab", "x", "a", "b", "c"])).map("".join),
+    st.lists(st.integers(0, 200), max_size=60),
+)
+def test_pieces_show_what_the_text_at_once_would(text: str, cuts: list[int]) -> None:
+    secrets = {"A": "abcabcabd"}
+    assert shown(text, cuts, secrets) == Eraser(secrets).clean_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_once"),
+    [("nothing of it", "nothing of it"), ("then abca", "then "), ("abcabx", "abcabx")],
+)
+def test_only_what_may_begin_a_secret_is_held_back(text: str, at_once: str) -> None:
+    assert Pieces(Eraser({"A": "abcabcabd"})).add(text) == at_once
+
+
+def test_what_is_held_back_does_not_grow_with_the_text() -> None:
+    pieces = Pieces(Eraser({"A": "a" * 50 + "b"}))
+    for _ in range(1000):
+        pieces.add("a")
+        assert len(pieces.held) <= 50
+    assert pieces.rest() == "a" * 50
+
+
+def test_without_secrets_everything_passes() -> None:
+    assert Pieces(Eraser({})).add("any text") == "any text"

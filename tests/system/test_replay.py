@@ -1,0 +1,211 @@
+"""A recording as a program: what it answers, and what it does when it is asked otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.system.cassette.format import Head
+
+PATIENCE = 0.3
+REPLAY = f"""
+import sys
+from corral.system import replay
+replay.PATIENCE = {PATIENCE}
+replay.main(sys.argv[1:])
+"""
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+
+def call(id: int, method: str, **params: Any) -> bytes:
+    return line(id=id, method=method, params=params)
+
+
+def reply(id: int, **result: Any) -> bytes:
+    return line(id=id, result=result)
+
+
+class Tape:
+    """A recording, written by hand: ``i`` went in, ``o`` came out."""
+
+    def __init__(self, path: Path, workspace: Path) -> None:
+        self.path = path
+        self.workspace = workspace
+        self._takes = 0
+
+    def take(self, *said: tuple[str, bytes], args: tuple[str, ...] = (), end: bool = True) -> None:
+        self._takes += 1
+        name = f"take{self._takes}"
+        places = {"cwd": "/then/work"}
+        head = Head(cassette=1, take=name, run="r", argv=("agent", *args), places=places)
+        lines: list[dict[str, Any]] = [
+            {"take": name, "dir": {"i": "in", "o": "out", "e": "err"}[dir], "data": data.decode()}
+            for dir, data in said
+        ]
+        if end:
+            lines.append({"take": name, "dir": "in", "eof": True})
+            lines.append({"take": name, "exit": 0})
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(head) + b"\n")
+            for each in lines:
+                file.write(json.dumps(each).encode() + b"\n")
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-c", REPLAY, str(self.path), *args]
+
+    def play(self, *lines: bytes, args: tuple[str, ...] = (), run: str | None = None) -> Any:
+        """Send all at once."""
+        more = {} if run is None else {"CORRAL_CASSETTE_RUN": run}
+        return subprocess.run(
+            self.command(*args),
+            input=b"".join(lines),
+            capture_output=True,
+            cwd=self.workspace,
+            env={**os.environ, **more},
+            timeout=30,
+        )
+
+    def wait(self, *lines: bytes) -> tuple[int, str]:
+        """Send, and then nothing more: its exit code and what it says."""
+        with subprocess.Popen(
+            self.command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=self.workspace,
+        ) as process:
+            assert process.stdin
+            assert process.stderr
+            process.stdin.write(b"".join(lines))
+            process.stdin.flush()
+            return process.wait(30), process.stderr.read().decode()
+
+
+@pytest.fixture
+def tape(tmp_path: Path, workspace: Path) -> Tape:
+    return Tape(tmp_path / "tape.ndjson", workspace)
+
+
+def test_ids_folders_ports_and_clients_may_differ(tape: Tape, workspace: Path) -> None:
+    told = {"clientInfo": {"version": "1"}, "cwd": "/then/work", "url": "http://127.0.0.1:1/a"}
+    tape.take(
+        ("i", call(7, "new", **told)),
+        ("o", reply(7, file="/then/work/a.txt", like="/then/workshop", list=["in /then/work."])),
+    )
+    now = {"clientInfo": {"version": "2"}, "cwd": str(workspace), "url": "http://127.0.0.1:22/a"}
+    done = tape.play(call(1, "new", **now))
+    assert done.returncode == 0
+    answer = json.loads(done.stdout)
+    assert answer["id"] == 1
+    assert answer["result"] == {
+        "file": f"{workspace}/a.txt",
+        "like": "/then/workshop",
+        "list": [f"in {workspace}."],
+    }
+
+
+def test_the_agents_own_ids_stay_and_have_to_come_back(tape: Tape) -> None:
+    tape.take(
+        ("i", call(1, "go")),
+        ("o", call(1, "may_i")),
+        ("i", reply(1, yes=True)),
+        ("o", reply(1, done=True)),
+    )
+    done = tape.play(call(5, "go"), reply(1, yes=True))
+    assert [json.loads(each)["id"] for each in done.stdout.splitlines()] == [1, 5]
+    assert tape.play(call(5, "go"), reply(2, yes=True)).returncode == 90
+
+
+def test_what_was_written_is_written_byte_for_byte(tape: Tape) -> None:
+    odd = b'{"b" :1,  "a": "\\u00fc", "method":"m"}\n'
+    tape.take(("i", call(1, "go")), ("o", odd), ("o", b"no json\n"), ("e", b"oh\n"), ("o", b"end"))
+    done = tape.play(call(1, "go"))
+    assert done.stdout == odd + b"no json\nend"
+    assert done.stderr == b"oh\n"
+
+
+def test_two_that_talk_at_once_may_come_in_another_order(tape: Tape) -> None:
+    one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
+    tape.take(("i", one), ("o", reply(1, a="one")), ("i", two), ("o", reply(2, a="two")))
+    done = tape.play(call(8, "ask", text="two"), call(9, "ask", text="one"))
+    assert done.returncode == 0
+    answers = [json.loads(each) for each in done.stdout.splitlines()]
+    assert [(each["id"], each["result"]["a"]) for each in answers] == [(9, "one"), (8, "two")]
+
+
+def test_what_comes_too_early_is_not_waited_for_for_ever(tape: Tape) -> None:
+    one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
+    tape.take(("i", one), ("o", reply(1)), ("i", two), ("o", reply(2)))
+    code, said = tape.wait(two)
+    assert code == 90
+    assert '-    "text": "one"\n+    "text": "two"' in said
+
+
+def test_what_does_not_come_is_not_waited_for_for_ever(tape: Tape) -> None:
+    tape.take(
+        ("i", call(1, "ask")),
+        ("i", line(method="cancel")),
+        ("o", reply(1, stopped=True)),
+    )
+    code, said = tape.wait(call(1, "ask"))
+    assert code == 90
+    assert "nothing came" in said
+    assert '-  "method": "cancel"' in said
+
+
+def test_an_end_that_comes_too_early_is_told(tape: Tape) -> None:
+    tape.take(("i", call(1, "one")), ("o", reply(1)), ("i", call(2, "two")), ("o", reply(2)))
+    done = tape.play(call(1, "one"))
+    assert done.returncode == 90
+    assert b"+(the end of the input)" in done.stderr
+
+
+def test_more_than_was_recorded_is_told(tape: Tape) -> None:
+    tape.take(("i", call(1, "one")), ("o", reply(1)))
+    done = tape.play(call(1, "one"), call(2, "two"))
+    assert done.returncode == 90
+    assert b"-(the end of the input)" in done.stderr
+
+
+def test_a_recording_without_an_end_is_told(tape: Tape) -> None:
+    tape.take(("i", call(1, "one")), ("o", reply(1)), end=False)
+    code, said = tape.wait(call(1, "one"))
+    assert code == 90
+    assert "whoever recorded it was killed" in said
+
+
+def test_arguments_and_texts_have_to_be_those_recorded(tape: Tape, workspace: Path) -> None:
+    tape.take(("i", b"do it in /then/work\n"), ("o", b"done\n"), args=("--in", "/then/work/x"))
+    same = tape.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/x"))
+    assert (same.returncode, same.stdout) == (0, b"done\n")
+    other = tape.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/y"))
+    assert other.returncode == 90
+    assert b'-    "<cwd>/x"\n+    "<cwd>/y"' in other.stderr
+
+
+def test_processes_of_one_run_play_the_takes_one_after_the_other(tape: Tape) -> None:
+    tape.take(("i", b"same\n"), ("o", b"first\n"))
+    tape.take(("i", b"same\n"), ("o", b"second\n"))
+    assert [tape.play(b"same\n", run="a").stdout for _ in range(2)] == [b"first\n", b"second\n"]
+    more = tape.play(b"same\n", run="a")
+    assert more.returncode == 90
+    assert b"has this 2 times" in more.stderr
+    assert tape.play(b"same\n", run="b").stdout == b"first\n"
+    assert [tape.play(b"same\n").stdout for _ in range(2)] == [b"first\n", b"first\n"]
+
+
+def test_a_program_that_was_not_listening_is_not_waited_for(tape: Tape) -> None:
+    tape.take(("o", b"usage: x\n"), end=False)
+    with tape.path.open("ab") as file:
+        file.write(b'{"take": "take1", "exit": 2}\n')
+    assert tape.wait() == (2, "")

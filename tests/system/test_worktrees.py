@@ -1,0 +1,95 @@
+"""Worktrees: at their commit, whatever the tree of the person looks like, and safe to look at."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from corral.errors import ConfigError
+from corral.system.git import task_worktree
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(workspace: Path) -> Path:
+    git(workspace, "init", "-q", "-b", "main")
+    (workspace / "a.txt").write_text("a\n")
+    git(workspace, "add", ".")
+    git(workspace, "commit", "-qm", "first")
+    return workspace
+
+
+async def test_it_is_at_its_commit_though_the_branch_has_moved_on(
+    repository: Path, tmp_path: Path
+) -> None:
+    root, commit = task_worktree.root_of(repository)
+    (repository / "a.txt").write_text("later\n")
+    git(repository, "commit", "-qam", "second")
+    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    assert (tree.place / "a.txt").read_text() == "a\n"
+    assert await task_worktree.keep(tree, "corral/b/t", "nothing") is None
+    (tree.place / "b.txt").write_text("b\n")
+    change = await task_worktree.keep(tree, "corral/b/t", "a message")
+    assert change is not None
+    assert change.files == ("b.txt",)
+    assert git(repository, "log", "-1", "--format=%s %P", "corral/b/t") == f"a message {commit}"
+    again = await task_worktree.make(root, commit, tree.place)
+    assert not (again.place / "b.txt").exists()
+    await task_worktree.remove(again)
+    assert not tree.place.exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+async def test_what_the_agent_committed_itself_is_kept_too(
+    repository: Path, tmp_path: Path
+) -> None:
+    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    (tree.place / "b.txt").write_text("b\n")
+    git(tree.place, "add", ".")
+    git(tree.place, "commit", "-qm", "its own")
+    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    assert change is not None
+    assert git(repository, "log", "-1", "--format=%s", change.commit) == "its own"
+
+
+async def test_a_repository_that_was_put_in_its_place_runs_nothing(
+    repository: Path, tmp_path: Path
+) -> None:
+    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    (tree.place / ".git").unlink()
+    git(tree.place, "init", "-q")
+    git(tree.place, "config", "filter.evil.clean", f"touch {tmp_path}/ran; cat")
+    (tree.place / ".gitattributes").write_text("* filter=evil\n")
+    (tree.place / "b.txt").write_text("b\n")
+    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    assert not (tmp_path / "ran").exists()
+    assert change is not None
+    assert set(change.files) == {".gitattributes", "b.txt"}
+
+
+def test_where_there_is_no_repository(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a git repository with a commit"):
+        task_worktree.root_of(workspace)
+    git(workspace, "init", "-q")
+    with pytest.raises(ConfigError, match="needs a git repository with a commit"):
+        task_worktree.root_of(workspace)
+
+
+def test_a_branch_has_a_name_that_git_takes() -> None:
+    odd = ["a b", "a..b", "ü", "-x", "x.lock", "a/b", "@{", "", "." * 5, "x" * 300, "ok.1_2-3"]
+    names = [task_worktree.branch_of("batch", each) for each in odd]
+    assert len(set(names)) == len(odd)
+    assert names[-1] == "corral/batch/ok.1_2-3"
+    for name in names:
+        subprocess.run(["git", "check-ref-format", f"refs/heads/{name}"], check=True)

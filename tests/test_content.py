@@ -1,0 +1,57 @@
+"""Usage and cost: what was not reported is not 0."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import unhurried
+
+from corral.values import Cost, Usage
+
+COUNTS = st.none() | st.integers(0, 1000)
+USAGES = st.builds(
+    Usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, st.sampled_from(["complete", "partial"])
+)
+
+
+def test_nothing_reported_is_nothing_known() -> None:
+    assert Usage().total is None
+    assert Cost().usd is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "total"),
+    [(Usage(input=3), 3), (Usage(output=4), 4), (Usage(3, 4, reasoning=2), 7), (Usage(0, 0), 0)],
+)
+def test_the_total_is_input_and_output_and_counts_reasoning_once(usage: Usage, total: int) -> None:
+    assert usage.total == total
+
+
+@unhurried
+@given(a=USAGES, b=USAGES)
+def test_a_sum_never_invents_a_count(a: Usage, b: Usage) -> None:
+    summed = a + b
+    for name in ("input", "output", "reasoning", "cache_read", "cache_write"):
+        known = [n for n in (getattr(a, name), getattr(b, name)) if n is not None]
+        assert getattr(summed, name) == (sum(known) if known else None)
+
+
+@unhurried
+@given(usage=USAGES)
+def test_adding_a_run_that_reported_nothing_changes_nothing(usage: Usage) -> None:
+    assert usage + Usage() == usage == Usage() + usage
+
+
+def test_a_count_that_only_one_side_knows_makes_the_sum_partial() -> None:
+    whole = Usage(input=1, output=1, coverage="complete")
+    more = Usage(input=1, output=1, reasoning=1, coverage="complete")
+    assert (whole + whole).coverage == "complete"
+    assert (whole + more).coverage == "partial"
+
+
+def test_a_difference_is_what_came_since_and_unknown_stays_unknown() -> None:
+    now = Usage(input=10, output=7, cache_read=3, coverage="complete")
+    then = Usage(input=4, output=7, reasoning=1, coverage="complete")
+    assert now - then == Usage(input=6, output=0, cache_read=3, coverage="complete")
+    assert now - Usage() == now

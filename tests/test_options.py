@@ -1,0 +1,254 @@
+"""The options of a run: one wrong value and nothing starts."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import unhurried
+
+from corral.errors import CallerError, ConfigError, PromptError
+from corral.options import KNOWN, Options, Run, check_prompt
+from corral.policy import Policy
+from corral.values import McpServer
+
+
+def build(**options: Any) -> Run:
+    return Run.build("an-agent", options)
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert build() == Run(agent="an-agent")
+    assert build(model=None, cwd=None, policy=None) == Run(agent="an-agent")
+
+
+def test_every_option_is_a_field_of_the_record() -> None:
+    spellings = {"approval_mode", "allowed_tools", "config"}
+    assert set(KNOWN) - spellings == set(Run.__struct_fields__) - {
+        "agent",
+        "interactive",
+        "own_tools",
+    }
+    assert set(KNOWN) == set(Options.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("modle", "model"), ("time_out", "timeout"), ("mcp_server", "mcp_servers"), ("Cwd", "cwd")],
+)
+def test_an_unknown_option_is_refused_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(**{name: 1})
+    assert raised.value.message == f"unknown option {name!r}: did you mean {near!r}?"
+
+
+def test_an_unknown_option_near_to_none_lists_all() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'zzzz': known are: allow_file_reads, "):
+        build(zzzz=1)
+
+
+def test_an_unknown_key_of_a_file_is_a_warning_and_is_ignored() -> None:
+    with pytest.warns(UserWarning, match="corral.toml: unknown key 'modle', ignored: did you mean"):
+        run = Run.build("a", {}, {"modle": "x", "model": "m"}, "corral.toml")
+    assert run.model == "m"
+
+
+def test_options_win_over_inline_config_and_that_over_the_file() -> None:
+    file = {"timeout": 1, "grace": 1, "retries": 1}
+    run = Run.build("a", {"timeout": 3, "config": {"timeout": 2, "grace": 2}}, file)
+    assert (run.timeout, run.grace, run.retries) == (3, 2, 1)
+
+
+def test_an_option_that_is_none_leaves_the_default() -> None:
+    assert Run.build("a", {"model": None}).model is None
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"timeout": 0}, "timeout must be > 0, got: 0"),
+    ({"timeout": -1.5}, "timeout must be > 0, got: -1.5"),
+    ({"timeout": float("nan")}, "timeout must be > 0, got: nan"),
+    ({"timeout": "60"}, "timeout must be a number, got: str"),
+    ({"timeout": True}, "timeout must be a number, got: bool"),
+    ({"idle_timeout": 0}, "idle_timeout must be > 0, got: 0"),
+    ({"startup_timeout": -1}, "startup_timeout must be > 0, got: -1"),
+    ({"grace": -1}, "grace must be between 0 and 60 seconds, got: -1"),
+    ({"grace": 61}, "grace must be between 0 and 60 seconds, got: 61"),
+    ({"grace": float("nan")}, "grace must be between 0 and 60 seconds, got: nan"),
+    ({"max_turns": 0}, "max_turns must be at least 1, got: 0"),
+    ({"max_turns": 1.5}, "max_turns must be a whole number, got: float"),
+    ({"max_turns": True}, "max_turns must be a number, got: bool"),
+    ({"retries": 0}, "retries must be between 1 and 10, got: 0"),
+    ({"retries": 11}, "retries must be between 1 and 10, got: 11"),
+    ({"model": ""}, "model is empty"),
+    ({"model": 5}, "model must be a text, got: int"),
+    ({"program": " "}, "program is empty"),
+    ({"resume": ""}, "resume is empty"),
+    ({"images": "a.png"}, "images must be a list, got: str"),
+    ({"images": [1]}, "images[0] must be a text, got: int"),
+    ({"env": {"A": 1}}, "env must be a text, got: int"),
+    ({"config": "model=x"}, "config must be a table of options, got: str"),
+    ({"env": {"": "x"}}, "not the name of an environment variable: ''"),
+    ({"env": {"A=B": "x"}}, "not the name of an environment variable: 'A=B'"),
+    ({"pass_env": ["A\0"]}, "not the name of an environment variable: 'A\\x00'"),
+    ({"strict": "no"}, "strict must be bool, got: str"),
+    ({"inherit": "everything"}, "wrong option: Invalid enum value 'everything'"),
+    ({"policy": "reckless"}, "policy must be a Policy, or reads, edits or all, got: 'reckless'"),
+    ({"policy": {"read": "allow"}}, "policy must be a Policy, got: dict"),
+    ({"approval_mode": "yes"}, "approval_mode must be one of default, auto_edit, yolo, plan"),
+    ({"approval_mode": ["yolo"]}, "approval_mode must be one of default, auto_edit, yolo, plan"),
+    ({"allowed_tools": "read_file"}, "allowed_tools must be a list, got: str"),
+    ({"policy": "all", "approval_mode": "plan"}, "policy and approval_mode both given"),
+    ({"policy": "all", "allowed_tools": []}, "policy and allowed_tools both given"),
+    (
+        {"system_prompt": "a", "replace_system_prompt": "b"},
+        "system_prompt and replace_system_prompt both given",
+    ),
+    ({"mcp_servers": [{"name": "s"}]}, "MCP server 's' needs either a command or a url"),
+    (
+        {"mcp_servers": [{"name": "s", "command": ["x"], "url": "http://y"}]},
+        "MCP server 's' needs either a command or a url",
+    ),
+    (
+        {"mcp_servers": [{"name": "a_b", "url": "http://y"}]},
+        "MCP server name 'a_b': letters, digits and - only",
+    ),
+    (
+        {"mcp_servers": [McpServer("s", url="http://x"), McpServer("s", url="http://y")]},
+        "two MCP servers are called 's'",
+    ),
+    (
+        {"mcp_servers": [McpServer("corral", url="http://x")]},
+        "MCP server name 'corral' is reserved for the functions in tools=",
+    ),
+    (
+        {"mcp_servers": [{"name": "Corral", "command": ["x"]}]},
+        "MCP server name 'Corral' is reserved for the functions in tools=",
+    ),
+    (
+        {"mcp_servers": [{"name": "corral", "command": ["x"], "own": True}]},
+        "an MCP server's `own` is set by corral: leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(**options)
+    assert raised.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ({"policy": "reads"}, Policy.read_only()),
+        ({"policy": "edits"}, Policy.edits()),
+        ({"policy": "all"}, Policy.full()),
+        ({"policy": Policy(write="allow")}, Policy(write="allow")),
+        ({"approval_mode": "default"}, Policy.read_only()),
+        ({"approval_mode": "auto_edit"}, Policy.edits()),
+        ({"approval_mode": "yolo"}, Policy.full()),
+        ({"approval_mode": "plan"}, Policy.plan()),
+        ({"allowed_tools": []}, Policy(allow_tools=())),
+        ({"allowed_tools": ("a",)}, Policy(allow_tools=("a",))),
+        (
+            {"approval_mode": "auto_edit", "allowed_tools": ["a"]},
+            msgspec.structs.replace(Policy.edits(), allow_tools=("a",), network=None),
+        ),
+        ({}, Policy()),
+    ],
+)
+def test_each_spelling_of_the_policy_is_the_policy(options: dict[str, Any], policy: Policy) -> None:
+    assert build(**options).policy == policy
+
+
+def test_nothing_but_its_name_gives_full_rights() -> None:
+    assert not build().policy.is_unlimited
+    assert not build(strict=False, inherit="user").policy.is_unlimited
+
+
+@pytest.mark.parametrize(
+    ("file", "given"),
+    [
+        ({"policy": "reads"}, {"approval_mode": "auto_edit"}),
+        ({"approval_mode": "yolo"}, {"policy": "edits"}),
+        ({"approval_mode": "yolo", "allowed_tools": ["x"]}, {"policy": "edits"}),
+    ],
+)
+def test_a_policy_given_in_any_spelling_wins_over_the_files(
+    file: dict[str, Any], given: dict[str, Any]
+) -> None:
+    assert Run.build("a", given, file).policy == Policy.edits()
+
+
+def test_paths_may_be_paths(tmp_path: Path) -> None:
+    run = build(cwd=tmp_path, images=[tmp_path / "a.png"], include_directories=(tmp_path, "b"))
+    assert run.cwd == str(tmp_path)
+    assert run.images == (str(tmp_path / "a.png"),)
+    assert run.include_directories == (str(tmp_path), "b")
+
+
+def test_the_summary_shows_names_and_no_secret() -> None:
+    run = build(
+        env={"A_TOKEN": "canary-env"},
+        mcp_servers=[
+            {"name": "s", "url": "http://x", "headers": {"Authorization": "canary-header"}},
+            McpServer("t", command=("x",), env={"K": "canary-mcp"}),
+        ],
+        model="m",
+    )
+    shown = run.summary()
+    assert "canary" not in repr(shown)
+    assert shown["env"] == ["A_TOKEN"]
+    assert list(shown["mcp_servers"]) == [
+        {"name": "s", "url": "http://x"},
+        {"name": "t", "command": ("x",)},
+    ]
+    assert shown["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty"),
+        (" \n\t", "the prompt is empty"),
+        ("a\0b", "the prompt holds a NUL character"),
+        ("\ud800", "the prompt cannot be written as UTF-8"),
+        ("üüü", "the prompt has 6 bytes, over the 5 this agent takes whole"),
+        (b"bytes", "the prompt must be text, got: bytes"),
+        (None, "the prompt must be text, got: NoneType"),
+    ],
+)
+def test_a_prompt_that_cannot_be_sent_is_refused(prompt: Any, message: str) -> None:
+    with pytest.raises(PromptError) as raised:
+        check_prompt(prompt, 5)
+    assert raised.value.message.startswith(message)
+
+
+def test_a_prompt_of_exactly_the_limit_passes() -> None:
+    assert check_prompt("12345", 5) == "12345"
+
+
+@unhurried
+@given(
+    name=st.sampled_from(sorted(KNOWN)),
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.lists(st.none() | st.text() | st.lists(st.integers())),
+        st.dictionaries(st.text(), st.text() | st.integers()),
+    ),
+)
+def test_any_value_at_all_is_taken_or_refused_as_the_callers_fault(name: str, value: Any) -> None:
+    with warnings.catch_warnings(), suppress(CallerError):
+        warnings.simplefilter("ignore")
+        build(**{name: value})

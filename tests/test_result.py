@@ -1,0 +1,154 @@
+"""The result is a pure fold of the events."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from corral import errors
+from corral.events import Done, Error, Event, Init, Log, Text, Thinking, ToolResult, ToolUse
+from corral.result import Fold, Result, fold
+from corral.values import Cost, FileChanged, Refusal, Usage
+
+DONE = Done(status="success")
+
+
+def text_of(*events: Event) -> tuple[str, str]:
+    result = fold([Init(), *events, DONE])
+    return result.text, result.final_text
+
+
+def test_deltas_become_one_message() -> None:
+    assert text_of(Text("Hel"), Text("lo")) == ("Hello", "Hello")
+
+
+def test_messages_before_and_after_a_tool_are_parted_by_a_blank_line() -> None:
+    events = (
+        Text("I look.\n"),
+        ToolUse("c", "look"),
+        ToolResult("c", "success"),
+        Text("\nDone."),
+        Text(" Bye"),
+    )
+    assert text_of(*events) == ("I look.\n\nDone. Bye", "\nDone. Bye")
+
+
+@pytest.mark.parametrize(
+    "between", [(Thinking("hm"),), (ToolUse("c", "t"),), (ToolResult("c", "success"),)]
+)
+def test_a_thought_or_a_tool_ends_a_message(between: tuple[Event, ...]) -> None:
+    assert text_of(Text("a"), *between, Text("b")) == ("a\n\nb", "b")
+
+
+def test_another_message_id_is_another_message() -> None:
+    events = (Text("a", message_id="1"), Text("b", message_id="1"), Text("c", message_id="2"))
+    assert text_of(*events) == ("ab\n\nc", "c")
+
+
+def test_a_log_line_between_deltas_parts_nothing() -> None:
+    assert text_of(Text("a"), Log("noise"), Text("b")) == ("ab", "ab")
+
+
+def test_one_message_keeps_its_blanks() -> None:
+    assert text_of(Text("\n a \n")) == ("\n a \n", "\n a \n")
+
+
+def test_a_message_of_blanks_alone_is_none() -> None:
+    assert text_of(Text("a"), ToolUse("c", "t"), Text(" \n")) == ("a", "a")
+
+
+def test_a_stream_without_done_is_incomplete() -> None:
+    result = fold([Init(model="m", agent="a", run_id="r"), Text("half")])
+    assert (result.status, result.text, result.model, result.agent, result.run_id) == (
+        "incomplete",
+        "half",
+        "m",
+        "a",
+        "r",
+    )
+    assert not result.ok
+
+
+def test_everything_of_done_is_in_the_result() -> None:
+    usage, cost = Usage(input=1), Cost(1.0, "reported")
+    files, denied = (FileChanged("/a", "created"),), (Refusal("t"),)
+    done = Done(
+        status="max_turns",
+        stop_reason="stop",
+        model="real",
+        usage=usage,
+        cost=cost,
+        files=files,
+        files_complete=False,
+        denied=denied,
+        denied_complete=False,
+        resume_token="token",
+        duration_ms=1500,
+        error=Error("turn_limit", "too many"),
+        run_id="r",
+        agent="a",
+        session_id="s",
+    )
+    assert fold([Init(model="asked", agent_version="1.0"), done]) == Result(
+        status="max_turns",
+        stop_reason="stop",
+        model="real",
+        usage=usage,
+        cost=cost,
+        files=files,
+        files_complete=False,
+        denied=denied,
+        denied_complete=False,
+        resume_token="token",
+        duration=1.5,
+        error=Error("turn_limit", "too many"),
+        run_id="r",
+        agent="a",
+        session_id="s",
+        agent_version="1.0",
+    )
+
+
+def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
+    good = fold([Init(), DONE])
+    assert good.raise_for_status() is good
+    bad = fold([Init(), Text("half"), Done(status="error", error=Error("rate_limit", "slow"))])
+    with pytest.raises(errors.RateLimited, match="slow") as raised:
+        bad.raise_for_status()
+    assert raised.value.result is bad
+
+
+def test_a_failure_without_an_error_is_raised_all_the_same() -> None:
+    with pytest.raises(errors.CorralError, match="the run ended as incomplete"):
+        fold([Init()]).raise_for_status()
+
+
+def test_pieces_without_an_id_go_on_with_the_message_before_them() -> None:
+    pieces = (Text("Hel", message_id="a"), Text("lo."), Text("Bye.", message_id="b"))
+    assert fold([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
+
+
+def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
+    size, piece = 32 * 1024 * 1024, "x" * 512
+    tracemalloc.start()
+    try:
+        folding = Fold()
+        for _ in range(size // len(piece)):
+            folding.add(Text(piece[:-1] + "y"))
+        result = folding.result()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(result.text) == size
+    assert result.final_text is result.text
+    assert peak < 1.3 * size
+
+
+def test_a_result_can_be_asked_for_again() -> None:
+    folding = Fold()
+    for delta in ("a", "b"):
+        folding.add(Text(delta))
+    assert folding.result() == folding.result()
+    folding.add(Text("c"))
+    assert folding.result().text == "abc"
