@@ -48,6 +48,12 @@ def hostile(tmp_path: Path) -> Iterator[HostileRepository]:
         yield built
 
 
+@pytest.fixture
+def with_fifos(tmp_path: Path) -> Iterator[HostileRepository]:
+    with hostile_repository(tmp_path / "hostile", fifo=True) as built:
+        yield built
+
+
 def cases() -> Iterator[object]:
     for name, agent in AGENTS.items():
         yield pytest.param(
@@ -180,10 +186,33 @@ PIPELINE = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]
     start -> a -> b -> done }"""
 
 
+def test_plain_git_waits_for_the_fifos(with_fifos: HostileRepository) -> None:
+    """The proof that they are in the way."""
+    words = ["git", "-c", "core.fsmonitor=false", "status"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(words, cwd=with_fifos.cwd, capture_output=True, timeout=1)
+
+
+async def test_nobody_waits_for_a_fifo_of_the_repository(with_fifos: HostileRepository) -> None:
+    """Less than git is given for one call, which is a minute."""
+    cwd = with_fifos.cwd
+    changing = Call("shell", {"command": "echo more >> seed.txt; echo new > new.txt"})
+    async with ModelServer() as server, asyncio.timeout(45):
+        lane = server.lane("fifos", [Turn(calls=[changing]), Turn(text="done")])
+        given = options(AGENTS["corral"], lane.url, cwd)
+        async with corral.session("corral", **given) as session:
+            result = await session.run("Change something.")
+    assert result.ok, result.error
+    changed = {(Path(file.path).name, file.kind) for file in result.files}
+    assert {("seed.txt", "modified"), ("new.txt", "created")} <= changed
+    assert with_fifos.effects() == []
+
+
 @pytest.mark.timeout(300)
 def test_nothing_takes_effect_in_worktrees_of_batches_and_pipelines(
-    hostile: HostileRepository, tmp_path: Path
+    with_fifos: HostileRepository, tmp_path: Path
 ) -> None:
+    hostile = with_fifos
     (tmp_path / "p.dot").write_text(PIPELINE)
     (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     model = Curious(AGENTS["corral"], hostile.cwd)

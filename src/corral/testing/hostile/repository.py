@@ -82,7 +82,23 @@ class HostileRepository:
         _put(self.cwd, git_files.embedded(self._touch))
         self._arm()
         if fifo:
-            os.mkfifo(self.cwd / "sub" / ".gitignore")
+            self._add_fifos()
+
+    def _add_fifos(self) -> None:
+        """Files that git reads and that nobody ever writes to: whoever opens one waits."""
+        git = self.cwd / ".git"
+        (git / "info" / "exclude").unlink(missing_ok=True)
+        folder = self.cwd / "fifos"
+        folder.mkdir()
+        for path in (
+            self.cwd / "sub" / ".gitignore",
+            folder / ".gitattributes",
+            git / "info" / "exclude",
+            git / "included",
+        ):
+            os.mkfifo(path)
+        with (git / "config").open("a") as config:
+            config.write("[include]\n\tpath = included\n")
 
     def _arm(self) -> None:
         """The git directory itself: after the last command of ours."""
@@ -100,8 +116,9 @@ class HostileRepository:
 def hostile_repository(
     folder: str | Path, *, fifo: bool = False
 ) -> Generator[HostileRepository, None, None]:
-    """Build the tree in ``folder``, which must be empty. ``fifo``: with a ``.gitignore`` that
-    nobody ever writes to. Needs git. The tree stays; its address is closed at the end.
+    """Build the tree in ``folder``, which must be empty. ``fifo``: with FIFOs that nobody ever
+    writes to as ``.gitignore``, ``.gitattributes``, ``info/exclude`` and an include. Needs git.
+    The tree stays; its address is closed at the end.
 
     Raises ``ConfigError`` where the folder is not empty.
     """
