@@ -26,7 +26,7 @@ _running: list[pytest.Item] = []
 def add_marks(item: pytest.Item) -> None:
     fixtures: set[str] = set(getattr(item, "fixturenames", ()))
     found = {mark for fixture, mark in FIXTURES.items() if fixture in fixtures}
-    if any(item.get_closest_marker(mark) for mark in AGENT_MARKS):
+    if not AGENT_MARKS.isdisjoint(mark.name for mark in item.iter_markers()):
         found.add("real_agent")
     for mark in found:
         item.add_marker(mark)
