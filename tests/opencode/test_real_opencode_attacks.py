@@ -166,6 +166,9 @@ async def test_a_patch_of_several_files_is_judged_by_each_of_them(
     assert tree(outside) == before_outside
 
 
+@pytest.mark.parametrize(
+    "agent", ["opencode-acp", pytest.param("opencode-cli", marks=pytest.mark.slow)]
+)
 async def test_what_it_would_hand_on_unasked_is_refused_and_searching_works_without_links(
     opencode: OpenCode, agent: str, workspace: Path, outside: Path
 ) -> None:
