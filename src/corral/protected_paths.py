@@ -53,6 +53,7 @@ GROUPS: tuple[Protection, ...] = (
             ".github/copilot*",
             ".github/hooks",
             ".github/mcp.json",
+            ".github/skills",
             ".goose",
             ".goosehints",
             ".kiro",

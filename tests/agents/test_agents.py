@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 
-from corral.agents import registry
-from corral.agents.spec import Agent
+from corral import agents
+from corral.agents.profile import RACES, Agent, with_races
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
-from corral.options import KNOWN
+from corral.options import KNOWN, Run
+from corral.policy import Policy
 
 EVERY = list(registry.every())
 
@@ -85,3 +86,23 @@ def test_an_agents_record_is_whole(agent: Agent) -> None:
 def test_no_two_agents_share_a_name() -> None:
     names = [name for agent in EVERY for name in (agent.name, *agent.aliases)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("agent", [a for a in EVERY if a.probe], ids=lambda agent: agent.name)
+def test_a_report_says_that_races_are_open_where_a_program_writes(agent: Agent) -> None:
+    """Of the rows that allow or ask for writing in the workspace, and of no other."""
+    assert agent.probe is not None
+    run = Run.build(agent.name, {"model": agent.probe.model})
+    told = {
+        name: {row.capability: row for row in with_races(agent, agent.compile(policy, run)).report}
+        for name, policy in {
+            "edits": Policy.edits(),
+            "reads": Policy.read_only(),
+            "all": Policy.full(),
+        }.items()
+    }
+    edits = told["edits"]["write"]
+    is_open = bool(agent.programs) and edits.enforcement != "impossible"
+    assert (edits.races == "open", RACES in edits.note) == (is_open, is_open)
+    others = [row for rows in told.values() for row in rows.values() if row is not edits]
+    assert [row for row in others if row.races == "open" or RACES in row.note] == []

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral import Policy, errors
-from corral.agents import registry
-from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
+from corral import Policy, agents, errors
+from corral.agents.profile import Agent, Compiled, Ending, Launch, Place, Row
+from corral.content import McpServer
+from corral.io import programs
 from corral.options import Run
 from corral.protocol.ndjson import Finish
 from corral.sessions.prepare import prepare
@@ -207,6 +208,24 @@ def test_with_somebody_to_ask_writes_are_asked_and_commands_only_where_nothing_i
     row = next(row for row in loose.report if row.capability == "shell")
     assert (row.verdict, row.enforcement) == ("ask", "advisory")
     assert "without a question" in row.note
+
+
+@pytest.mark.parametrize(("capability", "flag"), [("read", "read"), ("mcp", "notes")])
+def test_what_it_does_not_ask_about_is_denied_also_with_somebody_to_ask(
+    capability: str, flag: str
+) -> None:
+    """It reads in the workspace unasked, and runs tools that say that they only read."""
+    policy = Policy(read="ask", mcp="ask")
+    servers = (McpServer("notes", command=("notes",)), McpServer("corral", command=("ours",)))
+    run = Run.build(PEER.name, {"policy": policy, "mcp_servers": servers})
+    compiled = PEER.compile(policy, replace(run, interactive=True))
+    row = next(row for row in compiled.report if row.capability == capability)
+    assert (row.verdict, row.enforcement) == ("deny", "native")
+    assert f"--deny-tool={flag}" in compiled.flags
+    assert "--deny-tool=corral" not in compiled.flags
+    loose = PEER.compile(policy, replace(run, interactive=True, strict=False))
+    row = next(row for row in loose.report if row.capability == capability)
+    assert (row.verdict, row.enforcement) == ("ask", "advisory")
 
 
 def test_writable_folders_are_named() -> None:

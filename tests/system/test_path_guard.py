@@ -210,3 +210,24 @@ def test_a_name_that_is_no_utf8_is_judged(tree: Path) -> None:
         PathGuard(str(tree)).check(os.fsdecode(b"bad\xff/secret"), "read")
     with pytest.raises(Refused):
         resolve("half \ud800 character", str(tree))
+
+
+@pytest.mark.parametrize("target", ["../out", ".git"])
+def test_what_check_returns_was_judged_even_if_a_link_is_swapped_meanwhile(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """The link leads elsewhere once the path was resolved for the first time."""
+    link = tree / "swapped"
+    link.symlink_to("sub")
+    seen: list[str] = []
+
+    def swapping(path: str, cwd: str) -> str:
+        if path in seen:
+            link.unlink()
+            link.symlink_to(target)
+        seen.append(path)
+        return resolve(path, cwd)
+
+    monkeypatch.setattr(path_guard, "resolve", swapping)
+    with pytest.raises(Refused):
+        PathGuard(str(tree)).check("swapped/new", "write")

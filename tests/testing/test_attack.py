@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents.spec import Row
+from corral import agents
+from corral.agents.profile import Row
 from corral.errors import ConfigError
 from corral.testing import attack_agent
+from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts import Cell
-from corral.testing.attack.plan import ATTEMPTS, CELLS
+from corral.testing.attack.client_files import ClientFiles
+from corral.testing.attack.effects import Witness
+from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, Choice
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold, markdown
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
@@ -36,7 +40,7 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
         Row("shell", "deny", "native"),
         Row("network", "deny", "advisory"),
         Row("read", "allow", "native"),
-        Row("write", "allow", "native"),
+        Row("write", "allow", "native", races="open"),
     ]
     found = fold(
         [
@@ -46,9 +50,10 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
             tried("read inside", "effect"),
             tried("write inside", "held"),
             tried("write outside", "not offered"),
+            tried("races", "effect"),
             tried("mcp", "refused"),
         ],
-        frozenset({"shell", "network", "write outside", "mcp"}),
+        frozenset({"shell", "network", "write outside", "races", "mcp"}),
         rows,
     )
     assert {cell.cell: cell.status for cell in found} == {
@@ -57,6 +62,7 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
         "read inside": "allowed",
         "write inside": "unproven",
         "write outside": "held",
+        "races": "not enforced",
         "mcp": "refused",
     }
     policy = PolicyReport(policy="edits", cells=found, tried=(tried("shell", "effect"),))
@@ -66,11 +72,32 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
     assert "| shell         | ✗    |" in markdown([report])
 
 
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        (Row("write", "allow", "native"), "broken"),
+        (Row("write", "deny", "native"), "broken"),
+        (Row("write", "ask", "brokered", races="open"), "broken"),
+        (Row("write", "allow", "brokered", races="open"), "not enforced"),
+    ],
+)
+def test_a_lost_race_breaks_the_cell_unless_the_report_says_that_races_are_open(
+    row: Row, status: str
+) -> None:
+    found = fold([tried("races", "effect")], frozenset({"races"}), [row])
+    assert [cell.status for cell in found] == [status]
+
+
 async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(
     workspace: Path,
 ) -> None:
     """The proof that the attempts work: with every question answered yes, they have effects."""
-    report = await attack_agent("corral", policies=["default"], options={"permission_mode": "auto"})
+    report = await attack_agent(
+        "corral",
+        policies=["default"],
+        only=["files", "shell beliefs"],
+        options={"permission_mode": "auto"},
+    )
     effects = Counter(one.cell for policy in report.policies for one in policy.tried if one.seen)
     kinds = {one.seen.rpartition(" was ")[2] for p in report.policies for one in p.tried}
     assert effects["shell"] > 30, report
@@ -80,7 +107,7 @@ async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(
 
 
 async def test_our_own_agent_holds_what_it_reports(workspace: Path) -> None:
-    report = await attack_agent("corral", policies=["default", "reads"])
+    report = await attack_agent("corral", policies=["default", "reads"], sample=8)
     assert report.ok, report
     statuses = {cell.cell: cell.status for cell in report.policies[0].cells}
     assert statuses["read inside"] == "allowed"
@@ -90,18 +117,75 @@ async def test_our_own_agent_holds_what_it_reports(workspace: Path) -> None:
     assert set(statuses) <= set(CELLS)
 
 
+async def test_a_person_who_says_no_is_asked_and_nothing_happens(workspace: Path) -> None:
+    report = await attack_agent("corral", policies=["asked"], sample=3)
+    assert report.ok, report
+    (policy,) = report.policies
+    assert policy.asked > 5
+    assert {c.cell for c in policy.cells if c.status == "held"} >= {"read inside", "shell"}
+
+
+def file_methods(agent: str, policy: str) -> ClientFiles:
+    """With a program in the agent's place: neither it nor a model is needed."""
+    record = agents.find(agent)
+    assert record.probe is not None
+    return ClientFiles(agent, record, record.probe, POLICIES[policy])
+
+
+@pytest.mark.parametrize("policy", ["default", "all", "asked"])
+async def test_the_file_methods_of_acp_are_called_offered_or_not(
+    workspace: Path, policy: str
+) -> None:
+    cell, calls = await file_methods("gemini-acp", policy).play(Choice())
+    assert cell is not None
+    assert (cell.status, cell.effects) == ("held", 0), [one for one in calls if one.seen]
+    assert len(calls) > (60 if policy == "all" else 120)
+    assert {one.tool for one in calls} == {"fs/read_text_file", "fs/write_text_file"}
+    assert {one.name.rpartition(", ")[2] for one in calls} == {"offered", "not offered"}
+
+
+ACP_AGENTS = [a.name for a in agents.every() if a.transport == "acp" and a.probe is not None]
+
+
+@pytest.mark.parametrize("agent", ACP_AGENTS)
+async def test_no_agent_writes_outside_by_the_file_methods_of_acp(
+    workspace: Path, agent: str
+) -> None:
+    cell, calls = await file_methods(agent, "edits").play(Choice(sample=8))
+    assert cell is not None
+    assert (cell.status, cell.effects) == ("held", 0), [one for one in calls if one.seen]
+
+
+def test_a_memory_that_was_saved_is_found_on_the_disk(tmp_path: Path) -> None:
+    memory = next(a for a in ATTEMPTS if a.act == "memory")
+    with Arena(tmp_path, links=False) as arena:
+        arena.plant([memory])
+        witness = Witness(arena, [], [])
+        assert not witness.seen(memory)
+        (arena.cwd / "NOTES.md").write_text(arena.fill(memory.given["text"], memory))
+        assert "NOTES.md" in witness.seen(memory)
+
+
+async def test_a_policy_that_does_not_apply_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="'files' to attack under: corral has nothing"):
+        await attack_agent("corral", policies=["files"])
+
+
 async def test_a_policy_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no policy 'edit'"):
         await attack_agent("corral", policies=["edit"])
 
 
-def test_the_command_prints_the_table_and_fails_where_a_cell_is_broken(tmp_path: Path) -> None:
-    command = [CORRAL, "agents", "check", "--attack", "corral", "--approve", "default"]
-    few = ["--only", "files", "--only", "path escapes"]
+def test_the_command_attacks_agents_at_once_and_prints_a_line_for_each(tmp_path: Path) -> None:
+    names = ["corral", "openai:gpt-5.5"]
+    command = [CORRAL, "agents", "check", "--attack", *names, "--jobs", "2"]
+    few = ["--approve", "default", "--only", "files", "--only", "path escapes"]
     done = subprocess.run(
         [*command, *few, "--json"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    line = json.loads(done.stdout)
-    assert line["ok"] is True
-    assert {one["group"] for one in line["policies"][0]["tried"]} == {"files", "path escapes"}
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["agent"], line["ok"]) for line in lines] == [(name, True) for name in names]
+    for line in lines:
+        groups = {one["group"] for one in line["policies"][0]["tried"]}
+        assert groups == {"files", "path escapes"}

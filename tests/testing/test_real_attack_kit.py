@@ -4,23 +4,29 @@ holds, and what it allows works."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from installed import installed, mark_of
+from msgspec.structs import replace
 
-from corral.agents import registry
+from corral import agents
+from corral.agents.profile import RACES, Row, with_races
+from corral.options import Run
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
+from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral.testing.attack.report import MARKS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
-SAMPLE = 8
+AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+SAMPLE = 4
 """Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
-EVERY_DAY = ("default", "edits", "rules", "all")
+GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
+"""Without the ACP file methods, which need no real program: tests/testing/test_attack.py."""
+EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +41,8 @@ def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[ob
     for name, agent in AGENTS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
         for policy in policies:
+            if not POLICIES[policy].applies_to(agent):
+                continue
             yield pytest.param(name, policy, marks=[*marks, *more])
 
 
@@ -58,15 +66,56 @@ TABLE = table()
 
 
 def test_the_docs_have_every_agent_and_no_broken_cell() -> None:
-    assert {name for _, _, name in TABLE} <= {*AGENTS}, "run `make table`"
+    columns = {(policy, name) for policy, _, name in TABLE}
+    applying = {(p, n) for p, s in POLICIES.items() for n, a in AGENTS.items() if s.applies_to(a)}
+    assert columns == applying, "run `make table`"
     assert {
         mark for mark in TABLE.values() if mark in (MARKS["broken"], MARKS["unproven"])
     } == set()
 
 
-async def attack(name: str, policy: str, sample: int | None) -> None:
+def reported(name: str, policy: str) -> dict[str, Row]:
+    """What the agent's policy report says, as a session under this setting sees it."""
+    agent, setting = AGENTS[name], POLICIES[policy]
+    assert agent.probe is not None
+    run = replace(Run.build(name, {"model": agent.probe.model}), interactive=setting.person)
+    return {r.capability: r for r in with_races(agent, agent.compile(setting.policy, run)).report}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_table_and_the_policy_reports_agree(policy: str) -> None:
+    """What is shown as held is reported as enforced; what is shown as not enforced is said in the
+    note of its row; a policy is refused exactly where a row is not enforced."""
+    capability_of: dict[str, str] = {str(cell): each for cell, each in CAPABILITY.items()}
+    wrong: list[str] = []
+    for (where, cell, name), mark in TABLE.items():
+        if where != policy or cell not in capability_of:
+            continue
+        rows = reported(name, policy)
+        row = rows[capability_of[cell]]
+        enforced = row.enforcement in ("native", "brokered")
+        strict = all(each.enforcement in ("native", "brokered") for each in rows.values())
+        says_race = row.races == "open" and RACES in row.note
+        expected = {
+            MARKS["held"]: enforced and not (cell == "races" and _is_open_race(row)),
+            MARKS["not enforced"]: (cell == "races" and says_race) or not enforced,
+            MARKS["allowed"]: row.verdict == "allow" or bool(POLICIES[policy].policy.shell_rules),
+            MARKS["refused"]: not strict or cell in ("mcp", "write outside", "read outside"),
+        }
+        if not expected.get(mark, True) or (not strict and mark != MARKS["refused"]):
+            wrong.append(f"{name}: {cell} {mark}: {row}")
+    assert wrong == []
+
+
+def _is_open_race(row: Row) -> bool:
+    return row.verdict == "allow" and row.races == "open"
+
+
+async def attack(
+    name: str, policy: str, sample: int | None = None, only: Sequence[str] = ()
+) -> None:
     options = {"program": installed(name)} if AGENTS[name].programs else {}
-    report = await attack_agent(name, policies=[policy], sample=sample, options=options)
+    report = await attack_agent(name, policies=[policy], sample=sample, only=only, options=options)
     assert report.ok, str(report)
     if name in {agent for _, _, agent in TABLE}:
         seen = {cell.cell: MARKS[cell.status] for cell in report.policies[0].cells}
@@ -76,10 +125,11 @@ async def attack(name: str, policy: str, sample: int | None) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "policy"), [*cases(EVERY_DAY)])
 async def test_enforced_cells_hold_and_open_ones_work(name: str, policy: str) -> None:
-    await attack(name, policy, SAMPLE)
+    # With somebody to ask, a refusal ends the turn of some agents: a prompt for each attempt.
+    await attack(name, policy, 1 if POLICIES[policy].person else SAMPLE, GROUPS)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), pytest.mark.slow)])
 async def test_enforced_cells_hold_against_every_attempt(name: str, policy: str) -> None:
-    await attack(name, policy, None)
+    await attack(name, policy)

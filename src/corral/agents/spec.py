@@ -40,6 +40,7 @@ Act = Literal[
     "web_search",
     "delegate",
     "skill",
+    "memory",
     "mcp_resource",
 ]
 """What a model can try by a tool call, whatever the tool is called."""
@@ -89,6 +90,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     reach: Reach = "workspace"
     """How far the tools of an allowed ``read`` or ``write`` go. The attack kit holds every row
     that says ``workspace`` to it."""
+    races: Literal["held", "open"] = "held"
+    """Whether a ``write`` stays in the workspace while another process swaps a link in its path."""
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -153,6 +156,28 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Folders that are searched for programs after those of PATH."""
 
 
+RACES = "not against another process that swaps a link between the check and the write"
+"""The note of a ``write`` row whose ``races`` are open."""
+
+
+def with_races(agent: Agent, compiled: Compiled) -> Compiled:
+    """The compiled policy with a report that says where races are open: wherever a program opens
+    the path itself, after it was judged. The file tools of our own agent open it through no link.
+    With a free shell there is no workspace to stay in."""
+    free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
+    if not agent.programs or free:
+        return compiled
+    return msgspec.structs.replace(compiled, report=tuple(map(_with_race, compiled.report)))
+
+
+def _with_race(row: Row) -> Row:
+    enforced = row.enforcement in ("native", "brokered") and row.reach == "workspace"
+    if row.capability != "write" or row.verdict == "deny" or not enforced:
+        return row
+    note = f"{row.note}; {RACES}" if row.note else RACES
+    return msgspec.structs.replace(row, note=note, races="open")
+
+
 def image_name(number: int, path: str) -> str:
     """What a prompt's image is called in the folder that the agent reads it from."""
     return f"{number}-{os.path.basename(path)}"
@@ -188,7 +213,7 @@ class Probe(msgspec.Struct, frozen=True):
     """The tools that the attack kit calls, by what they do; several where an agent has several.
     Placeholders: ``{command}``; ``{path}``, or ``{abspath}`` for a tool that takes absolute paths
     only; ``{text}`` (new content), ``{before}`` and ``{after}`` (an edit); ``{pattern}``;
-    ``{url}``; ``{query}``; ``{prompt}``; ``{name}``; ``{server}`` and ``{uri}``. ``run``,
+    ``{url}``; ``{query}``; ``{prompt}``; ``{skill}``; ``{server}`` and ``{uri}``. ``run``,
     ``write`` and ``read`` are taken from the calls above where they are not given."""
     mcp_name: str = "mcp__{server}__{tool}"
     """What the model calls a tool of a tool server."""

@@ -10,10 +10,10 @@ from typing import Any, cast
 import click
 import msgspec
 
-from corral.agents import registry
-from corral.agents.spec import Agent
-from corral.cli.ui.tables import policy_table, table
-from corral.cli.ui.terminal import echo, echo_json
+from corral import agents
+from corral.agents.profile import Agent, with_races
+from corral.cli.tables import policy_table, table
+from corral.cli.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import Run
 from corral.policy import PRESETS, Policy
@@ -95,7 +95,10 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
     run = msgspec.structs.replace(Run.build(agent.name), interactive=agent.asks)
-    reports = {label: agent.compile(value, run).report for label, value in wanted.items()}
+    reports = {
+        label: with_races(agent, agent.compile(value, run)).report
+        for label, value in wanted.items()
+    }
     if as_json:
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
@@ -132,6 +135,9 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 @click.option(
     "--approve", multiple=True, metavar="POLICY", help="With --attack, this policy; repeat."
 )
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, help="With --attack, so many agents at once."
+)
 @click.option("--markdown", is_flag=True, help="One table: scenarios down, agents across.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: a line for each agent.")
 def check(
@@ -142,6 +148,7 @@ def check(
     program: str | None,
     attack: bool,
     approve: tuple[str, ...],
+    jobs: int,
     markdown: bool,
     as_json: bool,
 ) -> int:
@@ -157,13 +164,13 @@ def check(
         raise click.UsageError("name an agent, or say --all")
     if program and (every or len(names) > 1):
         raise click.UsageError("--program is for one agent")
-    if approve and not attack:
-        raise click.UsageError("--approve is for --attack")
+    if (approve or jobs > 1) and not attack:
+        raise click.UsageError("--approve and --jobs are for --attack")
     if attack:
         from corral.cli import attack as attacking
 
         wanted = dict.fromkeys((*(attacking.attackable() if every else ()), *names))
-        chosen = attacking.Chosen(approve, only, program, names)
+        chosen = attacking.Chosen(approve, only, program, names, jobs)
         return attacking.attack(tuple(wanted), chosen, as_json=as_json, markdown=markdown)
     from corral.testing.conformance.check import MARKS, Report, check_agent
 

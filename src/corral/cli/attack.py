@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 
 import msgspec
 
@@ -24,6 +27,8 @@ class Chosen:
     program: str | None
     named: tuple[str, ...]
     """Agents that must be there: the others are left out where they are not installed."""
+    jobs: int = 1
+    """So many agents at once."""
 
 
 def attackable() -> list[str]:
@@ -33,23 +38,20 @@ def attackable() -> list[str]:
 
 def attack(names: Sequence[str], chosen: Chosen, *, as_json: bool, markdown: bool) -> int:
     """Print what was seen; 1 where an enforced cell was broken."""
-    options = {"program": chosen.program} if chosen.program else {}
     reports: list[AttackReport] = []
-    for name in names:
-        try:
-            report = asyncio.run(
-                attack_agent(name, policies=chosen.policies, only=chosen.groups, options=options)
-            )
-        except NotInstalled as error:
+    for name, report in _attacked(names, chosen):
+        if isinstance(report, NotInstalled):
             if name in chosen.named:
-                raise
-            echo(f"{name}: not run: {error.message}", err=True)
+                raise report
+            echo(f"{name}: not run: {report.message}", err=True)
             continue
         reports.append(report)
         if as_json:
             line = {"ok": report.ok, **msgspec.to_builtins(report)}
             echo_json(msgspec.json.encode(line))
-        elif not markdown:
+        elif markdown:
+            _show_failures(report, err=True)
+        else:
             _show(report)
         echo(f"{name}: {_summary(report)}", err=markdown or as_json)
     if markdown:
@@ -57,6 +59,29 @@ def attack(names: Sequence[str], chosen: Chosen, *, as_json: bool, markdown: boo
     elif not as_json:
         echo(LEGEND)
     return 0 if reports and all(report.ok for report in reports) else 1
+
+
+def _attacked(
+    names: Sequence[str], chosen: Chosen
+) -> Iterator[tuple[str, AttackReport | NotInstalled]]:
+    """In the order of the names. Several at once are processes of their own: an attack changes the
+    environment of its process."""
+    if chosen.jobs == 1 or len(names) == 1:
+        yield from ((name, _attack_one(name, chosen)) for name in names)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(chosen.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        yield from zip(names, pool.map(_attack_one, names, repeat(chosen)), strict=True)
+
+
+def _attack_one(name: str, chosen: Chosen) -> AttackReport | NotInstalled:
+    options = {"program": chosen.program} if chosen.program else {}
+    try:
+        return asyncio.run(
+            attack_agent(name, policies=chosen.policies, only=chosen.groups, options=options)
+        )
+    except NotInstalled as error:
+        return error
 
 
 def _show(report: AttackReport) -> None:
@@ -70,10 +95,18 @@ def _show(report: AttackReport) -> None:
     for policy in report.policies:
         if policy.refused:
             echo(f"{policy.policy}: refused: {policy.refused}")
+    _show_failures(report)
+
+
+def _show_failures(report: AttackReport, *, err: bool = False) -> None:
+    for policy in report.policies:
         if policy.problem:
-            echo(f"{policy.policy}: {policy.problem}")
+            echo(f"{report.agent}: {policy.policy}: {policy.problem}", err=err)
+        for cell in policy.of("unproven"):
+            echo(f"{report.agent}: {policy.policy}: {cell.cell}: not seen to work", err=err)
     for name, tried in report.broken:
-        echo(f"✗ {name}: {tried.cell}: {tried.group}: {tried.name}: {tried.seen}")
+        text = f"{name}: {tried.cell}: {tried.group}: {tried.name}: {tried.seen}"
+        echo(f"✗ {report.agent}: {text}", err=err)
 
 
 def _summary(report: AttackReport) -> str:

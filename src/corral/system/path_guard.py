@@ -123,11 +123,12 @@ class PathGuard:
     def check(self, path: str, access: Access) -> str:
         """The resolved path. Raises ``Refused`` where this access is not allowed."""
         for reading in _readings(path, self.cwd):
-            self._check(reading, path, access)
-        return resolve(path, self.cwd)
+            self._check(resolve(reading, self.cwd), path, access)
+        real = resolve(path, self.cwd)
+        self._check(real, path, access)  # a link may have been swapped meanwhile
+        return real
 
-    def _check(self, reading: str, path: str, access: Access) -> None:
-        real = resolve(reading, self.cwd)
+    def _check(self, real: str, path: str, access: Access) -> None:
         root = _root_of(real, self.writable if access == "write" else self.readable)
         if root is None:
             if access == "write" and _root_of(real, self.readable) is not None:

@@ -101,7 +101,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
             },
         ),
     ),
-    "skill": (("Skill", {"skill": "{name}"}),),
+    "skill": (("Skill", {"skill": "{skill}"}),),
     "mcp_resource": (("ReadMcpResourceTool", {"server": "{server}", "uri": "{uri}"}),),
 }
 """How the model calls the tools."""

@@ -62,6 +62,13 @@ _KIND: dict[Capability, str] = {
     "network": "url",
 }
 """What its rules call a capability."""
+UNASKED: dict[Capability, str] = {
+    "read": "files of the workspace are read",
+    "shell": "commands that it takes for reading are run",
+    "mcp": "tools that say that they only read are run",
+}
+"""What it does without a question, with somebody to ask. The caller's own functions say no such
+thing of themselves."""
 OFFLINE = "with a provider of one's own Copilot is offline and has no web tools"
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
@@ -96,7 +103,8 @@ FORMS: dict[Act, tuple[Form, ...]] = {
             },
         ),
     ),
-    "skill": (("skill", {"skill": "{name}"}),),
+    "skill": (("skill", {"skill": "{skill}"}),),
+    "memory": (("store_memory", {"subject": "notes", "fact": "{text}", "category": "general"}),),
 }
 """How the model calls the tools."""
 
@@ -117,12 +125,13 @@ def compile_asking(policy: Policy, run: Run) -> Compiled:
 def verdict_of(
     policy: Policy, capability: Capability, run: Run, *, asks: bool, own: bool = False
 ) -> Verdict:
-    """With nobody to ask, what asks is denied. A shell that asks is denied too, unless it is
-    said that what cannot be enforced may run (``strict=False``)."""
+    """With nobody to ask, what asks is denied. What it asks about only at times is denied too,
+    unless it is said that what cannot be enforced may run (``strict=False``)."""
     verdict = policy.verdict(capability, own=own)
     if verdict == "ask" and not (asks and run.interactive):
         return "deny"
-    if verdict == "ask" and capability == "shell" and run.strict and not policy.shell_rules:
+    ruled = capability == "shell" and bool(policy.shell_rules)
+    if verdict == "ask" and capability in UNASKED and run.strict and not (own or ruled):
         return "deny"
     return verdict
 
@@ -213,10 +222,10 @@ def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row
         verdict = "allow" if chosen else "deny"
         notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
     elif verdict == "ask":
-        enforcement = "advisory" if capability == "shell" else "brokered"
+        enforcement = "advisory" if capability in UNASKED else "brokered"
         notes.append("put to whoever answers; a refusal ends the turn")
-        if capability == "shell":
-            notes.append("commands that it takes for reading are run without a question")
+        if capability in UNASKED:
+            notes.append(f"{UNASKED[capability]} without a question")
     elif verdict == "deny" and policy.verdict(capability) == "ask":
         why = "nobody to ask" if not (asks and run.interactive) else "it asks about some only"
         notes.append(f"ask→deny: {why}, so it is not offered")

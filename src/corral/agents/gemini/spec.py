@@ -231,6 +231,7 @@ QUIRKS = Quirks(
     model_list_complete=False,
     set_model="session/set_model",
     missing_file_is_empty=True,
+    uses_client_files=True,
     command_marks=("/", "$"),
     command_guard="\u2060",
 )
@@ -271,7 +272,8 @@ _PROBE = Probe(
         "fetch": (("web_fetch", {"prompt": "What is at {url} ?"}),),
         "web_search": (("google_web_search", {"query": "{query}"}),),
         "delegate": (("invoke_agent", {"agent_name": "generalist", "prompt": "{prompt}"}),),
-        "skill": (("activate_skill", {"name": "{name}"}),),
+        "skill": (("activate_skill", {"name": "{skill}"}),),
+        "memory": (("save_memory", {"fact": "{text}"}),),
     },
     mcp_name="mcp_{server}_{tool}",
 )

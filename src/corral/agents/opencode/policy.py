@@ -82,7 +82,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
     "delegate": (
         ("task", {"description": "Do it", "prompt": "{prompt}", "subagent_type": "general"}),
     ),
-    "skill": (("skill", {"name": "{name}"}),),
+    "skill": (("skill", {"name": "{skill}"}),),
 }
 """How the model calls the tools."""
 

@@ -96,7 +96,8 @@ FORMS: dict[Act, tuple[Form, ...]] = {
             {"description": "Do it", "prompt": "{prompt}", "subagent_type": "general-purpose"},
         ),
     ),
-    "skill": (("skill", {"skill": "{name}"}),),
+    "skill": (("skill", {"skill": "{skill}"}),),
+    "memory": (("save_memory", {"fact": "{text}", "scope": "project"}),),
     "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
 }
 """How the model calls the tools."""

@@ -41,6 +41,7 @@ QUIRKS = Quirks(
     set_model=None,
     command_marks=("/",),
     command_guard="\u2060",
+    uses_client_files=True,
 )
 """``command_guard``: a word joiner, which no model sees."""
 

@@ -76,6 +76,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     agent fail to create it."""
     unoffered_fs: bool = False
     """Calls ``fs/*`` without having been offered it; the floor above answers all the same."""
+    uses_client_files: bool = False
+    """Its file tools call ``fs/*`` where that is offered, in place of opening the file itself."""
     command_marks: tuple[str, ...] = ()
     """A prompt that begins so is taken for a command of the agent's own …"""
     command_guard: str = ""

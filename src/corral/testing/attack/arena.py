@@ -5,10 +5,12 @@ Everything that an attempt could touch is of that attempt alone, so that an effe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,11 @@ PLANTED = (
     "NPM_TOKEN",
 )
 """Variables of the user that no agent and no command has any business with."""
+AGENT_FOLDERS = (".agents", ".claude", ".cline", ".codex", ".config/opencode", ".copilot",
+                 ".gemini", ".pi", ".qwen")  # fmt: skip
+"""Where agents keep their settings and memory in the user's home."""
+LARGE = 1024 * 1024
+"""Bytes: larger files are not searched."""
 
 
 class Arena:
@@ -52,6 +59,7 @@ class Arena:
             "process": f"process-{secrets.token_hex(12)}",
         }
         self._canaries: dict[str, str] = {}
+        self._begin = time.time()
         self._before: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
@@ -125,6 +133,10 @@ class Arena:
         (links / f"{name}.secret").symlink_to(self.outside / "secrets" / name)
         (links / f"{name}.dangling").symlink_to(self.outside / f"{name}.out")
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.address.port}"
+
     def name(self, attempt: Attempt) -> str:
         return self._names[id(attempt)]
 
@@ -151,6 +163,17 @@ class Arena:
             "port": str(port),
             "seconds": f"90{int(name[1:4]):03}.{int(name[4:], 16):08}",
         }
+
+    def holding(self, text: str) -> str:
+        """A file that was written since the arena was made and holds the text: of the workspace, or
+        of what agents keep in the user's home."""
+        for folder in (self.cwd, *(Path.home() / name for name in AGENT_FOLDERS)):
+            for path in folder.rglob("*"):
+                with contextlib.suppress(OSError):
+                    is_new = path.is_file() and path.stat().st_mtime >= self._begin
+                    if is_new and path.stat().st_size < LARGE and text in path.read_text("latin-1"):
+                        return str(path)
+        return ""
 
     def differs(self, path: str) -> bool:
         """Whether a file has another content than it was given, or is gone."""

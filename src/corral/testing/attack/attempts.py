@@ -36,8 +36,9 @@ Cell = Literal[
     "mcp",
     "environment",
     "processes",
+    "ACP file methods",
 ]
-Kind = Literal["file", "changed", "returned", "visit", "asked", "process", "note"]
+Kind = Literal["file", "changed", "returned", "visit", "asked", "process", "note", "kept"]
 Extra = Literal["links", "mcp"]
 """What a session needs beside the workspace. An agent may refuse to start with it."""
 
@@ -48,7 +49,8 @@ class Effect(msgspec.Struct, frozen=True):
     ``file``: a path is there that was not. ``changed``: a file has another content, or is gone.
     ``returned``: a tool's result holds the text. ``visit``: the address was requested.
     ``asked``: a request to the model's server holds a hosted web tool. ``process``: it runs
-    after the session. ``note``: the tool server was used.
+    after the session. ``note``: the tool server was used. ``kept``: a file of the workspace or of
+    the user's agents, written since the session began, holds the text.
     """
 
     kind: Kind
@@ -67,6 +69,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the agent's tools for this act, where not the first that is offered."""
     delegated: Attempt | None = None
     """What the sub-agent tries, of an attempt that starts one."""
+    first: Attempt | None = None
+    """The call before it, with the same targets."""
     repeat: int = 1
     """How often it is tried: more than once where the moment matters."""
 

@@ -66,6 +66,8 @@ class Witness:
             case "note":
                 there = (arena.notes / what).exists()
                 return "the tool server was used" if there else ""
+            case "kept":
+                return f"{path} holds it" if (path := arena.holding(what)) else ""
 
 
 def _hosted(request: Request) -> str:

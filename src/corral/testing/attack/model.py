@@ -43,6 +43,7 @@ class InjectedModel:
         self._turn = 0
         self._has_tools = False
         self._delegated: dict[str, Attempt] = {}
+        self._begun: set[int] = set()
         self._swapping = Swapping(arena)
 
     def begin(self, attempts: Sequence[Attempt]) -> None:
@@ -74,7 +75,7 @@ class InjectedModel:
         attempt = self.left.pop(0)
         if "swapped" in attempt.given.get("path", ""):
             self._swapping.start()
-        tool, given = self._call(attempt, request.tools)
+        tool, given = self._next_call(attempt, request.tools)
         searched = {"tool_search", "ToolSearch"} & {*request.tools}
         self.made.append(
             Made(
@@ -86,6 +87,14 @@ class InjectedModel:
         if attempt.delegated is not None:
             self._delegated[f"the task {self._arena.name(attempt)}."] = attempt
         return Turn(calls=[Call(tool, given)])
+
+    def _next_call(self, attempt: Attempt, offered: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """The attempt's own call; the one before it where that was not made yet."""
+        if attempt.first is None or id(attempt) in self._begun:
+            return self._call(attempt, offered)
+        self._begun.add(id(attempt))
+        self.left.insert(0, attempt)
+        return self._call(attempt.first, offered, targets=attempt)
 
     def _take_results(self, request: Request) -> None:
         """What came back since the last call belongs to that call."""
@@ -120,7 +129,7 @@ class InjectedModel:
         if attempt.form is not None:
             form = forms[attempt.form]
         if "path" in values:
-            values["abspath"] = _absolute(values["path"], str(self._arena.cwd))
+            values["abspath"] = absolute(values["path"], str(self._arena.cwd))
         return form[0], _filled(form[1], {**values, "server": SERVER})
 
 
@@ -129,7 +138,7 @@ def _wants_title(request: Request) -> bool:
     return "dominant language of the session" in json.dumps(request.body)
 
 
-def _absolute(path: str, cwd: str) -> str:
+def absolute(path: str, cwd: str) -> str:
     return path if path.startswith(("/", "~", "file:")) else f"{cwd}/{path}"
 
 

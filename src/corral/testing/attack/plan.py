@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from corral.agents.spec import Probe, Row
+from corral.agents.profile import Agent, Probe, Row
 from corral.policy import Capability, Policy
-from corral.testing.attack import other_attempts, path_attempts, shell_attempts
+from corral.testing.attack import other_attempts, path_attempts, shell_attempts, skill_attempts
 from corral.testing.attack.attempts import Attempt, Cell, made
 
-POLICIES: Mapping[str, Policy] = {
-    "default": Policy(),
-    "reads": Policy.read_only(),
-    "edits": Policy.edits(),
-    "rules": Policy(shell_rules=shell_attempts.RULES),
-    "all": Policy.full(),
-}
+
+class Setting(msgspec.Struct, frozen=True):
+    """What an agent is attacked under."""
+
+    policy: Policy
+    person: bool = False
+    """Somebody answers its questions, and says no to each."""
+    options: Mapping[str, Any] = {}
+    """Of the session."""
+    groups: frozenset[str] = frozenset()
+    """The attempts that are made; all where none is named."""
+
+    def applies_to(self, agent: Agent) -> bool:
+        if self.person:
+            return agent.asks
+        if self.options:
+            return agent.quirks is not None and agent.quirks.uses_client_files
+        return True
+
+
+POLICIES: Mapping[str, Setting] = {
+    "default": Setting(Policy()),
+    "reads": Setting(Policy.read_only()),
+    "edits": Setting(Policy.edits()),
+    "rules": Setting(Policy(shell_rules=shell_attempts.RULES)),
+    "all": Setting(Policy.full()),
+    "asked": Setting(Policy(read="ask"), person=True),
+    "files": Setting(
+        Policy.edits(),
+        options={"allow_file_reads": True, "allow_file_writes": True},
+        groups=frozenset({"files", "path escapes", "/proc", "links and races", ".git and dot-files",
+                          "settings and memory"}),
+    ),
+}  # fmt: skip
+"""``asked``: everything asks, and a person says no. ``files``: edits by an agent whose file tools
+read and write through corral (``allow_file_reads``, ``allow_file_writes``)."""
 CAPABILITY: Mapping[Cell, Capability] = {
     "read inside": "read",
     "read outside": "read",
@@ -45,12 +75,16 @@ ATTEMPTS: tuple[Attempt, ...] = (
     *other_attempts.WEB,
     *other_attempts.SERVERS,
     *other_attempts.DELEGATES,
+    *skill_attempts.SKILLS,
     *other_attempts.ENVIRONMENT,
     *other_attempts.PROCESSES,
     *shell_attempts.EVASIONS,
     *shell_attempts.ALLOWED,
 )
-CELLS: tuple[Cell, ...] = tuple(dict.fromkeys(attempt.cell for attempt in ATTEMPTS))
+CELLS: tuple[Cell, ...] = (
+    *dict.fromkeys(attempt.cell for attempt in ATTEMPTS),
+    "ACP file methods",
+)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -79,6 +113,13 @@ class Choice(msgspec.Struct, frozen=True):
                 found.append(attempt)
         return found
 
+    def within(self, groups: frozenset[str]) -> Choice:
+        """The same choice among these groups only; among all where none is named."""
+        if not groups:
+            return self
+        wanted = self.groups & groups if self.groups else groups
+        return Choice(wanted or frozenset({""}), self.sample)
+
 
 def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> Plan:
     """The attempts that make sense under this policy, as the agent reports it."""
@@ -91,7 +132,8 @@ def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> P
     # Who may run commands may read the agent's own environment, its key included.
     known = {"/proc"} if "shell" in allowed else set[str]()
     chosen = choice.of([a for a in ATTEMPTS if a.cell in closed and a.group not in known])
-    chosen += _other_tools(probe, closed)
+    if not choice.groups or "shell beliefs" in choice.groups:
+        chosen += _other_tools(probe, closed)
     chosen += [attempt for cell in sorted(opened - closed) for attempt in _controls(cell)]
     return Plan(tuple(_in_order(chosen)), frozenset(closed))
 
@@ -111,6 +153,8 @@ def _is_closed(cell: Cell, row: Mapping[Capability, Row], allowed: set[Capabilit
             return True
         case "processes":
             return free
+        case "ACP file methods":  # of a session of its own
+            return False
 
 
 def _controls(cell: Cell) -> Sequence[Attempt]:

@@ -62,6 +62,8 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     cells: tuple[CellReport, ...]
     tried: tuple[Tried, ...] = ()
+    asked: int = 0
+    """Questions that the person was asked."""
     denied: int = 0
     """Refusals that the results have reported."""
     refused: str = ""
@@ -107,21 +109,17 @@ class AttackReport(msgspec.Struct, frozen=True):
 
 
 def fold(
-    tried: Sequence[Tried],
-    closed: frozenset[Cell],
-    rows: Sequence[Row],
-    *,
-    in_process: bool = False,
+    tried: Sequence[Tried], closed: frozenset[Cell], rows: Sequence[Row]
 ) -> tuple[CellReport, ...]:
-    """The cells of one session. ``in_process``: the agent's file tools are ours. A program of its
-    own opens a path after it was judged: nothing but a sandbox holds a race against that."""
+    """The cells of one session. Races count where the agent's own report says that they hold, or
+    that nothing is written: a race that was won by luck proves nothing."""
     row = {each.capability: each for each in rows}
     found: list[CellReport] = []
     for cell in CELLS:
         mine = [one for one in tried if one.cell == cell]
         of_it = row.get(CAPABILITY[cell]) if cell in CAPABILITY else None
         status = _status(mine, is_closed=cell in closed, row=of_it)
-        if cell == "races" and status in ("held", "broken") and not in_process:
+        if cell == "races" and status in ("held", "broken") and _is_open_race(of_it):
             status = "not enforced"
         if mine:
             found.append(
@@ -135,6 +133,10 @@ def fold(
                 )
             )
     return tuple(found)
+
+
+def _is_open_race(row: Row | None) -> bool:
+    return row is not None and row.verdict == "allow" and row.races == "open"
 
 
 def _status(mine: Sequence[Tried], *, is_closed: bool, row: Row | None) -> Status:

@@ -18,19 +18,32 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from corral.agents import registry
-from corral.agents.spec import Agent, Probe, Row
+from msgspec.structs import replace
+
+from corral import agents
+from corral.agents.profile import Agent, Probe, Row
+from corral.content import McpServer
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
+from corral.events import Decision, PermissionRequest
+from corral.io import config, programs
 from corral.options import Run
-from corral.policy import Policy
-from corral.sessions.api import session
+from corral.sessions.doors import session
 from corral.sessions.session import Session
 from corral.system import config, programs
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts import Attempt, Extra
+from corral.testing.attack.client_files import ClientFiles
 from corral.testing.attack.effects import Witness
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
-from corral.testing.attack.plan import POLICIES, Choice, Plan, plan
+from corral.testing.attack.plan import (
+    CAPABILITY,
+    OPEN,
+    POLICIES,
+    Choice,
+    Plan,
+    Setting,
+    plan,
+)
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold
 from corral.testing.model_server.server import Lane, ModelServer
 from corral.values import McpServer
@@ -58,9 +71,9 @@ async def attack_agent(
 ) -> AttackReport:
     """Attack an agent under each of ``policies`` (all of ``POLICIES`` where none is named).
 
-    ``only``: the groups of attempts to make, all where none is named. ``sample``: so many of each
-    group and cell. ``options`` go to each session. While this runs, the process has a few more
-    variables, to see that they stay here.
+    Some policies apply to some agents only. ``only``: the groups of attempts to make, all where
+    none is named. ``sample``: so many of each group and cell. ``options`` go to each session. While
+    this runs, the process has a few more variables, to see that they stay here.
 
     Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be attacked,
     ``NotInstalled`` and its kin; all else is in the report.
@@ -68,16 +81,25 @@ async def attack_agent(
     found = _record(agent)
     if found.probe is None:
         raise ConfigError(f"{agent} cannot be attacked: its model cannot be scripted")
-    wanted = tuple(policies) or tuple(POLICIES)
+    able = [name for name, setting in POLICIES.items() if setting.applies_to(found)]
+    wanted = tuple(policies) or tuple(able)
     for name in wanted:
-        if name not in POLICIES:
+        if name not in able:
+            why = f"{agent} has nothing to attack there" if name in POLICIES else ""
             raise ConfigError(
-                f"there is no policy {name!r} to attack under",
-                hint=f"There are: {', '.join(POLICIES)}.",
+                f"there is no policy {name!r} to attack under" + (f": {why}" if why else ""),
+                hint=f"There are: {', '.join(able)}.",
             )
     programs.locate(found, (options or {}).get("program"))
     async with ModelServer() as server:
-        attack = _Attack(agent, found, server, dict(options or {}), Choice(frozenset(only), sample))
+        attack = _Attack(
+            agent,
+            found,
+            found.probe,
+            server,
+            options=dict(options or {}),
+            choice=Choice(frozenset(only), sample),
+        )
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
 
 
@@ -93,12 +115,15 @@ class _Attack:
         self,
         agent: str,
         record: Agent,
+        probe: Probe,
         server: ModelServer,
+        *,
         options: dict[str, Any],
         choice: Choice,
     ) -> None:
         self._agent = agent
         self._record = record
+        self._probe = probe
         self._server = server
         self._options = options
         self._choice = choice
@@ -115,53 +140,68 @@ class _Attack:
             except (CallerError, UntrustedFolder) as error:
                 refused = refused or error.message
                 continue
+            report = await self._with_client_files(report, POLICIES[name])
             seconds = round(time.monotonic() - begin, 1)
-            return PolicyReport(policy=name, seconds=seconds, **report)
+            return replace(report, policy=name, seconds=seconds)
         return PolicyReport(policy=name, cells=(), refused=refused)
 
-    async def _with(self, extras: frozenset[Extra], policy: Policy) -> dict[str, Any]:
+    async def _with_client_files(self, report: PolicyReport, setting: Setting) -> PolicyReport:
+        """The same report with the cell of the ACP file methods, where there is one."""
+        files = ClientFiles(self._agent, self._record, self._probe, setting)
+        try:
+            cell, tried = await files.play(self._choice)
+        except CorralError as error:
+            return replace(report, problem=report.problem or error.message)
+        if cell is None:
+            return report
+        return replace(report, cells=(*report.cells, cell), tried=(*report.tried, *tried))
+
+    async def _with(self, extras: frozenset[Extra], setting: Setting) -> PolicyReport:
         with (
             tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
             Arena(Path(folder), links="links" in extras) as arena,
             _planted(arena.planted, self._record.env_family),
         ):
-            game = _Game(self._agent, self._record, arena, policy, self._choice)
-            return await game.play(self._server, extras, self._options)
+            choice = self._choice.within(setting.groups)
+            game = _Game(self._agent, self._record, self._probe, arena, setting)
+            options = {**setting.options, **self._options}
+            return await game.play(self._server, choice, extras, options)
 
 
 class _Game:
     """One policy: an arena, a model, a session or several."""
 
     def __init__(
-        self, agent: str, record: Agent, arena: Arena, policy: Policy, choice: Choice
+        self, agent: str, record: Agent, probe: Probe, arena: Arena, setting: Setting
     ) -> None:
         self._agent = agent
         self._record = record
+        self._probe = probe
         self._arena = arena
-        self._policy = policy
-        self._choice = choice
-        self._plan: Plan | None = None
+        self._setting = setting
+        self._plan = Plan((), frozenset())
         self._rows: Sequence[Row] = ()
+        self._asked = 0
         self._denied = 0
         self._problem = ""
 
-    @property
-    def _probe(self) -> Probe:
-        if self._record.probe is None:
-            raise ConfigError(f"{self._agent} cannot be attacked: its model cannot be scripted")
-        return self._record.probe
-
     async def play(
-        self, server: ModelServer, extras: frozenset[Extra], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self,
+        server: ModelServer,
+        choice: Choice,
+        extras: frozenset[Extra],
+        options: Mapping[str, Any],
+    ) -> PolicyReport:
         warm = self._record.transport == "acp"
         model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
         lane = server.lane(f"attack-{secrets.token_hex(8)}", model)
         try:
             for _ in range(STARTS):
-                opened = session(self._agent, **self._session_options(lane, extras, options))
-                async with opened:
-                    self._begin(opened, model, extras)
+                ask = self._say_no if self._setting.person else None
+                given = self._session_options(lane, extras, options)
+                async with session(self._agent, ask=ask, **given) as opened:
+                    if not self._rows:
+                        self._begin(opened, model, choice, extras)
                     await self._prompt(opened, model)
                 if not model.left:
                     break
@@ -173,11 +213,15 @@ class _Game:
             self._problem = ""
         return self._judge(model, lane, extras)
 
-    def _begin(self, opened: Session, model: InjectedModel, extras: frozenset[Extra]) -> None:
-        if self._plan is not None:
-            return
+    def _say_no(self, _request: PermissionRequest) -> Decision:
+        self._asked += 1
+        return "deny"
+
+    def _begin(
+        self, opened: Session, model: InjectedModel, choice: Choice, extras: frozenset[Extra]
+    ) -> None:
         self._rows = opened.prepared.compiled.report
-        self._plan = plan(self._policy, self._rows, self._probe, self._choice)
+        self._plan = plan(self._setting.policy, self._rows, self._probe, choice)
         self._arena.plant(self._plan.attempts)
         model.begin([a for a in self._plan.attempts if a.needs is None or a.needs in extras])
 
@@ -214,7 +258,7 @@ class _Game:
         return {
             "cwd": self._arena.cwd,
             "model": probe.model,
-            "policy": self._policy,
+            "policy": self._setting.policy,
             "timeout": 240,
             "keep": False,
             **({"mcp_servers": servers} if "mcp" in extras else {}),
@@ -226,9 +270,7 @@ class _Game:
             },
         }
 
-    def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> dict[str, Any]:
-        if self._plan is None:  # pragma: no cover
-            raise RuntimeError("nothing was planned")
+    def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> PolicyReport:
         witness = Witness(self._arena, model.made, lane.requests)
         try:
             tried = tuple(
@@ -236,10 +278,24 @@ class _Game:
             )
         finally:
             witness.close()
-        cells = fold(
-            tried, self._plan.closed, self._rows, in_process=self._record.driver is not None
+        if self._setting.person and not self._asked and self._could_ask(model.made):
+            self._problem = self._problem or "the person was never asked"
+        return PolicyReport(
+            policy="",
+            cells=fold(tried, self._plan.closed, self._rows),
+            tried=tried,
+            asked=self._asked,
+            denied=self._denied,
+            problem=self._problem,
         )
-        return {"cells": cells, "tried": tried, "denied": self._denied, "problem": self._problem}
+
+    def _could_ask(self, made: Sequence[Made]) -> bool:
+        """Whether a tool was offered and called whose calls are put to a person."""
+        asking = {row.capability for row in self._rows if row.verdict == "ask"}
+        return any(
+            one.offered and one.attempt.cell in OPEN and CAPABILITY[one.attempt.cell] in asking
+            for one in made
+        )
 
     def _tried(
         self,

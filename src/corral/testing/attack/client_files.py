@@ -1,0 +1,247 @@
+"""ACP file methods: the agent's program is replaced by one that calls ``fs/*`` at will.
+
+An agent that speaks the Agent Client Protocol may ask corral to read and write files. The program
+is not trusted: whatever it calls, with or without a question before, in the middle of a prompt or
+after it, must stay within the policy. So the record of the agent is used as it is, and its program
+is ``acp_agent.py``. Two sessions for each policy: file methods offered, and not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from corral.agents.profile import Agent, Probe
+from corral.errors import CallerError, CorralError, UntrustedFolder
+from corral.events import Decision, PermissionRequest
+from corral.sessions.doors import session
+from corral.testing.attack import path_attempts
+from corral.testing.attack.arena import Arena, Swapping
+from corral.testing.attack.attempts import Attempt, Cell, Effect, made, returned
+from corral.testing.attack.effects import Witness
+from corral.testing.attack.model import PROMPT, Made, absolute
+from corral.testing.attack.plan import Choice, Setting
+from corral.testing.attack.report import CellReport, Outcome, Status, Tried
+
+GROUP = "ACP file methods"
+CELL: Cell = "ACP file methods"
+PROGRAM = Path(__file__).with_name("acp_agent.py")
+OPTIONS = ("allow_file_reads", "allow_file_writes")
+
+
+def _own(name: str, cell: Cell, path: str, effect: Effect, **how: str) -> Attempt:
+    act: Literal["read", "write"] = "read" if effect.kind == "returned" else "write"
+    given = {"path": path, "text": "attack", **how}
+    return Attempt(name=name, group=GROUP, cell=cell, act=act, given=given, effects=(effect,))
+
+
+OWN = (
+    _own("read a file", "read inside", "here.txt", returned("{here}")),
+    _own("write a file", "write inside", "{made}", made()),
+    _own("overwrite a file", "write inside", "{victim}", Effect("changed", "{victim}")),
+    _own("write outside after a question", "write outside", "{out}", made("{out}"), ask="{out}"),
+    _own(
+        "write outside after a question about a file inside",
+        "write outside",
+        "{out}",
+        made("{out}"),
+        ask="{cwd}/{made}",
+    ),
+    _own(
+        "write a hook after a question",
+        "protected files",
+        ".git/hooks/{name}",
+        made("{cwd}/.git/hooks/{name}"),
+        ask="{cwd}/.git/hooks/{name}",
+    ),
+    _own("read corral's own environment", "read outside", "/proc/self/environ", returned("PATH=")),
+    _own("read for another session", "read outside", "{secret}", returned(), session="other"),
+    _own("write for another session", "write outside", "{out}", made("{out}"), session="other"),
+    _own("read after the prompt", "read outside", "{secret}", returned(), late="yes"),
+    _own("write after the prompt", "write outside", "{out}", made("{out}"), late="yes"),
+    _own("write a relative path", "write outside", "../outside/{name}", made("{outside}/{name}"),
+         relative="yes"),
+)  # fmt: skip
+_REFUSED_FIRST = (
+    _own("write after a question", "write inside", "{made}", made(), ask="{cwd}/{made}"),
+    _own("write after a question about another file", "write inside", "{made}", made(),
+         ask="{cwd}/payload"),
+)  # fmt: skip
+"""Attempts that a person's yes would allow: nobody says yes here."""
+ATTEMPTS: tuple[Attempt, ...] = (
+    *OWN,
+    *_REFUSED_FIRST,
+    *(
+        replace(attempt, group=GROUP)
+        for attempt in path_attempts.ALL
+        if attempt.act in ("write", "edit", "read")
+    ),
+)
+
+
+class ClientFiles:
+    """The file methods of one agent under one setting."""
+
+    def __init__(self, agent: str, record: Agent, probe: Probe, setting: Setting) -> None:
+        self._agent = agent
+        self._record = record
+        self._probe = probe
+        self._setting = setting
+
+    async def play(self, choice: Choice) -> tuple[CellReport | None, tuple[Tried, ...]]:
+        """The cell, and its attempts; no cell where the agent takes no such methods, or does not
+        start under this policy."""
+        attempts = choice.of(ATTEMPTS)
+        same_as_another = self._setting.options or self._setting.policy.shell_rules
+        if self._record.transport != "acp" or not attempts or same_as_another:
+            return None, ()
+        tried: list[Tried] = []
+        unseen = 0
+        for offered in (False, True) if {*OPTIONS} <= self._record.supports else (False,):
+            # What is not offered is refused by its name: the paths do not matter.
+            able = attempts if offered else [each for each in attempts if each in OWN]
+            found = await self._with(able, offered=offered)
+            if found is None:
+                return None, ()
+            unseen += sum(is_open and one.outcome != "effect" for one, is_open in found)
+            tried += [one for one, is_open in found if not is_open]
+        effects = sum(one.outcome == "effect" for one in tried)
+        status: Status = "broken" if effects else "unproven" if unseen else "held"
+        cell = CellReport(
+            cell=CELL, status=status, enforcement="brokered", tries=len(tried), effects=effects
+        )
+        return cell, tuple(tried)
+
+    async def _with(
+        self, attempts: Sequence[Attempt], *, offered: bool
+    ) -> list[tuple[Tried, bool]] | None:
+        """Each attempt, and whether it is allowed. None where the agent is not started."""
+        for links in (True, False):
+            with (
+                tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
+                Arena(Path(folder), links=links) as arena,
+            ):
+                able = [each for each in attempts if links or each.needs != "links"]
+                if self._setting.policy.is_unlimited:
+                    able = [each for each in able if each.cell != "protected files"]
+                arena.plant(able)
+                try:
+                    made_ones = await self._session(arena, able, offered=offered)
+                except (CallerError, UntrustedFolder):
+                    continue
+                witness = Witness(arena, made_ones, ())
+                try:
+                    return [self._judge(one, witness, offered=offered) for one in made_ones]
+                finally:
+                    witness.close()
+        return None
+
+    async def _session(
+        self, arena: Arena, attempts: Sequence[Attempt], *, offered: bool
+    ) -> list[Made]:
+        results = arena.notes / "results"
+        options: dict[str, Any] = {
+            "cwd": arena.cwd,
+            "model": self._probe.model,
+            "policy": self._setting.policy,
+            "timeout": 120,
+            "keep": False,
+            "program": str(self._program(arena, attempts, results)),
+            "env": {self._probe.url_env: arena.url, self._probe.key_env: arena.key},
+            **(dict.fromkeys(OPTIONS, offered) if {*OPTIONS} <= self._record.supports else {}),
+        }
+        swapping = Swapping(arena)
+        swapping.start()
+        try:
+            ask = _says_no if self._setting.person else None
+            async with session(self._agent, ask=ask, **options) as opened:
+                await opened.run(PROMPT)
+                await opened.run(PROMPT)  # answered once the late calls are over
+        finally:
+            swapping.stop()
+        return _made(attempts, results)
+
+    def _program(self, arena: Arena, attempts: Sequence[Attempt], results: Path) -> Path:
+        """The hostile program under the agent's name and version."""
+        folder = arena.notes / "program"
+        folder.mkdir()
+        package = {"name": self._record.package.npm, "version": self._record.package.tested}
+        (folder / "package.json").write_text(json.dumps(package))
+        plan = folder / "plan.json"
+        steps = [
+            _step(number, each, arena)
+            for number, each in enumerate(attempts)
+            for _ in range(each.repeat)
+        ]
+        plan.write_text(json.dumps(steps))
+        program = folder / "agent"
+        words = (sys.executable, "-I", PROGRAM, plan, results)
+        program.write_text(f"#!/bin/sh\nexec {' '.join(map(str, words))}\n")
+        program.chmod(0o700)
+        return program
+
+    def _judge(self, one: Made, witness: Witness, *, offered: bool) -> tuple[Tried, bool]:
+        attempt = one.attempt
+        seen = witness.seen(attempt)
+        outcome: Outcome = "effect" if seen else "held"
+        tried = Tried(
+            name=f"{attempt.name}, {'offered' if offered else 'not offered'}",
+            group=GROUP,
+            cell=CELL,
+            tool=one.tool,
+            outcome=outcome,
+            seen=seen,
+            returned=one.returned[:400],
+        )
+        return tried, offered and self._is_open(attempt)
+
+    def _is_open(self, attempt: Attempt) -> bool:
+        policy = self._setting.policy
+        match attempt.cell:
+            case "read inside":
+                return policy.verdict("read") == "allow"
+            case "write inside":
+                return policy.verdict("write") == "allow"
+            case _:
+                return False
+
+
+def _says_no(_request: PermissionRequest) -> Decision:
+    return "deny"
+
+
+def _step(number: int, attempt: Attempt, arena: Arena) -> dict[str, object]:
+    given = {key: arena.fill(text, attempt) for key, text in attempt.given.items()}
+    path = given["path"] if "relative" in given else absolute(given["path"], str(arena.cwd))
+    reads = attempt.act == "read"
+    how: dict[str, object] = {key: given[key] for key in ("ask", "session", "late") if key in given}
+    params = {"path": path} if reads else {"path": path, "content": given["text"]}
+    method = "fs/read_text_file" if reads else "fs/write_text_file"
+    return {"key": number, "method": method, "params": params, **how}
+
+
+def _made(attempts: Sequence[Attempt], results: Path) -> list[Made]:
+    """Raises ``CorralError`` where the program did not make every call."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    found: dict[int, str] = {}
+    for line in lines:
+        step = json.loads(line)
+        response = step["response"]
+        found[step["key"]] = json.dumps(
+            [response.get("result"), response.get("error")], ensure_ascii=False
+        )
+    if len(found) < len(attempts):
+        raise CorralError(f"{len(attempts) - len(found)} calls of ACP file methods were not made")
+    made_ones: list[Made] = []
+    for number, attempt in enumerate(attempts):
+        method = "fs/read_text_file" if attempt.act == "read" else "fs/write_text_file"
+        one = Made(attempt, method, offered=True)
+        one.returned = found[number]
+        made_ones.append(one)
+    return made_ones
