@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from corral import agents
-from corral.agents.profile import RACES, Agent, with_races
+from corral.agents import registry
+from corral.agents.spec import RACES, Agent, with_races
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
 from corral.options import KNOWN, Run

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral import Policy, agents, errors
-from corral.agents.profile import Agent, Compiled, Ending, Launch, Place, Row
-from corral.content import McpServer
-from corral.io import programs
+from corral import Policy, errors
+from corral.agents import registry
+from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
 from corral.options import Run
 from corral.protocol.ndjson import Finish
 from corral.sessions.prepare import prepare
 from corral.system import programs
+from corral.values import McpServer
 
 ALONE, PEER = registry.find("copilot-cli"), registry.find("copilot")
 ENV = {
@@ -217,7 +217,7 @@ def test_what_it_does_not_ask_about_is_denied_also_with_somebody_to_ask(
     """It reads in the workspace unasked, and runs tools that say that they only read."""
     policy = Policy(read="ask", mcp="ask")
     servers = (McpServer("notes", command=("notes",)), McpServer("corral", command=("ours",)))
-    run = Run.build(PEER.name, {"policy": policy, "mcp_servers": servers})
+    run = replace(Run.build(PEER.name, {"policy": policy}), mcp_servers=servers)
     compiled = PEER.compile(policy, replace(run, interactive=True))
     row = next(row for row in compiled.report if row.capability == capability)
     assert (row.verdict, row.enforcement) == ("deny", "native")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from corral import agents
-from corral.agents.profile import Row
+from corral.agents import registry
+from corral.agents.spec import Row
 from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena
@@ -127,7 +127,7 @@ async def test_a_person_who_says_no_is_asked_and_nothing_happens(workspace: Path
 
 def file_methods(agent: str, policy: str) -> ClientFiles:
     """With a program in the agent's place: neither it nor a model is needed."""
-    record = agents.find(agent)
+    record = registry.find(agent)
     assert record.probe is not None
     return ClientFiles(agent, record, record.probe, POLICIES[policy])
 
@@ -144,7 +144,7 @@ async def test_the_file_methods_of_acp_are_called_offered_or_not(
     assert {one.name.rpartition(", ")[2] for one in calls} == {"offered", "not offered"}
 
 
-ACP_AGENTS = [a.name for a in agents.every() if a.transport == "acp" and a.probe is not None]
+ACP_AGENTS = [a.name for a in registry.every() if a.transport == "acp" and a.probe is not None]
 
 
 @pytest.mark.parametrize("agent", ACP_AGENTS)

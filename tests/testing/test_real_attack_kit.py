@@ -12,8 +12,8 @@ import pytest
 from installed import installed, mark_of
 from msgspec.structs import replace
 
-from corral import agents
-from corral.agents.profile import RACES, Row, with_races
+from corral.agents import registry
+from corral.agents.spec import RACES, Row, with_races
 from corral.options import Run
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
@@ -21,7 +21,7 @@ from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral.testing.attack.report import MARKS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-AGENTS = {agent.name: agent for agent in agents.every() if agent.probe is not None}
+AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
 SAMPLE = 4
 """Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))

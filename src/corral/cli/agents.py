@@ -10,10 +10,10 @@ from typing import Any, cast
 import click
 import msgspec
 
-from corral import agents
-from corral.agents.profile import Agent, with_races
-from corral.cli.tables import policy_table, table
-from corral.cli.terminal import echo, echo_json
+from corral.agents import registry
+from corral.agents.spec import Agent, with_races
+from corral.cli.ui.tables import policy_table, table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import Run
 from corral.policy import PRESETS, Policy

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from corral import agents
-from corral.agents.profile import Agent, Compiled, Launch, Place, Row, with_races
+from corral.agents import registry
+from corral.agents.spec import Agent, Compiled, Launch, Place, Row, with_races
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.events import Json
 from corral.nesting import decode_json
@@ -122,7 +122,13 @@ def prepare(
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _supported(agent, run)
-    run = msgspec.structs.replace(run, interactive=_is_interactive(run, has_asker=has_asker))
+    if agent.plain_policy is not None:
+        run = msgspec.structs.replace(run, policy=agent.plain_policy(run.policy, run))
+    run = msgspec.structs.replace(
+        run,
+        interactive=_is_interactive(run, has_asker=has_asker),
+        own_tools=tuple(own_tools),
+    )
     compiled = with_races(agent, agent.compile(run.policy, run))
     _enforced(agent, run, compiled.report)
     cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from corral.agents.profile import Agent, Probe
+from corral.agents.spec import Agent, Probe
 from corral.errors import CallerError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.sessions.doors import session
+from corral.sessions.api import session
 from corral.testing.attack import path_attempts
 from corral.testing.attack.arena import Arena, Swapping
 from corral.testing.attack.attempts import Attempt, Cell, Effect, made, returned

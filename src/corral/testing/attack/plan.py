@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.profile import Agent, Probe, Row
+from corral.agents.spec import Agent, Probe, Row
 from corral.policy import Capability, Policy
 from corral.testing.attack import other_attempts, path_attempts, shell_attempts, skill_attempts
 from corral.testing.attack.attempts import Attempt, Cell, made

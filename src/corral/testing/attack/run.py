@@ -20,14 +20,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral import agents
-from corral.agents.profile import Agent, Probe, Row
-from corral.content import McpServer
+from corral.agents import registry
+from corral.agents.spec import Agent, Probe, Row
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.io import config, programs
 from corral.options import Run
-from corral.sessions.doors import session
+from corral.sessions.api import session
 from corral.sessions.session import Session
 from corral.system import config, programs
 from corral.testing.attack.arena import PLANTED, Arena
