@@ -2,16 +2,19 @@
 
 ``BANNED`` lists words and phrases of a private dialect that this project once had, each with what
 to write instead. ``GLOBS`` says which files are checked; extend both lists. A pattern is a regular
-expression. It ignores case, a space in it also matches a line break, and inline code is not
-searched. The patterns are narrow, so that ordinary English passes: "hands over" is banned,
-"hand-written" is not.
+expression. It ignores case, a space in it also matches a line break, and code is not searched:
+inline code in a text; in Python everything except comments, strings and names of tests. The
+patterns are narrow, so that ordinary English passes: "hands over" is banned, "hand-written" is not.
 """
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -30,6 +33,8 @@ GLOBS = (
 """Files that are checked. Extend this to sources and tests when they are clean."""
 
 IT_IS = r"(?:is|are|was|were|be|been)"
+
+PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 BANNED: tuple[tuple[str, str], ...] = (
     # Reporting.
@@ -91,7 +96,7 @@ BANNED: tuple[tuple[str, str], ...] = (
         r"\bnobody knows of\b|\bnot to be had\b|\bcannot be had\b|\bthat cannot be\b(?=\s*[.,;:)])",
         "is unknown, is invalid",
     ),
-    (r"\b(?:is|are) none\b", "is invalid"),
+    (r"\b(?:is|are) (?-i:none)\b", "is invalid"),
     (r"\ban? [\w-]+ of (?:its|their|his|one's) own\b", "its own ..."),
     (r"\bwithin a while\b|\bfor a while to\b|\bhas a while to\b", "some time"),
     (r"\bat the most\b", "at most"),
@@ -108,9 +113,27 @@ PATTERNS = tuple(
 
 
 def prose(path: Path) -> str:
-    """The text of a file, with inline code blanked; line numbers stay as they are."""
+    """The text of a file, with code blanked; the lines stay as they are.
+
+    In Python that leaves comments, strings and the names of tests, as words.
+    """
     text = path.read_text(encoding="utf-8")
-    return re.sub(r"`[^`\n]*`", lambda found: "`" + "_" * (len(found[0]) - 2) + "`", text)
+    if path.suffix == ".py":
+        text = python_prose(text)
+    return re.sub(r"(`+)[^`\n]*\1", lambda found: "_" * len(found[0]), text)
+
+
+def python_prose(text: str) -> str:
+    lines = [""] * (text.count("\n") + 1)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        said = token.string
+        if token.type == tokenize.NAME and said.startswith("test_"):
+            said = said.replace("_", " ")
+        elif token.type not in PROSE:
+            continue
+        for number, line in enumerate(said.splitlines(), token.start[0] - 1):
+            lines[number] += f" {line}"
+    return "\n".join(lines)
 
 
 def findings(text: str) -> Iterator[str]:
@@ -167,3 +190,14 @@ def test_the_old_dialect_is_found(text: str) -> None:
 )
 def test_plain_english_passes(text: str) -> None:
     assert [*findings(re.sub(r"`+[^`\n]*`+", "", text))] == []
+
+
+def test_python_is_searched_in_comments_strings_and_test_names() -> None:
+    source = """
+        def test_a_key_is_told_as_such(doors):  # mend it
+            'whose bill'
+            doors.desk = None
+    """
+    found = [*findings(python_prose(dedent(source)))]
+    assert len(found) == 4, found
+    assert {each.partition(":")[0] for each in found} == {"line 2", "line 3"}

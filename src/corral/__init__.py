@@ -1,4 +1,4 @@
-"""corral: every coding agent and every model through one gate.
+"""corral: coding agents and models through one interface.
 
 ::
 
@@ -7,7 +7,7 @@
     result = corral.run_sync("gemini-cli", "What does this project do?")
     print(result.text)
 
-The names below are the whole public face; each is loaded when first used.
+The names below are the public API; each is loaded when it is first used.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ COMMANDS = {
     help="Read this corral.toml, and trust it.",
 )
 def command(config: str | None) -> None:
-    """Drive every coding agent through one gate: typed events, an enforced policy,
-    one result."""
+    """Run coding agents through one interface: typed events, an enforced policy, one
+    result."""
     if config is not None:
         os.environ["CORRAL_CONFIG"] = config
 
