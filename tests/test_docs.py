@@ -376,3 +376,14 @@ def test_every_page_is_linked_from_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
     assert len(text.splitlines()) <= SHORT
+
+
+def test_the_map_of_the_source_tree_has_every_package_and_only_modules_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = text.partition("```text\nsrc/corral/\n")[2].partition("```")[0]
+    source = ROOT / "src" / "corral"
+    packages = {each.parent.relative_to(source) for each in source.rglob("__init__.py")}
+    named = set(re.findall(r"\b([a-z]\w*)/", tree))
+    assert named == {path.name for path in packages if 1 <= len(path.parts) <= 2}
+    core = re.findall(r"\w+", tree.partition("core types")[0].replace(" 0 ", ""))
+    assert {*core} == {path.stem for path in source.glob("*.py")} - {"__init__"}
