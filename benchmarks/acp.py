@@ -1,4 +1,4 @@
-"""What the Agent Client Protocol costs, and what a warm agent saves."""
+"""The cost of the Agent Client Protocol, and what a persistent agent saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPDATES = 100_000
 PROMPT_ROUNDS = 3
 PROCESSES = 4
 PROMPTS = 60
-"""More than one process of the pool serves."""
+"""Enough prompts for more than one process of the pool."""
 QUICK_PROMPTS = 30
 MEMORY_PROMPTS = 1_000
 
@@ -29,7 +29,7 @@ def acp(world: World) -> list[Row]:
 
 
 def updates(world: World) -> list[Row]:
-    """Updates a CPU second, of the reading process alone."""
+    """Updates per CPU second of the reading process."""
     file = world.updates(UPDATES)
     contenders: dict[str, Says] = {
         "corral": lambda: _flood(world, "corral", file),
@@ -42,13 +42,13 @@ def updates(world: World) -> list[Row]:
     rows: list[Row] = []
     for rival, said, bar in (
         (ACP_SDK, "the official SDK", 10),
-        ("wire", "our wire alone, in memory", None),
+        ("wire", "our parser alone, in memory", None),
     ):
         if rival in contenders:
             ratio = _ratio(rounds, _rate, "corral", rival)
             rows.append(
                 Row(
-                    f"ACP: {UPDATES:,} updates of 225 bytes, k a CPU s",
+                    f"ACP: {UPDATES:,} updates of 225 bytes, k per CPU s",
                     f"{_middle(rounds, _rate, 'corral') / 1000:,.0f} k",
                     f"{said} {_middle(rounds, _rate, rival) / 1000:,.0f} k",
                     ratio,
@@ -59,8 +59,8 @@ def updates(world: World) -> list[Row]:
 
 
 def prompts(world: World) -> list[Row]:
-    """Prompts to the real Gemini CLI a CPU second of the whole tree, corral included: a
-    process for each, a warm pool with a session for each, and one session for all."""
+    """Prompts to the real Gemini CLI per CPU second of the process tree, including corral: one
+    process each, a pool with a session each, and one session for all."""
     from corral.testing import ModelServer, Turn
 
     found = sorted((MANAGED / "agents" / "gemini").glob("*/node_modules/.bin/gemini"))
@@ -94,9 +94,9 @@ def prompts(world: World) -> list[Row]:
 
         ratio = median(rate(each[way]) / whole(each["process"]) for each in rounds)
         return Row(
-            f"Gemini CLI, {what}: prompts a CPU s",
+            f"Gemini CLI, {what}: prompts per CPU s",
             f"{_middle(rounds, rate, way):.3g}",
-            f"a process each {_middle(rounds, whole, 'process'):.3g}",
+            f"one process each {_middle(rounds, whole, 'process'):.3g}",
             ratio,
             None if bar is None else at_least(bar, ratio),
         )
@@ -105,21 +105,21 @@ def prompts(world: World) -> list[Row]:
         return Row(
             f"Gemini CLI, {what}",
             ms(_middle(rounds, _first, way)),
-            f"a process each, first text {ms(_middle(rounds, _first, 'process'))}",
+            f"one process each, first text {ms(_middle(rounds, _first, 'process'))}",
             _ratio(rounds, _first, way, "process"),
         )
 
     return [
         row("pool", f"pool, {count} sessions", "cpu", 10),
-        row("session", "one session, once it is open", "warm", 60),
-        row("session", f"one session, {count} prompts and its start", "cpu", None),
-        first("pool", "pool, two at once: time to the first text"),
+        row("session", "one session, after its start", "warm", 60),
+        row("session", f"one session, {count} prompts with its start", "cpu", None),
+        first("pool", "pool, two concurrent: time to the first text"),
         first("session", "one session: time to the first text"),
     ]
 
 
 def memory(world: World) -> list[Row]:
-    """What the reading process has resident at the end, over that after the first tenth."""
+    """Resident memory of the reading process at the end, relative to that after the first tenth."""
     few, whole = world.updates(10), world.updates(UPDATES)
     many = MEMORY_PROMPTS // 4 if world.quick else MEMORY_PROMPTS
     rows: list[Row] = []
@@ -145,7 +145,7 @@ def memory(world: World) -> list[Row]:
 
 
 def _rounds(contenders: Mapping[str, Says], count: int) -> list[Round]:
-    """As ``compete``, of contenders that tell more than one figure."""
+    """Like ``compete``, for contenders that report more than one figure."""
     rounds: list[Round] = []
     names = list(contenders)
     for number in range(count + 1):

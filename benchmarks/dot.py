@@ -1,4 +1,4 @@
-"""Reading and linting a pipeline of 10,000 nodes; against readers of Graphviz's language."""
+"""Parsing and linting a pipeline of 10,000 nodes, against other Graphviz parsers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dot(world: World) -> list[Row]:
 
 
 def _grows(world: World) -> list[Row]:
-    """What ten times as many nodes cost."""
+    """The cost of ten times as many nodes."""
     small, large = world.pipeline(NODES), world.pipeline(NODES * 10)
 
     def cost(file: Path) -> float:
@@ -87,7 +87,7 @@ def _grows(world: World) -> list[Row]:
 
 
 def _memory(world: World, pythons: dict[str, Path]) -> list[Row]:
-    """The most that the process ever had, its interpreter and libraries with it."""
+    """Peak memory of the process, including its interpreter and libraries."""
     file = str(world.pipeline(NODES))
 
     def peak(python: Path, way: str) -> float:

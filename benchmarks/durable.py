@@ -1,4 +1,4 @@
-"""What it costs to keep a node, how workers share them, and how soon the dead are replaced."""
+"""The cost of a durable node, how workers share nodes, and how soon a dead worker is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.world import ENGINE, HERE, PREFECT, PROGRAMS, World
 ROUNDS = 4
 NODES = 1_000
 IN_A_ROW = 100
-"""Each waits for two looks, at a queue and at an inbox: fewer say as much."""
+"""Each waits for two polls, of a queue and of an inbox, so fewer nodes are enough."""
 PEER_NODES = 100
 MOST = 1.5
 SOONEST = 5.0
@@ -55,7 +55,7 @@ def durable(world: World) -> list[Row]:
 
 
 def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
-    """By the clock: a server of its own does its work, whose CPU cannot be told apart."""
+    """Wall-clock time: the peer works in a separate server whose CPU time cannot be attributed."""
     peer = world.peer(PREFECT)
     if peer is None:
         return []
@@ -73,11 +73,11 @@ def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
             }
         )
     except RuntimeError as error:
-        tell(f"{PREFECT} did not run, and is left out: {str(error)[-300:]}\n")
+        tell(f"{PREFECT} did not run and is left out: {str(error)[-300:]}\n")
         return []
     return [
         Row(
-            f"the same, {PEER_NODES} side by side, by the clock",
+            f"the same, {PEER_NODES} in parallel, wall clock",
             _ms(costs.of("corral")),
             f"{PREFECT} {_ms(costs.of(PREFECT))}",
             costs.ratio("corral", PREFECT),
@@ -86,7 +86,7 @@ def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
 
 
 def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
-    """Nodes that take half a second, four at once in each worker."""
+    """Nodes that take half a second, four concurrent in each worker."""
     took: dict[int, float] = {}
     for count in (1, 2, 4):
         with _workshop(python, env, count, concurrency=4) as (db, _workers):
@@ -94,7 +94,7 @@ def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
             took[count] = program_says(argv, env, world.project)["seconds"]
     return [
         Row(
-            f"48 nodes of 0.5 s, 4 at once in each of {count} workers",
+            f"48 nodes of 0.5 s, 4 concurrent in each of {count} workers",
             f"{took[count]:.1f} s",
             f"1 worker {took[1]:.1f} s",
             took[count] / took[1],
@@ -104,7 +104,7 @@ def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
 
 
 def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
-    """From the kill of a worker to the new beginning of what it ran."""
+    """Time from the kill of a worker until its work is started again."""
     waits: list[float] = []
     for _ in range(world.rounds(8)):
         with _workshop(python, env, 2, concurrency=1) as (db, workers):
@@ -115,7 +115,7 @@ def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
                 time.sleep(0.01)
             killed = time.time()
             workers[0].send_signal(signal.SIGKILL)
-            # The other has one at work for six seconds: so a third takes over.
+            # The other worker is busy for six seconds, so a third one takes over.
             with _worker(python, env, db, 2):
                 while len(log.read_text().splitlines()) < 3:
                     time.sleep(0.01)
@@ -123,7 +123,7 @@ def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
                 run.wait(60)
     slowest = max(waits)
     return Row(
-        "the work of a killed worker begun again, by the clock",
+        "the work of a killed worker started again, wall clock",
         f"{median(waits):.1f} s, at most {slowest:.1f} s",
         "",
         None,

@@ -1,4 +1,4 @@
-"""Many processes: agents at once, and families of processes ended."""
+"""Many processes: concurrent agents, and ending process trees."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.world import PROGRAMS, World
 CROWD = 200
 CROWD_ROUNDS = 3
 THREADS = 8
-"""What a handful is: asyncio's own pool for looking at files, and the main one."""
+"""asyncio's own thread pool for file access, and the main thread."""
 KINDS = ("plain", "setsid", "double-fork", "ignores-TERM")
 TREES = 100
 PEER_TREES = 25
 
 
 def crowd(world: World) -> list[Row]:
-    """200 agents in one process, each of which rests for a second between its first line
+    """200 agents in one process, each of which sleeps for a second between its first line
     and the others."""
     python, file = str(world.python), str(world.stream(10))
 
@@ -36,7 +36,7 @@ def crowd(world: World) -> list[Row]:
     def row(what: str, name: str, show: Callable[[float], str], bar: Bar | None = None) -> Row:
         ours, theirs = (median(pair[at][name] for pair in rounds) for at in (0, 1))
         ratio = median(a[name] / b[name] for a, b in rounds)
-        whole = f"{CROWD} agents at once: {what}"
+        whole = f"{CROWD} concurrent agents: {what}"
         return Row(whole, show(ours), f"bare asyncio {show(theirs)}", ratio, bar)
 
     most = max(pair[0]["threads"] for pair in rounds)
@@ -51,8 +51,8 @@ def crowd(world: World) -> list[Row]:
 
 
 def trees(world: World) -> list[Row]:
-    """Families of processes that are ended: in how many tries somebody survives, and how
-    long it takes. Those that ignore TERM have 100 ms of grace."""
+    """Ending process trees: in how many tries a process survives, and how long it takes.
+    Those that ignore SIGTERM have a grace period of 100 ms."""
 
     def says(way: str, kind: str, count: int) -> dict[str, Any]:
         argv = [str(world.python), str(PROGRAMS / "trees.py"), way, kind, str(count)]

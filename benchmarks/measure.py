@@ -1,4 +1,4 @@
-"""What a program costs, measured in turns with its rivals; and the table that says so.
+"""The cost of a program, measured alternately with its rivals, and the table of results.
 
 The machines are noisy and shared, so no absolute figure decides anything. Contenders
 run in rounds, one right after the other, and a ratio is the median of the ratios of
@@ -26,7 +26,7 @@ def program_cpu(
     cwd: Path,
     stdin: str | Path = os.devnull,
 ) -> float:
-    """CPU seconds, user and system, of a program and of all that it waited for."""
+    """CPU seconds, user and system, of a program and of everything it waited for."""
     with open(stdin, "rb") as given, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=complaints
@@ -41,7 +41,7 @@ def program_cpu(
 
 
 def program_says(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
-    """What a program of ours measured itself: one JSON object on its stdout."""
+    """What a benchmark program measured itself: one JSON object on its stdout."""
     done = subprocess.run(
         argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -58,7 +58,7 @@ class Contender(NamedTuple):
 
 
 class Costs:
-    """What each contender cost in each round."""
+    """The cost of each contender in each round."""
 
     def __init__(self, costs: Mapping[str, list[float]]) -> None:
         self._costs = costs
@@ -80,7 +80,7 @@ class Costs:
 
 
 def compete(contenders: Mapping[str, Contender]) -> Costs:
-    """Rounds of all who take part, after one that is not counted and fills the caches.
+    """Rounds of all contenders, after one that is not counted and fills the caches.
 
     Who starts a round changes; who has fewer rounds takes part in the first ones.
     """
@@ -103,7 +103,7 @@ def tell(text: str) -> None:
 
 
 class Bar(NamedTuple):
-    """What was set out to be reached, and whether it was."""
+    """A bar, and whether it was met."""
 
     text: str
     met: bool

@@ -1,4 +1,4 @@
-"""What it costs to call models: a streamed event, a small answer, and being there at all."""
+"""The cost of model calls: a streamed event, a small answer, and the imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 7
 EVENTS = 50_000
 SINGLE_EVENTS = 500
 PEER_EVENTS = 500
-"""Of a stream that a peer reads: each costs it a hundred times as much."""
+"""Events of a stream that a peer reads: each costs it a hundred times as much."""
 COMPLETIONS = 1_000
 PEER_COMPLETIONS = 200
 IMPORT_ROUNDS = 11
@@ -39,7 +39,7 @@ class Wire(NamedTuple):
 WIRES = (
     Wire("gemini", "Gemini", (GENAI, LITELLM)),
     Wire("anthropic", "Anthropic", (ANTHROPIC, LITELLM)),
-    # litellm reads this one only where the package mcp is installed too.
+    # litellm reads this one only if the package mcp is installed too.
     Wire("openai", "OpenAI Responses", (OPENAI,)),
     Wire("chat", "OpenAI chat", (OPENAI, LITELLM)),
 )
@@ -66,7 +66,7 @@ def _server(world: World) -> Generator[int]:
 def _caller(
     world: World, way: str, wire: Wire, port: int, *, what: str, count: int
 ) -> Contender | None:
-    """CPU seconds of one event or one request; None for a peer that is not to be had."""
+    """CPU seconds of one event or one request; None for a peer that is not available."""
     python = world.python
     if way not in ("corral", "limit"):
         folder = world.peer(way)
@@ -88,7 +88,7 @@ def _compete(contenders: dict[str, Contender | None]) -> Costs:
 
 
 def _streams(world: World, wire: Wire, port: int) -> list[Row]:
-    """CPU an event, of the reading process alone."""
+    """CPU time per event of the reading process."""
     costs = _compete(
         {
             "limit": _caller(world, "limit", wire, port, what="packed", count=EVENTS),
@@ -105,7 +105,7 @@ def _streams(world: World, wire: Wire, port: int) -> list[Row]:
     )
     rows = [
         _row(costs, f"{wire.title}: {EVENTS:,} events", "corral", "limit", 2),
-        _row(costs, f"{wire.title}: a chunk each", "framed", "framed limit", 2),
+        _row(costs, f"{wire.title}: one chunk each", "framed", "framed limit", 2),
         _row(costs, f"{wire.title}: each arrives alone", "single", "single limit", None),
     ]
     for peer in wire.peers:
@@ -113,7 +113,7 @@ def _streams(world: World, wire: Wire, port: int) -> list[Row]:
             ratio = costs.ratio(peer, "corral")
             rows.append(
                 Row(
-                    f"{wire.title}: CPU an event, {peer} ÷ corral",
+                    f"{wire.title}: CPU per event, {peer} ÷ corral",
                     _us(costs.of("corral")),
                     f"{peer} {_us(costs.of(peer))}",
                     ratio,
@@ -135,7 +135,7 @@ def _row(costs: Costs, what: str, name: str, limit: str, bar: float | None) -> R
 
 
 def _crowd(world: World, wire: Wire, port: int) -> list[Row]:
-    """Small answers a CPU second, 100 asked for at once."""
+    """Small answers per CPU second, 100 concurrent requests."""
     contenders = {
         "corral": _caller(world, "corral", wire, port, what="crowd", count=COMPLETIONS),
         "limit": _caller(world, "limit", wire, port, what="crowd", count=COMPLETIONS),
@@ -151,7 +151,7 @@ def _crowd(world: World, wire: Wire, port: int) -> list[Row]:
             bar = bars.get(rival, 8)
             rows.append(
                 Row(
-                    f"{wire.title}: 100 small answers at once, a CPU s",
+                    f"{wire.title}: 100 concurrent small answers, per CPU s",
                     f"{1 / costs.of('corral'):,.0f}",
                     f"{rival if rival != 'limit' else 'asyncio + msgspec'} "
                     f"{1 / costs.of(rival):,.0f}",
@@ -163,7 +163,7 @@ def _crowd(world: World, wire: Wire, port: int) -> list[Row]:
 
 
 def _imports(world: World) -> list[Row]:
-    """CPU of imports, over that of an interpreter that imports nothing."""
+    """CPU time of imports, beyond that of an interpreter that imports nothing."""
 
     def contender(statement: str, python: str, rounds: int = IMPORT_ROUNDS) -> Contender:
         argv = [python, "-c", statement]
@@ -201,7 +201,7 @@ def _imports(world: World) -> list[Row]:
     rows = [row(what, name, "aiohttp") for what, name in imports.items() if "aiohttp" in costs]
     rivals = ("aiohttp", *modules)
     return rows + [
-        row("models, HTTP and one wire", "first", each) for each in rivals if each in costs
+        row("models, HTTP and one wire format", "first", each) for each in rivals if each in costs
     ]
 
 

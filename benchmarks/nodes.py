@@ -1,4 +1,4 @@
-"""What it costs to schedule a node: chains of nodes that do nothing, in memory."""
+"""The cost of scheduling a node: chains of nodes that do nothing, in memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.world import LANGGRAPH, PROGRAMS, World
 ROUNDS = 5
 NODES = 10_000
 PEER_NODES = 1_000
-"""A node of the peer costs more, the more nodes its graph has: fewer are in its favour."""
+"""The peer's cost per node grows with the graph, so fewer nodes are in its favor."""
 MOST = 100e-6
-"""CPU seconds a node may cost."""
+"""CPU seconds that a node may cost."""
 
 
 def nodes(world: World) -> list[Row]:
@@ -45,9 +45,9 @@ def nodes(world: World) -> list[Row]:
             costs.ratio("folder", "small"),
         ),
         Row(
-            "the plan alone",
+            "the scheduler alone",
             _us(costs.of("plan")),
-            f"whole {_us(ours)}",
+            f"complete {_us(ours)}",
             costs.ratio("plan", "corral"),
         ),
         Row(
@@ -61,7 +61,7 @@ def nodes(world: World) -> list[Row]:
         speed = 1 / costs.ratio("small", LANGGRAPH)
         rows.append(
             Row(
-                f"nodes a CPU s, {PEER_NODES:,} in a row",
+                f"nodes per CPU s, {PEER_NODES:,} in a row",
                 f"{1 / costs.of('small'):,.0f}",
                 f"{LANGGRAPH} {1 / costs.of(LANGGRAPH):,.0f}",
                 speed,

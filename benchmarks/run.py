@@ -1,4 +1,4 @@
-"""How fast corral is, against the limit and against named peers: see README.md."""
+"""How fast corral is, against the limit and against named peers; see README.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in every]:
-        parser.error(f"no benchmark is called {unknown[0]}; there are: {', '.join(every)}")
+        parser.error(f"unknown benchmark {unknown[0]}; there are: {', '.join(every)}")
     world = World(quick=given.quick)
     rows: list[Row] = []
     for name in given.names or every:

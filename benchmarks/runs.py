@@ -1,4 +1,4 @@
-"""What corral adds to one run, of an agent that costs nothing and of the real Gemini CLI."""
+"""What corral adds to one run: of an agent that costs nothing, and of the real Gemini CLI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REAL_ROUNDS = 6
 
 
 def instant(world: World) -> list[Row]:
-    """CPU of the whole program for one run of ten lines, the agent included.
+    """CPU time of the complete program for one run of ten lines, including the agent.
 
     corral's has everything a run has but a session that stays: configuration, policy
     compiled and checked, private home, two looks at the project's files, ledger, guard.
@@ -49,7 +49,7 @@ def instant(world: World) -> list[Row]:
         ("corral", "corral run --no-keep --quiet", "limit", "bare asyncio + msgspec", 1.6),
         ("corral", "corral run --no-keep --quiet", CLAUDE_SDK, CLAUDE_SDK, None),
         ("corral", "corral run --no-keep --quiet", ACPX, ACPX, None),
-        ("defaults", "corral run, session and transcript kept", "limit", "bare", None),
+        ("defaults", "corral run, session and transcript stored", "limit", "bare", None),
     ):
         if rival in costs:
             ratio = costs.ratio(name, rival)
@@ -61,7 +61,7 @@ def instant(world: World) -> list[Row]:
 
 
 def real(world: World) -> list[Row]:
-    """CPU of the whole tree: the real CLI by itself, and through ``corral run``, with the
+    """CPU time of the process tree: the real CLI alone, and through ``corral run``, with the
     same arguments, settings, policy and environment, against the same scripted model."""
     from corral.testing import ModelServer, Turn
 
@@ -99,14 +99,14 @@ def real(world: World) -> list[Row]:
         Row(
             "corral run of the real Gemini CLI, CPU of the tree",
             ms(costs.of("corral")),
-            f"the CLI by itself {ms(costs.of('bare'))}",
+            f"the CLI alone {ms(costs.of('bare'))}",
             costs.ratio("corral", "bare"),
         )
     ]
 
 
 def _bare(folder: Path, program: str, world: World, env: dict[str, str]) -> Callable[[], float]:
-    """The CLI started as corral starts it, by nobody."""
+    """The CLI, started with the same arguments without corral."""
     from corral.sessions.prepare import prepare
 
     options: dict[str, object] = {

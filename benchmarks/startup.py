@@ -1,4 +1,4 @@
-"""What it costs to be there: imports, and ``--help``."""
+"""Startup cost: imports, and ``--help``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Rival(NamedTuple):
 
 
 def imports(world: World) -> list[Row]:
-    """CPU of an import, over that of an interpreter that imports nothing."""
+    """CPU time of an import, beyond that of an interpreter that imports nothing."""
 
     def contender(statement: str, python: str, rounds: int = ROUNDS) -> Contender:
         argv = [python, "-c", statement]
@@ -54,7 +54,7 @@ def imports(world: World) -> list[Row]:
 
 
 def helps(world: World) -> list[Row]:
-    """CPU of ``--help``, the whole program."""
+    """CPU time of ``--help``, the complete program."""
 
     def contender(argv: list[str], rounds: int = ROUNDS) -> Contender:
         count = world.rounds(rounds) + 1

@@ -1,4 +1,4 @@
-"""Reading what an agent writes: CPU a line, and memory over the length of the stream."""
+"""Reading an agent's output: CPU time per line, and memory over the length of the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 20_000_000
 
 
 def lines(world: World) -> list[Row]:
-    """Lines a CPU second, of the reading process alone."""
+    """Lines per CPU second of the reading process."""
     count = 200_000 if world.quick else 1_000_000
     short = world.stream(100_000)
     whole, tools = world.stream(count), world.stream(200_000, tools=True)
@@ -28,7 +28,7 @@ def lines(world: World) -> list[Row]:
             "tools limit": _contender(world, "memory", tools),
         }
     )
-    what = f"{count:,} lines of 225 bytes, k lines a CPU s"
+    what = f"{count:,} lines of 225 bytes, k lines per CPU s"
     ours, ratio = _rate(costs.of("corral")), costs.ratio("corral", "memory")
     return [
         Row(
@@ -60,7 +60,7 @@ def lines(world: World) -> list[Row]:
 
 
 def long_line(world: World) -> list[Row]:
-    """One line of 20 MB; asyncio's own readline takes none over 64 KiB."""
+    """One line of 20 MB; asyncio's readline accepts none over 64 KiB."""
     file = world.long_line(LONG)
     costs = compete(
         {
@@ -71,7 +71,7 @@ def long_line(world: World) -> list[Row]:
     scale = LONG / 1e6 / 3  # three lines, of which one has all the bytes
     rows = [
         Row(
-            "one line of 20 MB, MB a CPU s",
+            "one line of 20 MB, MB per CPU s",
             f"{costs.of('corral') * scale:,.0f}",
             f"split and decode in memory {costs.of('memory') * scale:,.0f}",
             costs.ratio("corral", "memory"),
@@ -83,7 +83,7 @@ def long_line(world: World) -> list[Row]:
 
 
 def memory(world: World) -> list[Row]:
-    """The most memory that the reading process ever had."""
+    """Peak memory of the reading process."""
     sizes = (10_000, 100_000) if world.quick else (10_000, 100_000, 1_000_000)
     peaks = {
         size: median(_says(world, "corral", world.stream(size))["peak"] for _ in range(3))
@@ -103,7 +103,7 @@ def memory(world: World) -> list[Row]:
 
 
 def _contender(world: World, way: str, file: Path) -> Contender:
-    """Lines a CPU second."""
+    """Lines per CPU second."""
 
     def measure() -> float:
         said = _says(world, way, file)

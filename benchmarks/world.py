@@ -31,7 +31,7 @@ ACPX = "acpx"
 CLAUDE_SDK = "claude-agent-sdk"
 LANGGRAPH = "langgraph"
 ENGINE = "engine"
-"""What corral depends on with its engine: DBOS alone is measured there too."""
+"""corral's dependencies with its engine; DBOS alone is measured there too."""
 PREFECT = "prefect"
 LITELLM = "litellm"
 ANTHROPIC, GENAI, OPENAI = "anthropic", "google-genai", "openai"
@@ -46,22 +46,22 @@ _RESULT = (
 @dataclass(frozen=True)
 class World:
     quick: bool
-    """Fewer rounds, and no peer but those that are installed already."""
+    """Fewer rounds, and only peers that are installed already."""
 
     def rounds(self, whole: int) -> int:
         return max(1, whole // 4) if self.quick else whole
 
     @cached_property
     def python(self) -> Path:
-        """An interpreter that has corral and what it depends on."""
+        """An interpreter with corral and its dependencies."""
         return self.corral.with_name("python")
 
     @cached_property
     def corral(self) -> Path:
-        """The command, as an installer would have made it."""
+        """The command, as an installer would write it."""
         folder = CACHE / "corral"
         if self.quick and not _ready("corral"):
-            tell("corral is measured in this environment, with what else is installed in it\n")
+            tell("corral is measured in this environment, with all its other packages\n")
             return Path(sys.executable).with_name("corral")
         if _python_peer("corral", folder):
             packages = next(folder.glob("lib/python*/site-packages"))
@@ -72,7 +72,7 @@ class World:
         return folder / "bin" / "corral"
 
     def peer(self, name: str) -> Path | None:
-        """The folder of a peer's programs; None where it is not to be had."""
+        """The folder of a peer's programs; None if it is not available."""
         folder = CACHE / name
         bin_folder = folder / ("node_modules/.bin" if name == ACPX else "bin")
         if _ready(name):
@@ -83,7 +83,7 @@ class World:
         try:
             _npm_peer(name, folder) if name == ACPX else _python_peer(name, folder)
         except subprocess.CalledProcessError as error:
-            tell(f"{name} cannot be installed, and is left out: {error.stderr.decode()[-500:]}\n")
+            tell(f"{name} cannot be installed and is left out: {error.stderr.decode()[-500:]}\n")
             return None
         return bin_folder
 
@@ -98,7 +98,7 @@ class World:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """Nothing of the machine's but what programs need to run at all."""
+        """Only the variables that programs need to run."""
         home = CACHE / "home"
         home.mkdir(parents=True, exist_ok=True)
         return {
@@ -133,8 +133,8 @@ class World:
         return _made(f"long-{size}.ndjson", lambda: f'{_INIT}\n{head}{body}"}}\n{_RESULT}\n')
 
     def pipeline(self, nodes: int) -> Path:
-        """A pipeline of so many nodes, a fifth more edges, with attributes as people write them;
-        without names with dots, which Graphviz's language has not."""
+        """A pipeline with this many nodes and a fifth more edges, with realistic attributes;
+        without dots in names, which Graphviz does not allow."""
         return _made(f"pipeline-{nodes}.dot", lambda: _pipeline(nodes))
 
 
@@ -229,13 +229,13 @@ def _lock(name: str) -> Path:
 
 
 def _ready(name: str) -> bool:
-    """Whether it is installed, and from the lock as it is now."""
+    """Whether it is installed from the current lock file."""
     ready = CACHE / name / "ready"
     return ready.exists() and ready.read_bytes() == _lock(name).read_bytes()
 
 
 def _python_peer(name: str, folder: Path) -> bool:
-    """Install from the lock; whether there was anything to do."""
+    """Install from the lock file. True if there was anything to do."""
     if _ready(name):
         return False
     tell(f"installing {name}\n")

@@ -27,6 +27,8 @@ GLOBS = (
     "docs/*.md",
     "examples/*",
     "benchmarks/*.md",
+    "benchmarks/**/*.py",
+    "benchmarks/programs/*.sh",
     "Makefile",
     "src/corral/pipelines/starters/*.dot",
 )

@@ -1,5 +1,5 @@
 #!/bin/sh
-# An ACP agent that costs nothing: one session, ten pieces of text to every prompt.
+# An ACP agent that costs nothing: one session, ten pieces of text for every prompt.
 while read -r line; do
   id=${line#*\"id\":}
   id=${id%%[,\}]*}

@@ -1,4 +1,4 @@
-"""Prompts to the real Gemini CLI in one way: ``acp_prompts.py WAY COUNT PROGRAM``.
+"""Send prompts to the real Gemini CLI in one way: ``acp_prompts.py WAY COUNT PROGRAM``.
 
 What they cost is counted for this process and all that came of it, living and gone:
 ``cpu`` from before the first, its start and end included, ``warm`` from the end of the
@@ -28,11 +28,11 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 waits: list[float] = []
 marks: list[float] = []
-"""What was spent at the end of each prompt."""
+"""CPU seconds spent by the end of each prompt."""
 
 
 class Watch:
-    """From a prompt to its first text."""
+    """Seconds from a prompt to its first text."""
 
     def __init__(self) -> None:
         self._begun: float | None = time.monotonic()
@@ -51,7 +51,7 @@ async def by_process() -> None:
 
 
 async def by_pool() -> None:
-    """Two at once, each in a session of its own."""
+    """Two concurrent prompts, each in its own session."""
 
     async def client(count: int) -> None:
         for _ in range(count):
@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[], Awaitable[None]]] = {
 
 
 def spent() -> float:
-    """CPU seconds of this process, of all it waited for, and of those it still has."""
+    """CPU seconds of this process, of those it waited for, and of its running descendants."""
     own = sum(
         usage.ru_utime + usage.ru_stime
         for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -91,7 +91,7 @@ def spent() -> float:
 
 
 def _children(pid: int) -> list[int]:
-    """And theirs, and so on."""
+    """All descendants."""
     found: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -101,7 +101,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _living(pid: int) -> float:
-    """Nothing of one that ended since: its parent has that, or has it the next time."""
+    """Nothing for a process that has ended since: its parent counts it, now or the next time."""
     with suppress(FileNotFoundError, ProcessLookupError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / TICK

@@ -1,4 +1,4 @@
-"""Read a flood through the official SDK: ``acp_sdk.py FILE``.
+"""Read many updates through the official SDK: ``acp_sdk.py FILE``.
 
 The cost is this process's own, from the start of the agent to its end.
 """

@@ -1,4 +1,4 @@
-"""Read a flood in one way, and say what that cost: ``acp_updates.py WAY FILE``.
+"""Read many updates in one way and print the cost: ``acp_updates.py WAY FILE``.
 
 ``corral`` and ``wire``: all of the file in one turn. ``session`` and ``pool``, with the
 number of prompts: as many turns, in one session or each in its own. The cost is this
@@ -22,7 +22,7 @@ from corral.protocol.acp.client import Acp
 
 FLOOD = Path(__file__).with_name("flood.py")
 CHUNK = 1 << 16
-"""What a pipe holds."""
+"""The capacity of a pipe."""
 
 
 def agent(file: str) -> str:

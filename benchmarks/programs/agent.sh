@@ -1,6 +1,6 @@
 #!/bin/sh
-# A Gemini CLI that costs nothing. FAKE_OUTPUT is what it writes; with FAKE_PAUSE it
-# rests between the first line and the others.
+# A Gemini CLI that costs nothing. It writes FAKE_OUTPUT; with FAKE_PAUSE it sleeps
+# between the first line and the others.
 if [ "$1" = --version ]; then
   echo 0.61.0
 elif [ -n "$FAKE_PAUSE" ]; then

@@ -1,4 +1,4 @@
-"""The least that a program with click's ``--help`` can be, with as many commands as corral."""
+"""A minimal click program with as many commands as corral, for ``--help``."""
 
 import click
 
@@ -7,13 +7,13 @@ import click
 @click.version_option("0.1.0")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False), help="Read this.")
 def command(config: str | None) -> None:
-    """Drive every coding agent through one gate."""
+    """Run coding agents through one interface."""
 
 
 @command.command()
 @click.argument("prompt", required=False)
 def run(prompt: str | None) -> None:
-    """Give an agent a prompt and see it through."""
+    """Run an agent with a prompt."""
 
 
 @command.command()

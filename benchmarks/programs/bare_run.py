@@ -1,4 +1,4 @@
-"""The least that one run can be: spawn, read lines, decode each into its type, wait.
+"""A minimal run: spawn, read lines, decode each into its type, wait.
 
 ``bare_run.py PROGRAM PROMPT``
 """

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A Claude Code that costs nothing: answers `initialize`, takes one prompt, says ten lines.
+# A Claude Code that costs nothing: answers `initialize`, takes one prompt, writes ten lines.
 if [ "$1" = -v ] || [ "$1" = --version ]; then
   echo "2.1.250 (Claude Code)"
   exit

@@ -1,4 +1,4 @@
-"""Many agents at once in one process: ``crowd.py WAY COUNT FILE CWD``."""
+"""Many concurrent agents in one process: ``crowd.py WAY COUNT FILE CWD``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a pipeline one way and says what that cost: ``dot.py WAY FILE``."""
+"""Parse a pipeline in one way and print the cost: ``dot.py WAY FILE``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMENT: /\/\/[^\n]*|\/\*.*?\*\/|#[^\n]*/s
 %ignore COMMENT
 %ignore /\s+/
 """
-"""Graphviz's own, without ports and HTML."""
+"""Graphviz's own grammar, without ports and HTML."""
 
 
 def corral_parse(text: str) -> Callable[[], int]:
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def peak() -> int:
-    """Of this program alone: what ``getrusage`` tells begins with the size of its parent."""
+    """Of this program alone: the figure of ``getrusage`` starts with the size of its parent."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 

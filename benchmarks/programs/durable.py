@@ -1,4 +1,4 @@
-"""Nodes that do nothing, each kept: by our engine, by the library below it alone, by a peer.
+"""Durable nodes that do nothing: by corral, by the library below it alone, by a peer.
 
     durable.py WAY COUNT wide|chain
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.1
-"""Seconds between two looks at a queue and at an inbox, of both."""
+"""Seconds between two polls of a queue and of an inbox, for both."""
 
 
 def main() -> None:
@@ -72,8 +72,8 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
 
 
 def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
-    """The least that does the same with the library: a queued child for each node, with one
-    step, that answers to its parent's inbox."""
+    """The minimal program that does the same with the library: a queued child workflow for each
+    node, with one step, that sends its result to its parent's inbox."""
     from dbos import DBOS, DBOSConfig, SetWorkflowID
     from dbos._serialization import DBOSPortableJSON
 

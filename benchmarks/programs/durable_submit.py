@@ -1,5 +1,5 @@
-"""Leave a run to the workers and wait for it: ``durable_submit.py DB COUNT SECONDS LOG``.
-Says how long it took."""
+"""Submit a run to the workers and wait for it: ``durable_submit.py DB COUNT SECONDS LOG``.
+Prints how long it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker whose nodes say when they begin, and wait: ``durable_worker.py DB CONCURRENCY``."""
+"""A worker whose nodes log when they start, and wait: ``durable_worker.py DB CONCURRENCY``."""
 
 from __future__ import annotations
 

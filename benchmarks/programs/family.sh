@@ -1,7 +1,7 @@
 #!/bin/sh
-# A program with one relative: family.sh KIND TOKEN. Both have TOKEN, a fraction of a
-# second, in their command line, and go by themselves after a minute. The relative says
-# `ready` when it is where it wants to be.
+# A process with one descendant: family.sh KIND TOKEN. Both have TOKEN, a fraction of a
+# second, in their command line, and exit after a minute. The descendant prints `ready`
+# when it has reached its final state.
 rest='echo ready; exec sleep 60 "$0"'
 case $1 in
 plain) sh -c "$rest" "$2" & ;;

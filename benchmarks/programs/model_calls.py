@@ -1,4 +1,4 @@
-"""Call a model of the fake server in one way: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
+"""Call a model of the scripted server in one way: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
 
 ``WHAT`` is how the events of a stream come (see ``model_server.py``), or ``crowd``: 100
 completions at once, until there were ``COUNT``. The cost is this process's own CPU time,
@@ -19,7 +19,7 @@ AT_ONCE = 100
 SMALL = 20
 """Pieces of text in a small answer."""
 PIECE = 4.5
-"""Characters of the mean piece."""
+"""Characters of an average piece."""
 KEY = "none-is-needed"
 
 MODELS = {
@@ -32,7 +32,7 @@ MODELS = {
 AT_THE_END: list[Callable[[], Awaitable[object]]] = []
 
 Read: TypeAlias = Callable[[str], Awaitable[int]]
-"""A prompt → how many characters of text came."""
+"""From a prompt to the number of characters received."""
 
 
 def corral(wire: str, url: str) -> tuple[Read, Read]:
@@ -185,7 +185,7 @@ async def main() -> None:
         cpu = time.process_time() - before
         expected = number * PIECE
     if came != expected:
-        raise RuntimeError(f"{came} characters came instead of {expected}")
+        raise RuntimeError(f"{came} characters received instead of {expected}")
     for close in AT_THE_END:
         await close()
     print(json.dumps({"cpu": cpu, "count": number}))

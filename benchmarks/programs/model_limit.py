@@ -1,4 +1,4 @@
-"""The least that could be done: a raw socket, and msgspec for the fields that are read."""
+"""The minimal program: a raw socket, and msgspec for the fields that are read."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def streamed(wire: str, port: int) -> Read:
             held = held.partition(b"\r\n\r\n")[2]
             rest = b""
             while True:
-                # Every whole chunk of what was received, without its frame.
+                # Every complete chunk that was received, without its frame.
                 at, pieces, size = 0, [rest], -1
                 while (end := held.find(b"\r\n", at)) > 0:
                     size = int(held[at:end], 16)

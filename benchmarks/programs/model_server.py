@@ -1,4 +1,4 @@
-"""The APIs of three vendors, answers made beforehand: ``model_server.py``; says its port.
+"""The APIs of three vendors with prepared answers: ``model_server.py``; prints its port.
 
 Which API is told by the path; how long the answer is and how it comes by the prompt, such
 as ``events=20000 packed``. A stream is chunked: ``packed``, a chunk holds as many events as
@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 WORDS = ("The", " quick", " brown", " fox", " jumps", " over", " the", " lazy", " dog", ".\n")
-"""Tokens, as pieces of text come from most vendors."""
+"""Tokens: most vendors send text in such pieces."""
 ASKED = re.compile(rb"events=(\d+) (\w+)")
 PACK = 8 * 1024
 STREAMED = re.compile(rb'"stream": ?true')
@@ -55,7 +55,7 @@ def gemini_chunk(text: str, *, ends: bool = False) -> dict[str, Any]:
 def gemini(texts: list[str]) -> list[bytes]:
     chunks = [gemini_chunk(text) for text in texts[:-1]]
     chunks.append(gemini_chunk(texts[-1], ends=True))
-    # The one that ends its lines with CRLF.
+    # The only vendor that ends its lines with CRLF.
     return [f"data: {written(chunk)}\r\n\r\n".encode() for chunk in chunks]
 
 

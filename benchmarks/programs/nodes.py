@@ -1,4 +1,4 @@
-"""CPU seconds of a chain of nodes that do nothing, by the way that is named, as JSON."""
+"""CPU seconds of a chain of nodes that do nothing, in one way, as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
 
 
 def plan(count: int) -> Callable[[], Awaitable[object]]:
-    """Our own scheduling alone, without a loop and tasks."""
+    """The scheduler alone, without an event loop and tasks."""
     from corral.pipelines.dot import parser
     from corral.pipelines.scheduler.commands import Ended, Visit
     from corral.pipelines.scheduler.outcome import Outcome
@@ -61,7 +61,7 @@ def plan(count: int) -> Callable[[], Awaitable[object]]:
 
 
 def tasks(count: int) -> Callable[[], Awaitable[object]]:
-    """The least: a task for each, told over a queue."""
+    """The minimal program: a task for each node, which reports through a queue."""
 
     async def nothing() -> None:
         return None

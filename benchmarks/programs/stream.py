@@ -1,4 +1,4 @@
-"""Read a stream of lines in one way, and say what that cost: ``stream.py WAY FILE``.
+"""Read a stream of lines in one way and print the cost: ``stream.py WAY FILE``.
 
 The cost is this process's own: the program that writes the lines is another.
 """
@@ -104,7 +104,7 @@ def spent() -> float:
 
 
 def peak() -> int:
-    """Bytes. Of this program alone, unlike ru_maxrss, which begins with our parent's."""
+    """Bytes, of this program alone; ru_maxrss starts with the size of its parent."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

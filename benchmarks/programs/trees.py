@@ -1,4 +1,4 @@
-"""End families of processes, and count who survives: ``trees.py WAY KIND COUNT``."""
+"""End process trees and count the survivors: ``trees.py WAY KIND COUNT``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from corral.system.process.process import Process
 
 FAMILY = Path(__file__).with_name("family.sh")
 GRACE = 0.1
-"""For those that ignore TERM, the same in every way."""
+"""Seconds, for processes that ignore SIGTERM; the same in every way."""
 SETTLING = 0.03
-"""Not every way waits for KILL to work, and a process has no command line while it execs;
-so the survivors are counted this much later."""
+"""Not every way waits until SIGKILL has worked, and a process has no command line while it
+executes a program; so the survivors are counted this many seconds later."""
 
 
 async def with_corral(kind: str, token: str) -> float:
@@ -39,7 +39,7 @@ async def with_killpg(kind: str, token: str) -> float:
 
 
 async def _ended(kind: str, token: str, *, group: bool) -> float:
-    # A pipe of our own: asyncio's would make wait() last as long as a survivor holds it.
+    # Not asyncio's pipe: wait() would last as long as a survivor has it open.
     reader, writer = os.pipe()
     process = await asyncio.create_subprocess_exec(
         FAMILY, kind, token, stdout=writer, start_new_session=group
@@ -66,7 +66,7 @@ def _send(process: asyncio.subprocess.Process, number: signal.Signals, *, group:
 
 
 def relatives(token: str) -> list[int]:
-    """By the command line: a trait that none of the ways goes by."""
+    """Found by the command line, which none of the ways uses."""
     found: list[int] = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ async def main() -> None:
     times: list[float] = []
     survived = 0
     for _ in range(count):
-        # A fraction of a second that the sleeping relatives have in their command line.
+        # A fraction of a second that the sleeping processes have in their command line.
         token = f"0.000{int.from_bytes(os.urandom(6)):015}"
         times.append(await way(kind, token))
         await asyncio.sleep(SETTLING)
