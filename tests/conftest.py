@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     shell starts in the background ignores SIGINT, and so would all that is started here."""
     last_will.make()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for agent in registry.every():
+    for agent in registry.all_agents():
         if agent.programs:
             marked = f"{mark_of(agent.name)}: drives the real {agent.title}"
             config.addinivalue_line("markers", marked)

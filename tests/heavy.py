@@ -12,7 +12,7 @@ from installed import mark_of
 
 from corral.agents import registry
 
-AGENT_MARKS = frozenset(mark_of(agent.name) for agent in registry.every() if agent.programs)
+AGENT_MARKS = frozenset(mark_of(agent.name) for agent in registry.all_agents() if agent.programs)
 FIXTURES = {
     "gemini_program": "real_agent",
     "postgres_server": "postgres",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import settings
 
 from corral.events import Done, Event, Init, ToolOutput, ToolResult, ToolUse, from_json, to_json
-from corral.result import fold
+from corral.result import result_from_events
 
 unhurried = settings(deadline=None)
 """Hypothesis' own deadline fails on a busy machine and says nothing about the code."""
@@ -30,7 +30,7 @@ def lawful(stream: Iterable[Event]) -> list[Event]:
         assert from_json(to_json(event)) == event
     done = events[-1]
     assert (done.status == "success") == (done.error is None)
-    assert fold(events).status == done.status
+    assert result_from_events(events).status == done.status
     return events
 
 

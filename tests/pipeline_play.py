@@ -11,19 +11,19 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Answer,
     Answered,
-    Ask,
+    AskHuman,
     Child,
+    Command,
+    EmitEvent,
     Ended,
-    Finish,
+    FinishRun,
     Message,
-    Order,
+    RunNode,
     Stop,
-    Tell,
-    Visit,
     Wait,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import from_json, to_json
 
 FAIL = Outcome(status="fail", failure_reason="broken")
@@ -45,51 +45,51 @@ class Play:
         values: Mapping[str, Json] | None = None,
     ) -> None:
         self.graph = graph_of(body) if isinstance(body, str) else body
-        self.plan = Plan(self.graph, run_id="run", values=values)
-        self.orders: list[Order] = []
-        self.last: list[Order] = []
-        self.waiting: dict[str, Order] = {}
+        self.plan = Scheduler(self.graph, run_id="run", values=values)
+        self.orders: list[Command] = []
+        self.last: list[Command] = []
+        self.waiting: dict[str, Command] = {}
         self.script = {
             node: deque([said] if isinstance(said, Outcome) else said)
             for node, said in (script or {}).items()
         }
         self._take(self.plan.begin())
 
-    def tell(self, message: Message) -> list[Order]:
-        self.plan = Plan(self.graph, state=from_json(to_json(self.plan.state)))
+    def tell(self, message: Message) -> list[Command]:
+        self.plan = Scheduler(self.graph, state=from_json(to_json(self.plan.state)))
         self._take(self.plan.receive(message))
         return self.last
 
-    def _take(self, orders: list[Order]) -> None:
+    def _take(self, orders: list[Command]) -> None:
         self.last = orders
         self.orders += orders
         for order in orders:
             match order:
-                case Visit(id=id) | Child(id=id) | Wait(id=id):
+                case RunNode(id=id) | Child(id=id) | Wait(id=id):
                     assert id not in self.waiting
                     self.waiting[id] = order
-                case Ask(question=question):
+                case AskHuman(question=question):
                     self.waiting[question.id] = order
                 case Stop(id=id):
                     del self.waiting[id]
                 case _:
                     pass
 
-    def end(self, id: str, outcome: Outcome | None = None) -> list[Order]:
+    def end(self, id: str, outcome: Outcome | None = None) -> list[Command]:
         """A visit comes to this; the bare name of a node means its only open visit."""
         if id not in self.waiting:
             [id] = [known for known in self.waiting if known.rpartition(".")[0] == id]
         del self.waiting[id]
         return self.tell(Ended(id=id, outcome=outcome or Outcome()))
 
-    def answer(self, value: str = "", *, skipped: bool = False) -> list[Order]:
-        [id] = [id for id, order in self.waiting.items() if isinstance(order, Ask)]
+    def answer(self, value: str = "", *, skipped: bool = False) -> list[Command]:
+        [id] = [id for id, order in self.waiting.items() if isinstance(order, AskHuman)]
         del self.waiting[id]
         return self.tell(Answered(id=id, answer=Answer(value=value, skipped=skipped)))
 
     def run(self) -> Play:
         """Until nothing but people, children and timers is waited for."""
-        while visits := [v for v in self.waiting.values() if isinstance(v, Visit)]:
+        while visits := [v for v in self.waiting.values() if isinstance(v, RunNode)]:
             said = self.script.get(visits[0].node)
             outcome = Outcome()
             if said:
@@ -100,7 +100,7 @@ class Play:
     @property
     def path(self) -> list[str]:
         """The nodes that were visited for real, in order."""
-        return [order.node for order in self.orders if isinstance(order, Visit)]
+        return [order.node for order in self.orders if isinstance(order, RunNode)]
 
     @property
     def context(self) -> dict[str, Json]:
@@ -111,7 +111,7 @@ class Play:
         return self.plan.state.completed
 
     @property
-    def finish(self) -> Finish:
+    def finish(self) -> FinishRun:
         assert self.plan.state.finish is not None, f"it waits for {[*self.waiting]}"
         assert self.orders[-1] == self.plan.state.finish
         assert not self.waiting, "something was left open"
@@ -124,11 +124,11 @@ class Play:
 
     @property
     def events(self) -> list[str]:
-        return [type(order.event).__name__ for order in self.orders if isinstance(order, Tell)]
+        return [type(order.event).__name__ for order in self.orders if isinstance(order, EmitEvent)]
 
-    def visit(self, node: str) -> Visit:
+    def visit(self, node: str) -> RunNode:
         """The last order to visit it."""
-        return [o for o in self.orders if isinstance(o, Visit) and o.node == node][-1]
+        return [o for o in self.orders if isinstance(o, RunNode) and o.node == node][-1]
 
 
 def play(

@@ -15,8 +15,8 @@ import corral
 from corral import Session
 from corral.agents import registry
 from corral.events import Event, Text, Thinking
-from corral.options import Options
-from corral.result import Result, fold
+from corral.options import RunKwargs
+from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
 from corral.testing import Lane, ModelServer, Request, Turn
 
@@ -29,7 +29,7 @@ class RealAgent:
     """Of a subclass: which agent, how it is led to a model, and what its runs have besides."""
 
     agent: ClassVar[str]
-    usual: ClassVar[Options] = {}
+    usual: ClassVar[RunKwargs] = {}
 
     def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
         self.program = program
@@ -53,11 +53,11 @@ class RealAgent:
         """What its last conversation asked for against the script; the server is everybody's."""
         return [failure for failure in self.server.failures if self.lane.name in failure]
 
-    def options(self, script: Script, **options: Unpack[Options]) -> Options:
+    def options(self, script: Script, **options: Unpack[RunKwargs]) -> RunKwargs:
         """The options that lead a run to this script."""
         self._count += 1
         self.lane = self.server.lane(f"{self._name}-{self._count}", script)
-        whole: Options = {
+        whole: RunKwargs = {
             "cwd": self.workspace,
             "program": self.program,
             "timeout": 90,
@@ -72,7 +72,7 @@ class RealAgent:
         script: Script,
         prompt: str = "do it",
         ask: Asker | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[RunKwargs],
     ) -> list[Event]:
         whole = self.options(script, **options)
         async with corral.session(self.agent, ask=ask, **whole) as session:
@@ -83,9 +83,9 @@ class RealAgent:
         script: Script,
         prompt: str = "do it",
         ask: Asker | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[RunKwargs],
     ) -> Result:
-        return fold(await self.events(script, prompt, ask, **options))
+        return result_from_events(await self.events(script, prompt, ask, **options))
 
 
 def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ async def cancelled_at_work(
 
 
 async def three_questions(
-    real: RealAgent, agent: str, prompt: str, **options: Unpack[Options]
+    real: RealAgent, agent: str, prompt: str, **options: Unpack[RunKwargs]
 ) -> list[Result]:
     """An answer with thoughts, one more in the session, and one that resumes it: told in pieces,
     counted each for itself, with all that was said before, and nothing is left running."""
@@ -129,7 +129,7 @@ async def three_questions(
     async with corral.session(agent, **whole) as session:
         events = lawful([event async for event in session.prompt(prompt)])
         again = await session.run("second question")
-    first = fold(events)
+    first = result_from_events(events)
     assert "".join(e.delta for e in events if isinstance(e, Text)) == "Hello."
     assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
     assert again.session_id == first.session_id

@@ -19,7 +19,7 @@ from gemini_cli.hands import git, sent, steps
 from real_agents import RealAgent
 
 import corral
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.result import Result
 from corral.sessions.permissions import Asker
 from corral.testing import Call, Request, Turn, say
@@ -126,7 +126,7 @@ async def attempt(
     ask: Asker | None = None,
     *,
     turns: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> tuple[list[Result], str]:
     """The results, and all that the model was sent. ``turns``: a prompt for each attempt."""
     if not turns:

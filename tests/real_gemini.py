@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from real_agents import KEY, RealAgent
 
-from corral.options import Options
+from corral.options import RunKwargs
 
 __all__ = ["KEY", "Gemini"]
 
 
 class Gemini(RealAgent):
     agent = "gemini-cli"
-    usual: ClassVar[Options] = {"model": "gemini-2.5-flash", "retries": 1}
+    usual: ClassVar[RunKwargs] = {"model": "gemini-2.5-flash", "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": url}

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import Unpack
 
-from corral.options import Options
+from corral.options import RunKwargs
 
 PROGRAM = Path(__file__).parent / "programs" / "scripted_gemini.py"
 GOOD = "init\ntext hello\nresult"
 
 
-def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
+def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
     """Options that lead ``gemini-cli`` to the scripted program."""
-    whole: Options = {
+    whole: RunKwargs = {
         "cwd": workspace,
         "program": PROGRAM,
         "timeout": 30,

@@ -34,7 +34,7 @@ from corral.cli.main import command
 from corral.inference.request import OPTIONS
 from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.pipelines.linter.rules import values
 from corral.policy import policy_from
 from corral.protected_paths import GROUPS
@@ -241,7 +241,7 @@ def test_every_toml_block_is_what_the_code_reads() -> None:
                 assert len(Script.parse(block.text).turns) == 3
             case "configuration":
                 for each in (table["defaults"], *table["agents"].values()):
-                    assert set(each) <= set(Options.__annotations__)
+                    assert set(each) <= set(RunKwargs.__annotations__)
             case "agents":
                 made = [declared_agent(n, each, block.name) for n, each in table["agents"].items()]
                 assert {agent.transport for agent in made} == {"acp", "stream"}
@@ -265,7 +265,7 @@ def test_every_json_block_is_json() -> None:
 
 def test_every_option_is_documented() -> None:
     text = page_text("configuration").partition("## corral.toml")[0]
-    missing = {name for name in Options.__annotations__ if f"`{name}`" not in text}
+    missing = {name for name in RunKwargs.__annotations__ if f"`{name}`" not in text}
     assert missing == set()
 
 
@@ -321,7 +321,7 @@ def test_every_option_event_and_vendor_of_the_models_is_documented() -> None:
         assert f"`{name}`" in text, name
     for kind in get_args(StreamEvent):
         assert f"`{kind.__struct_config__.tag}`" in text
-    for provider in registry.every():
+    for provider in registry.all_providers():
         assert f"`{provider.name}`" in text, provider.name
     for name in re.findall(r"`([A-Z]\w+(?:Error)?)`", text.partition("## Errors")[2]):
         assert name in dir(errors) or name == "CORRAL_MODELS", name

@@ -33,7 +33,7 @@ from corral.events import (
     from_json,
     to_json,
 )
-from corral.values import Cost, FileChanged, Refusal, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 _HEAD: dict[str, Any] = {"seq": 7, "ts": 1.5, "run_id": "r", "session_id": "s", "agent": "a"}
 _HEAD_JSON = '"seq":7,"ts":1.5,"run_id":"r","session_id":"s","agent":"a"'
@@ -99,7 +99,7 @@ GOLDEN: list[tuple[Event, str]] = [
             cost=Cost(1.0, "computed"),
             files=(FileChanged("/w/a", "deleted", by_tool=True),),
             files_complete=False,
-            denied=(Refusal("n", title="t", reason="r", call_id="c", rule="u"),),
+            denied=(DeniedCall("n", title="t", reason="r", call_id="c", rule="u"),),
             resume_token="t",
             duration_ms=8,
             error=Error("c", "m"),

@@ -227,7 +227,9 @@ def test_import_corral_loads_nothing_but_itself() -> None:
 
 
 def test_the_words_load_no_machinery() -> None:
-    loaded = loaded_after("import corral; corral.Policy, corral.fold, corral.events, corral.errors")
+    loaded = loaded_after(
+        "import corral; corral.Policy, corral.result_from_events, corral.events, corral.errors"
+    )
     assert not loaded & {"asyncio", "subprocess", "click", "rich", "http", "ssl", "socket"}
     assert not {name for name in loaded if name.startswith(("corral.system", "corral.agents"))}
 

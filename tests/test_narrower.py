@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.events import ToolKind
-from corral.policy import VERDICTS, Action, Policy, decide, is_narrower
+from corral.policy import VERDICTS, Action, Policy, is_narrower
 
 TOOLS: dict[str, ToolKind] = {
     "read_file": "read",
@@ -55,7 +55,7 @@ def wider_at(policy: Policy, than: Policy) -> list[Action]:
     """What ``policy`` allows or asks about, although ``than`` is stricter."""
 
     def strictness(one: Policy, action: Action) -> int:
-        return VERDICTS.index(decide(one, action).verdict)
+        return VERDICTS.index(one.evaluate(action).verdict)
 
     return [each for each in ACTIONS if strictness(policy, each) < strictness(than, each)]
 

@@ -14,28 +14,28 @@ from hypothesis import strategies as st
 from laws import unhurried
 
 from corral.errors import CallerError, ConfigError, PromptError
-from corral.options import KNOWN, Options, Run, check_prompt
+from corral.options import KNOWN, RunKwargs, RunOptions, check_prompt
 from corral.policy import Policy
 from corral.values import McpServer
 
 
-def build(**options: Any) -> Run:
-    return Run.build("an-agent", options)
+def build(**options: Any) -> RunOptions:
+    return RunOptions.build("an-agent", options)
 
 
 def test_nothing_given_is_the_defaults() -> None:
-    assert build() == Run(agent="an-agent")
-    assert build(model=None, cwd=None, policy=None) == Run(agent="an-agent")
+    assert build() == RunOptions(agent="an-agent")
+    assert build(model=None, cwd=None, policy=None) == RunOptions(agent="an-agent")
 
 
 def test_every_option_is_a_field_of_the_record() -> None:
     spellings = {"approval_mode", "allowed_tools", "config"}
-    assert set(KNOWN) - spellings == set(Run.__struct_fields__) - {
+    assert set(KNOWN) - spellings == set(RunOptions.__struct_fields__) - {
         "agent",
         "interactive",
         "own_tools",
     }
-    assert set(KNOWN) == set(Options.__annotations__)
+    assert set(KNOWN) == set(RunKwargs.__annotations__)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,18 @@ def test_an_unknown_option_near_to_none_lists_all() -> None:
 
 def test_an_unknown_key_of_a_file_is_a_warning_and_is_ignored() -> None:
     with pytest.warns(UserWarning, match="corral.toml: unknown key 'modle', ignored: did you mean"):
-        run = Run.build("a", {}, {"modle": "x", "model": "m"}, "corral.toml")
+        run = RunOptions.build("a", {}, {"modle": "x", "model": "m"}, "corral.toml")
     assert run.model == "m"
 
 
 def test_options_win_over_inline_config_and_that_over_the_file() -> None:
     file = {"timeout": 1, "grace": 1, "retries": 1}
-    run = Run.build("a", {"timeout": 3, "config": {"timeout": 2, "grace": 2}}, file)
+    run = RunOptions.build("a", {"timeout": 3, "config": {"timeout": 2, "grace": 2}}, file)
     assert (run.timeout, run.grace, run.retries) == (3, 2, 1)
 
 
 def test_an_option_that_is_none_leaves_the_default() -> None:
-    assert Run.build("a", {"model": None}).model is None
+    assert RunOptions.build("a", {"model": None}).model is None
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -184,7 +184,7 @@ def test_nothing_but_its_name_gives_full_rights() -> None:
 def test_a_policy_given_in_any_spelling_wins_over_the_files(
     file: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    assert Run.build("a", given, file).policy == Policy.edits()
+    assert RunOptions.build("a", given, file).policy == Policy.edits()
 
 
 def test_paths_may_be_paths(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from corral.policy import (
     Action,
     Policy,
     Verdict,
-    decide,
     parse_rule,
     policy_from,
 )
@@ -59,10 +58,10 @@ def test_only_full_is_unlimited() -> None:
 def test_the_callers_own_tools_follow_own_mcp_and_else_mcp() -> None:
     ours = Action("t", "mcp", own=True)
     theirs = Action("t", "mcp")
-    assert decide(Policy.edits(), ours).verdict == "allow"
-    assert decide(Policy.edits(), theirs).verdict == "ask"
-    assert decide(Policy(mcp="deny"), ours).verdict == "deny"
-    assert decide(Policy(mcp="allow", own_mcp="deny"), ours).verdict == "deny"
+    assert Policy.edits().evaluate(ours).verdict == "allow"
+    assert Policy.edits().evaluate(theirs).verdict == "ask"
+    assert Policy(mcp="deny").evaluate(ours).verdict == "deny"
+    assert Policy(mcp="allow", own_mcp="deny").evaluate(ours).verdict == "deny"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,29 +69,29 @@ def test_every_kind_of_tool_has_its_capability(kind: ToolKind) -> None:
     capability = CAPABILITY_OF[kind]
     if capability is None:
         assert kind == "think"
-        assert decide(Policy.read_only(), Action("t", kind)).verdict == "allow"
+        assert Policy.read_only().evaluate(Action("t", kind)).verdict == "allow"
         return
     for verdict in ("allow", "ask", "deny"):
         given: dict[str, Any] = {capability: verdict}
         policy = Policy(**given)
-        ruling = decide(policy, Action("t", kind))
+        ruling = policy.evaluate(Action("t", kind))
         assert (ruling.verdict, ruling.rule) == (verdict, f"{capability}={verdict}")
 
 
 def test_an_unknown_kind_counts_as_shell() -> None:
-    assert decide(Policy(write="allow", shell="deny"), Action("t", "other")).verdict == "deny"
+    assert Policy(write="allow", shell="deny").evaluate(Action("t", "other")).verdict == "deny"
 
 
 def test_an_empty_list_of_allowed_tools_means_none() -> None:
     for kind in KINDS:
-        ruling = decide(msgspec.structs.replace(Policy.full(), allow_tools=()), Action("t", kind))
+        ruling = msgspec.structs.replace(Policy.full(), allow_tools=()).evaluate(Action("t", kind))
         assert ruling.verdict == "deny"
 
 
 def test_a_denied_tool_is_denied_though_it_is_allowed() -> None:
     policy = Policy(allow_tools=("t",), deny_tools=("t",))
-    assert decide(policy, Action("t")) == decide(Policy(deny_tools=("t",)), Action("t"))
-    assert decide(policy, Action("t")).rule == "deny_tools: t"
+    assert policy.evaluate(Action("t")) == Policy(deny_tools=("t",)).evaluate(Action("t"))
+    assert policy.evaluate(Action("t")).rule == "deny_tools: t"
 
 
 RULES = ("deny git push *", "allow git *", "deny git log", "deny rm *")
@@ -115,14 +114,14 @@ def test_the_first_shell_rule_that_matches_decides(
     command: str, verdict: Verdict, rule: str
 ) -> None:
     action = Action("run", "execute", command)
-    ruling = decide(Policy(shell_rules=RULES), action)
+    ruling = Policy(shell_rules=RULES).evaluate(action)
     assert (ruling.verdict, ruling.rule) == (verdict, rule)
 
 
 def test_a_shell_rule_denies_though_the_tool_is_listed() -> None:
     policy = Policy(allow_tools=("run",), shell_rules=("deny rm *",))
-    assert decide(policy, Action("run", "execute", "rm x")).verdict == "deny"
-    assert decide(policy, Action("run", "execute", "ls")).verdict == "allow"
+    assert policy.evaluate(Action("run", "execute", "rm x")).verdict == "deny"
+    assert policy.evaluate(Action("run", "execute", "ls")).verdict == "allow"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("execute", "think")])
@@ -131,9 +130,9 @@ def test_leave_for_a_command_is_no_leave_for_another_tool_with_such_an_argument(
 ) -> None:
     denying = Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny")
     policy = msgspec.structs.replace(denying, shell_rules=("allow make *", "deny rm *"))
-    assert decide(policy, Action("t", kind, "make")).verdict == "deny"
+    assert policy.evaluate(Action("t", kind, "make")).verdict == "deny"
     allowing = msgspec.structs.replace(Policy.full(), shell_rules=policy.shell_rules)
-    assert decide(allowing, Action("t", kind, "rm x")).verdict == "deny"
+    assert allowing.evaluate(Action("t", kind, "rm x")).verdict == "deny"
 
 
 VERDICT = st.none() | st.sampled_from(["allow", "ask", "deny"])
@@ -163,7 +162,7 @@ ACTIONS = st.builds(Action, NAMES, st.sampled_from(KINDS), COMMANDS, st.booleans
 @given(policy=POLICIES, action=ACTIONS)
 def test_the_order_is_deny_rules_allow_rules_capability_ask(policy: Policy, action: Action) -> None:
     """An oracle that asks the questions in the order of the specification."""
-    assert decide(policy, action).verdict == expected(policy, action)
+    assert policy.evaluate(action).verdict == expected(policy, action)
 
 
 def first_match(rules: tuple[str, ...], command: str) -> str | None:
@@ -202,16 +201,16 @@ def expected(policy: Policy, action: Action) -> str:
 @given(policy=POLICIES, action=ACTIONS)
 def test_denying_one_more_tool_never_allows_anything(policy: Policy, action: Action) -> None:
     stricter = msgspec.structs.replace(policy, deny_tools=(*policy.deny_tools, "a"))
-    if decide(policy, action).verdict != "allow":
-        assert decide(stricter, action).verdict != "allow"
+    if policy.evaluate(action).verdict != "allow":
+        assert stricter.evaluate(action).verdict != "allow"
 
 
 @unhurried
 @given(policy=POLICIES, action=ACTIONS)
 def test_a_denial_put_first_never_allows_anything(policy: Policy, action: Action) -> None:
     stricter = msgspec.structs.replace(policy, shell_rules=("deny rm *", *policy.shell_rules))
-    if decide(policy, action).verdict != "allow":
-        assert decide(stricter, action).verdict != "allow"
+    if policy.evaluate(action).verdict != "allow":
+        assert stricter.evaluate(action).verdict != "allow"
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -297,4 +296,4 @@ def test_each_command_of_a_line_is_judged_by_the_first_rule_that_matches_it(
     command: str, rules: tuple[str, ...], verdict: str
 ) -> None:
     action = Action("shell", "execute", command)
-    assert decide(Policy(shell_rules=rules), action).verdict == verdict
+    assert Policy(shell_rules=rules).evaluate(action).verdict == verdict

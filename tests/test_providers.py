@@ -177,7 +177,7 @@ def test_a_response_and_the_files_that_the_agent_wrote(workspace: Path) -> None:
     others = "write other.txt"  # as somebody else would, who works in the same folder
     result = provider.generate(f"init\n{told}\n{others}\ntext hello\nresult")
     assert result == ProviderResult("hello", {str(workspace / "a.txt"): None})
-    assert store.every() == []
+    assert store.all_sessions() == []
     free = scripted(workspace, approval_mode="yolo")
     by_shell = free.generate("init\nwrite b.txt\ntext hello\nresult")
     assert by_shell.files == {str(workspace / "b.txt"): None}
@@ -404,7 +404,7 @@ def test_an_engine_that_asks_again_gets_what_was_answered_meanwhile(workspace: P
     provider = create("manual", {"working_dir": str(workspace), "timeout": 0.3})
     with pytest.raises(ProviderError, match=r"timed out after 0\.3s"):
         provider.generate("What now?")
-    [kept] = store.every()
+    [kept] = store.all_sessions()
     (kept.folder / "turn-1" / "answer.md").write_text("Meanwhile.")
     again = create("manual", {"working_dir": str(workspace)})
     assert again.generate("What now?").response == "Meanwhile."

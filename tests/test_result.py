@@ -8,14 +8,14 @@ import pytest
 
 from corral import errors
 from corral.events import Done, Error, Event, Init, Log, Text, Thinking, ToolResult, ToolUse
-from corral.result import Fold, Result, fold
-from corral.values import Cost, FileChanged, Refusal, Usage
+from corral.result import Result, ResultBuilder, result_from_events
+from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 DONE = Done(status="success")
 
 
 def text_of(*events: Event) -> tuple[str, str]:
-    result = fold([Init(), *events, DONE])
+    result = result_from_events([Init(), *events, DONE])
     return result.text, result.final_text
 
 
@@ -59,7 +59,7 @@ def test_a_message_of_blanks_alone_is_none() -> None:
 
 
 def test_a_stream_without_done_is_incomplete() -> None:
-    result = fold([Init(model="m", agent="a", run_id="r"), Text("half")])
+    result = result_from_events([Init(model="m", agent="a", run_id="r"), Text("half")])
     assert (result.status, result.text, result.model, result.agent, result.run_id) == (
         "incomplete",
         "half",
@@ -72,7 +72,7 @@ def test_a_stream_without_done_is_incomplete() -> None:
 
 def test_everything_of_done_is_in_the_result() -> None:
     usage, cost = Usage(input=1), Cost(1.0, "reported")
-    files, denied = (FileChanged("/a", "created"),), (Refusal("t"),)
+    files, denied = (FileChanged("/a", "created"),), (DeniedCall("t"),)
     done = Done(
         status="max_turns",
         stop_reason="stop",
@@ -90,7 +90,7 @@ def test_everything_of_done_is_in_the_result() -> None:
         agent="a",
         session_id="s",
     )
-    assert fold([Init(model="asked", agent_version="1.0"), done]) == Result(
+    assert result_from_events([Init(model="asked", agent_version="1.0"), done]) == Result(
         status="max_turns",
         stop_reason="stop",
         model="real",
@@ -111,9 +111,11 @@ def test_everything_of_done_is_in_the_result() -> None:
 
 
 def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
-    good = fold([Init(), DONE])
+    good = result_from_events([Init(), DONE])
     assert good.raise_for_status() is good
-    bad = fold([Init(), Text("half"), Done(status="error", error=Error("rate_limit", "slow"))])
+    bad = result_from_events(
+        [Init(), Text("half"), Done(status="error", error=Error("rate_limit", "slow"))]
+    )
     with pytest.raises(errors.RateLimited, match="slow") as raised:
         bad.raise_for_status()
     assert raised.value.result is bad
@@ -121,19 +123,19 @@ def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
 
 def test_a_failure_without_an_error_is_raised_all_the_same() -> None:
     with pytest.raises(errors.CorralError, match="the run ended as incomplete"):
-        fold([Init()]).raise_for_status()
+        result_from_events([Init()]).raise_for_status()
 
 
 def test_pieces_without_an_id_go_on_with_the_message_before_them() -> None:
     pieces = (Text("Hel", message_id="a"), Text("lo."), Text("Bye.", message_id="b"))
-    assert fold([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
+    assert result_from_events([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
 
 
 def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
     size, piece = 32 * 1024 * 1024, "x" * 512
     tracemalloc.start()
     try:
-        folding = Fold()
+        folding = ResultBuilder()
         for _ in range(size // len(piece)):
             folding.add(Text(piece[:-1] + "y"))
         result = folding.result()
@@ -146,7 +148,7 @@ def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
 
 
 def test_a_result_can_be_asked_for_again() -> None:
-    folding = Fold()
+    folding = ResultBuilder()
     for delta in ("a", "b"):
         folding.add(Text(delta))
     assert folding.result() == folding.result()

@@ -20,10 +20,10 @@ from statistics import median
 
 import corral
 from corral.events import Event, Text
-from corral.options import Options
+from corral.options import RunKwargs
 
 COUNT = int(sys.argv[2])
-OPTIONS: Options = {"program": sys.argv[3], "model": "gemini-2.5-flash", "keep": False}
+OPTIONS: RunKwargs = {"program": sys.argv[3], "model": "gemini-2.5-flash", "keep": False}
 TICK = os.sysconf("SC_CLK_TCK")
 
 waits: list[float] = []
@@ -110,7 +110,7 @@ def _living(pid: int) -> float:
 
 async def main() -> None:
     for name in ("gemini-cli", "gemini-acp"):  # what is loaded once is not a prompt's
-        corral.available(name)
+        corral.is_installed(name)
     before = spent()
     await WAYS[sys.argv[1]]()
     cpu = spent() - before

@@ -17,7 +17,7 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
     from corral.pipelines.dot import parser
     from corral.pipelines.execution import memory_runner, node_kind
 
-    async def nothing(_work: node_kind.Work) -> None:
+    async def nothing(_work: node_kind.NodeContext) -> None:
         return None
 
     class Desk:
@@ -42,18 +42,18 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
 def plan(count: int) -> Callable[[], Awaitable[object]]:
     """The scheduler alone, without an event loop and tasks."""
     from corral.pipelines.dot import parser
-    from corral.pipelines.scheduler.commands import Ended, Visit
+    from corral.pipelines.scheduler.commands import Ended, RunNode
     from corral.pipelines.scheduler.outcome import Outcome
-    from corral.pipelines.scheduler.scheduler import Plan
+    from corral.pipelines.scheduler.scheduler import Scheduler
 
     chain = " -> ".join(f"n{number}" for number in range(count))
     graph = parser.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")
 
     async def run() -> object:
-        walked = Plan(graph)
+        walked = Scheduler(graph)
         orders = walked.begin()
         while walked.state.finish is None:
-            visit = next(order for order in orders if isinstance(order, Visit))
+            visit = next(order for order in orders if isinstance(order, RunNode))
             orders = walked.receive(Ended(id=visit.id, outcome=Outcome()))
         return walked
 

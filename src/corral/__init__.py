@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral import errors, events, models, pipelines, providers
-    from corral.durable.batch.api import Batch, BatchReport, BatchResult, map, map_sync
+    from corral.durable.batch.api import Batch, BatchReport, BatchResult, batch, batch_sync
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
-    from corral.options import Options
-    from corral.policy import Policy, decide
+    from corral.options import RunKwargs
+    from corral.policy import Policy
     from corral.prompt import Prompt, Section
-    from corral.result import Result, fold
-    from corral.sessions.api import available, pool, run, run_sync, session
+    from corral.result import Result, result_from_events
+    from corral.sessions.api import is_installed, pool, run, run_sync, session
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
-    from corral.values import AgentSession, Cost, FileChanged, McpServer, Refusal, Usage
+    from corral.values import AgentSession, Cost, DeniedCall, FileChanged, McpServer, Usage
     from corral.version import __version__
 
 _HOME = {
@@ -44,25 +44,24 @@ _HOME = {
     "Cost": "corral.values",
     "FileChanged": "corral.values",
     "McpServer": "corral.values",
-    "Refusal": "corral.values",
+    "DeniedCall": "corral.values",
     "Usage": "corral.values",
     "Batch": "corral.durable.batch.api",
     "BatchReport": "corral.durable.batch.api",
     "BatchResult": "corral.durable.batch.api",
-    "map": "corral.durable.batch.api",
-    "map_sync": "corral.durable.batch.api",
+    "batch": "corral.durable.batch.api",
+    "batch_sync": "corral.durable.batch.api",
     "CorralError": "corral.errors",
     "Event": "corral.events",
     "from_json": "corral.events",
     "to_json": "corral.events",
-    "Options": "corral.options",
+    "RunKwargs": "corral.options",
     "Policy": "corral.policy",
-    "decide": "corral.policy",
     "Prompt": "corral.prompt",
     "Section": "corral.prompt",
     "Result": "corral.result",
-    "fold": "corral.result",
-    "available": "corral.sessions.api",
+    "result_from_events": "corral.result",
+    "is_installed": "corral.sessions.api",
     "pool": "corral.sessions.api",
     "run": "corral.sessions.api",
     "run_sync": "corral.sessions.api",
@@ -89,16 +88,16 @@ __all__ = [
     "BatchResult",
     "CorralError",
     "Cost",
+    "DeniedCall",
     "Event",
     "FileChanged",
     "Hook",
     "McpServer",
-    "Options",
     "Policy",
     "Pool",
     "Prompt",
-    "Refusal",
     "Result",
+    "RunKwargs",
     "Section",
     "Session",
     "Tool",
@@ -106,17 +105,15 @@ __all__ = [
     "Turn",
     "Usage",
     "__version__",
-    "available",
+    "batch",
+    "batch_sync",
     "call_budget",
     "command_succeeds",
-    "decide",
     "errors",
     "events",
     "files_exist",
-    "fold",
     "from_json",
-    "map",
-    "map_sync",
+    "is_installed",
     "merge",
     "models",
     "pipelines",
@@ -124,6 +121,7 @@ __all__ = [
     "providers",
     "read_before_write",
     "required_order",
+    "result_from_events",
     "run",
     "run_sync",
     "session",

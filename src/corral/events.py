@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from corral.values import Cost, FileChanged, Refusal, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 VERSION = 1
 """Of the JSON form; carried by ``init``."""
@@ -204,7 +204,7 @@ class Done(Envelope, frozen=True, tag="done"):
     cost: Cost = Cost()
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
-    denied: tuple[Refusal, ...] = ()
+    denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
     """False where the agent may have been refused more than it tells of."""
     resume_token: str | None = None

@@ -37,7 +37,7 @@ LONGEST_LABEL = 200
 """Characters."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent's options. Values of ``env`` are secret and never printed."""
 
     agent: str
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         options: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         source: str = "config",
-    ) -> Run:
+    ) -> RunOptions:
         """The options, which win over ``config``.
 
         An unknown option is an error: the call is wrong. An unknown key of a
@@ -168,7 +168,7 @@ SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that become others before a run is made."""
 COMPUTED = ("agent", "interactive", "own_tools")
 """Fields of a run that are no options."""
-KNOWN = (*(name for name in Run.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
+KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
 
 def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
@@ -256,12 +256,12 @@ _WORDS = {"array": "a list", "str": "a text", "float": "a number", "int": "a who
 _TYPES = {"array": "list", "object": "dict"}
 
 
-def _convert(values: dict[str, Any]) -> Run:
+def _convert(values: dict[str, Any]) -> RunOptions:
     for name, value in values.items():
         if isinstance(value, bool) and name in _NUMBERS:
             raise ConfigError(f"{name} must be a number, got: bool")
     try:
-        return msgspec.convert(values, Run)
+        return msgspec.convert(values, RunOptions)
     except msgspec.ValidationError as error:
         found = _PLACE.search(str(error))
         if not found:
@@ -287,7 +287,7 @@ _NUMBERS = (
 )
 
 
-def _check(run: Run) -> None:
+def _check(run: RunOptions) -> None:
     for name in ("timeout", "idle_timeout", "startup_timeout"):
         if not getattr(run, name) > 0:
             raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
@@ -383,7 +383,7 @@ def check_prompt(prompt: str, limit: int) -> str:
     return prompt
 
 
-class Options(TypedDict, total=False):
+class RunKwargs(TypedDict, total=False):
     """Everything ``corral.run`` and ``corral.session`` take by name."""
 
     cwd: str | os.PathLike[str] | None

@@ -119,6 +119,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Allows everything without any rule."""
         return self == Policy.full()
 
+    def evaluate(self, action: Action) -> Ruling:
+        """Deny rules, then allow rules, then the capability, then ask."""
+        if action.tool in self.deny_tools:
+            return Ruling("deny", f"deny_tools: {action.tool}")
+        listed = self.allow_tools is not None and action.tool in self.allow_tools
+        if self.allow_tools is not None and not listed:
+            return Ruling("deny", "allow_tools: not listed")
+        if action.command is not None:
+            ruling = _shell_ruling(self.shell_rules, action.command)
+            # Any tool may be given an argument of that name: leave for a command is for the shell.
+            if ruling is not None and (ruling.verdict == "deny" or action.kind == "execute"):
+                return ruling
+        if listed:
+            return Ruling("allow", f"allow_tools: {action.tool}")
+        capability = CAPABILITY_OF[action.kind]
+        if capability is None:
+            return Ruling("allow", "harmless")
+        verdict = self.verdict(capability, own=action.own)
+        return Ruling(verdict, f"{capability}={verdict}")
+
 
 class Action(msgspec.Struct, frozen=True):
     """What an agent is about to do, as far as it is known."""
@@ -134,27 +154,6 @@ class Ruling(msgspec.Struct, frozen=True):
     verdict: Verdict
     rule: str
     """The rule that decided, in the policy's own words."""
-
-
-def decide(policy: Policy, action: Action) -> Ruling:
-    """Deny rules, then allow rules, then the capability, then ask."""
-    if action.tool in policy.deny_tools:
-        return Ruling("deny", f"deny_tools: {action.tool}")
-    listed = policy.allow_tools is not None and action.tool in policy.allow_tools
-    if policy.allow_tools is not None and not listed:
-        return Ruling("deny", "allow_tools: not listed")
-    if action.command is not None:
-        ruling = _shell_ruling(policy.shell_rules, action.command)
-        # Any tool may be given an argument of that name: leave for a command is for the shell.
-        if ruling is not None and (ruling.verdict == "deny" or action.kind == "execute"):
-            return ruling
-    if listed:
-        return Ruling("allow", f"allow_tools: {action.tool}")
-    capability = CAPABILITY_OF[action.kind]
-    if capability is None:
-        return Ruling("allow", "harmless")
-    verdict = policy.verdict(capability, own=action.own)
-    return Ruling(verdict, f"{capability}={verdict}")
 
 
 def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | None = None) -> bool:

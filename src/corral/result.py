@@ -9,7 +9,7 @@ import msgspec
 
 from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
-from corral.values import Cost, FileChanged, Refusal, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 BLOCK = 65_536
 """Characters, or pieces, of an answer that are joined at a time."""
@@ -29,7 +29,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
     """False where the folder was too large, or was shared with another run."""
-    denied: tuple[Refusal, ...] = ()
+    denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
     """False where the agent may have been refused more than it tells of."""
     usage: Usage = Usage()
@@ -94,7 +94,7 @@ class _Message:
         return text
 
 
-class Fold:
+class ResultBuilder:
     """Collects events into a ``Result``. Holds the answer's text and nothing else."""
 
     def __init__(self) -> None:
@@ -159,9 +159,9 @@ def _parted(messages: list[str]) -> str:
     return text
 
 
-def fold(events: Iterable[Event]) -> Result:
+def result_from_events(events: Iterable[Event]) -> Result:
     """The result of a whole stream."""
-    folding = Fold()
+    folding = ResultBuilder()
     for event in events:
         folding.add(event)
     return folding.result()

@@ -167,7 +167,7 @@ class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool of the agent reported it; false: only the disk shows it."""
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something the agent tried and was not allowed."""
 
     name: str

@@ -11,11 +11,11 @@ from pathlib import Path
 from laws import lawful
 
 from corral.agents import registry
-from corral.agents.spec import Agent, Ending
+from corral.agents.spec import AgentSpec, Ending
 from corral.events import Done, Event, Init, to_json
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protocol.ndjson import Stream
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name.removesuffix(".exit.json") for path in folder.glob("*.exit.json"))
 
 
-def play(agent: Agent, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
+def play(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
     """The recording's events, its output read ``size`` bytes at a time."""
     ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
     output = (folder / f"{name}.ndjson").read_bytes()
@@ -33,7 +33,7 @@ def play(agent: Agent, folder: Path, name: str, size: int = 1 << 20) -> list[Eve
     stream = Stream(agent.frames, agent.translator())
     version = agent.package.tested
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version=version)
-    guard = Guard(init, started=0.0)
+    guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
@@ -45,7 +45,7 @@ def play(agent: Agent, folder: Path, name: str, size: int = 1 << 20) -> list[Eve
         stderr=said.read_text("utf-8") if said.exists() else "",
         finish=guard.finish,
         answered=guard.answered,
-        run=Run(agent=agent.name),
+        run=RunOptions(agent=agent.name),
     )
     return lawful([*events, *guard.close(0.0, agent.explain(ending))])
 

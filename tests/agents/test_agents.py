@@ -8,13 +8,13 @@ from typing import get_args
 import pytest
 
 from corral.agents import registry
-from corral.agents.spec import RACES, Agent, with_races
+from corral.agents.spec import RACES, AgentSpec, with_races
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
-from corral.options import KNOWN, Run
+from corral.options import KNOWN, RunOptions
 from corral.policy import Policy
 
-EVERY = list(registry.every())
+EVERY = list(registry.all_agents())
 
 
 def test_there_is_an_agent() -> None:
@@ -64,7 +64,7 @@ def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
-def test_an_agents_record_is_whole(agent: Agent) -> None:
+def test_an_agents_record_is_whole(agent: AgentSpec) -> None:
     assert registry.find(agent.name) is agent
     for alias in agent.aliases:
         assert registry.find(alias) is agent
@@ -89,10 +89,10 @@ def test_no_two_agents_share_a_name() -> None:
 
 
 @pytest.mark.parametrize("agent", [a for a in EVERY if a.probe], ids=lambda agent: agent.name)
-def test_a_report_says_that_races_are_open_where_a_program_writes(agent: Agent) -> None:
+def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSpec) -> None:
     """Of the rows that allow or ask for writing in the workspace, and of no other."""
     assert agent.probe is not None
-    run = Run.build(agent.name, {"model": agent.probe.model})
+    run = RunOptions.build(agent.name, {"model": agent.probe.model})
     told = {
         name: {row.capability: row for row in with_races(agent, agent.compile(policy, run)).report}
         for name, policy in {

@@ -9,14 +9,14 @@ from corral.agents import registry
 from corral.agents.shared.api_errors import QUOTA, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
-from corral.options import Run
-from corral.protocol.ndjson import Finish
+from corral.options import RunOptions
+from corral.protocol.ndjson import TurnEnd
 
-NAMES = [agent.name for agent in registry.every() if agent.driver is None]
+NAMES = [agent.name for agent in registry.all_agents() if agent.driver is None]
 
 
 def explained(
-    name: str, finish: Finish | None, code: int | None = 0, stderr: str = ""
+    name: str, finish: TurnEnd | None, code: int | None = 0, stderr: str = ""
 ) -> CorralError | None:
     ending = Ending(
         code=code,
@@ -24,7 +24,7 @@ def explained(
         stderr=stderr,
         finish=finish,
         answered=False,
-        run=Run.build(name, {"model": "some-model"}),
+        run=RunOptions.build(name, {"model": "some-model"}),
     )
     return registry.find(name).explain(ending)
 
@@ -47,7 +47,7 @@ SAID = {
 @pytest.mark.parametrize("name", NAMES)
 def test_http_402_is_one_error_with_one_advice(name: str) -> None:
     kind, message, code = SAID.get(name, ("error", "402 Pay.", 1))
-    error = explained(name, Finish(ok=False, kind=kind, message=message), code)
+    error = explained(name, TurnEnd(ok=False, kind=kind, message=message), code)
     assert type(error) is errors.QuotaSpent, error
     assert (error.hint, error.retryable) == (QUOTA, False)
 
@@ -76,15 +76,15 @@ def test_other_ends_are_no_authentication_failures() -> None:
     ],
 )
 def test_an_unknown_model_over_acp_is_not_a_server_error(said: str) -> None:
-    error = explained("gemini-acp", Finish(ok=False, kind="500", message=said))
+    error = explained("gemini-acp", TurnEnd(ok=False, kind="500", message=said))
     assert type(error) is errors.ModelNotFound
     assert not error.retryable
-    only_logged = Finish(ok=False, kind="500", message="Zip.")
+    only_logged = TurnEnd(ok=False, kind="500", message="Zip.")
     logged = explained(
         "gemini-acp", only_logged, 0, "Full report: x ModelNotFoundError: Zip.\n  at"
     )
     assert type(logged) is errors.ModelNotFound
     earlier = explained("gemini-acp", only_logged, 0, "Full report: x ModelNotFoundError: Zap.\n")
     assert type(earlier) is errors.ServerFailed
-    other = explained("gemini-acp", Finish(ok=False, kind="500", message="Internal error."))
+    other = explained("gemini-acp", TurnEnd(ok=False, kind="500", message="Internal error."))
     assert type(other) is errors.ServerFailed

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, Place
-from corral.options import Run
-from corral.protocol.ndjson import Finish
+from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.options import RunOptions
+from corral.protocol.ndjson import TurnEnd
 
 AGENT, PEER = registry.find("claude"), registry.find("claude-acp")
 NONE: set[str] = set()
@@ -39,8 +39,8 @@ def launch(
         **(at or {}),
     }
     agent = PEER if peer else AGENT
-    run = replace(Run.build(agent.name, options), interactive=interactive)
-    return agent.launch(run, Place(**values), prompt, resume)
+    run = replace(RunOptions.build(agent.name, options), interactive=interactive)
+    return agent.launch(run, LaunchContext(**values), prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:
@@ -208,7 +208,7 @@ def test_a_misspelt_tool_is_refused_with_the_nearest() -> None:
 
 def test_the_report_says_how_each_part_is_kept() -> None:
     def report(policy: Policy, *, interactive: bool = True) -> dict[str, str]:
-        compiled = AGENT.compile(policy, Run(agent=AGENT.name, interactive=interactive))
+        compiled = AGENT.compile(policy, RunOptions(agent=AGENT.name, interactive=interactive))
         return {row.capability: f"{row.verdict} {row.enforcement}" for row in compiled.report}
 
     assert report(Policy()) == {
@@ -223,9 +223,9 @@ def test_the_report_says_how_each_part_is_kept() -> None:
     assert report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"] == "allow brokered"
 
 
-def ending(finish: Finish | None, **more: Any) -> Ending:
+def ending(finish: TurnEnd | None, **more: Any) -> Ending:
     values: dict[str, Any] = {"code": 1, "signal": None, "stderr": "", "answered": False, **more}
-    return Ending(finish=finish, run=Run(agent=AGENT.name), **values)
+    return Ending(finish=finish, run=RunOptions(agent=AGENT.name), **values)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def ending(finish: Finish | None, **more: Any) -> Ending:
 def test_a_failure_has_its_own_class(
     kind: str, message: str, error: type[errors.CorralError]
 ) -> None:
-    found = AGENT.explain(ending(Finish(ok=False, kind=kind, message=message)))
+    found = AGENT.explain(ending(TurnEnd(ok=False, kind=kind, message=message)))
     assert type(found) is error
 
 
@@ -267,7 +267,7 @@ def test_an_end_without_a_word_is_explained_by_what_there_is(
 
 
 def test_success_needs_a_clean_exit_and_an_answer() -> None:
-    assert AGENT.explain(ending(Finish(ok=True), code=0, answered=True)) is None
-    assert isinstance(AGENT.explain(ending(Finish(ok=True), code=0)), errors.EmptyAnswer)
-    failed = AGENT.explain(ending(Finish(ok=True), code=1, answered=True))
+    assert AGENT.explain(ending(TurnEnd(ok=True), code=0, answered=True)) is None
+    assert isinstance(AGENT.explain(ending(TurnEnd(ok=True), code=0)), errors.EmptyAnswer)
+    failed = AGENT.explain(ending(TurnEnd(ok=True), code=1, answered=True))
     assert isinstance(failed, errors.ProcessFailed)

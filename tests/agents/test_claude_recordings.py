@@ -30,10 +30,10 @@ from corral.events import (
     Unknown,
     to_json,
 )
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protocol.ndjson import Stream
-from corral.result import fold
-from corral.sessions.event_normalizer import Guard
+from corral.result import result_from_events
+from corral.sessions.event_normalizer import EventNormalizer
 
 FOLDER = Path(__file__).parents[1] / "recordings" / "claude"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
@@ -94,7 +94,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     assert AGENT.translator is not None
     stream = Stream(AGENT.frames, AGENT.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="2.1.325")
-    guard = Guard(init, started=0.0)
+    guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
@@ -105,7 +105,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         stderr=stderr,
         finish=guard.finish,
         answered=guard.answered,
-        run=Run(agent=AGENT.name),
+        run=RunOptions(agent=AGENT.name),
     )
     return lawful([*events, *guard.close(0.0, AGENT.explain(ending))])
 
@@ -154,7 +154,7 @@ def test_no_line_of_the_real_cli_is_unknown_or_malformed(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CODE))
 def test_a_failure_is_raised_as_its_own_class_with_something_to_do(name: str) -> None:
     with pytest.raises(CorralError) as raised:
-        fold(play(name)).raise_for_status()
+        result_from_events(play(name)).raise_for_status()
     assert raised.value.code == CODE[name]
     assert raised.value.hint or name in ("e400", "sigterm", "sigterm-tool")
 
@@ -201,7 +201,7 @@ def test_an_edit_is_told_with_its_lines_and_a_shells_files_too() -> None:
 
 
 def test_structured_output_is_the_final_text_and_its_lack_is_told() -> None:
-    assert json.loads(fold(play("json")).final_text) == {"name": "fake", "count": 3}
+    assert json.loads(result_from_events(play("json")).final_text) == {"name": "fake", "count": 3}
     warned = [e.code for e in play("badjson") if isinstance(e, Error)]
     assert warned == ["schema_not_met"]
 

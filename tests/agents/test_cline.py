@@ -14,13 +14,13 @@ from msgspec.structs import replace
 import corral
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Place
+from corral.agents.spec import LaunchContext
 from corral.events import FileChange, ToolUse
-from corral.options import Run
-from corral.result import fold
+from corral.options import RunOptions
+from corral.result import result_from_events
 
 AGENT = registry.find("cline")
-PLACE = Place(
+PLACE = LaunchContext(
     program=("cline",),
     version=None,
     cwd="/repo",
@@ -39,7 +39,7 @@ async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path)
     ) as session:
         turn = session.prompt("Read here.txt, then write.")
         events = lawful([event async for event in turn])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.text == "Done, and [CLINE_API_KEY struck out]."
     uses = [event for event in events if isinstance(event, ToolUse)]
     assert [(use.name, use.kind) for use in uses] == [
@@ -79,7 +79,7 @@ READ, NEVER, WEB = {"read_files", "search_codebase"}, {"spawn_agent"}, {"fetch_w
     ],
 )
 def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted: set[str]) -> None:
-    run = replace(Run.build("cline", {"policy": policy}), interactive=interactive)
+    run = replace(RunOptions.build("cline", {"policy": policy}), interactive=interactive)
     compiled = AGENT.compile(policy, run)
     assert hidden(compiled.files) == wanted
     for row in compiled.report:
@@ -87,7 +87,7 @@ def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted
 
 
 def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
-    trusted = Run.build("cline", {"inherit": "project"})
+    trusted = RunOptions.build("cline", {"inherit": "project"})
     launch = AGENT.launch(trusted, PLACE, "hi", None)
     assert launch.argv == ("cline", "--acp")
     assert launch.env["HOME"] == "/home"
@@ -98,8 +98,8 @@ def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
 
 def test_what_it_cannot_keep_is_refused_before_it_is_started() -> None:
     with pytest.raises(errors.UntrustedFolder, match="Cline would obey"):
-        AGENT.launch(Run.build("cline", {}), PLACE, "hi", None)
-    bare = Run.build("cline", {"inherit": "user"})
+        AGENT.launch(RunOptions.build("cline", {}), PLACE, "hi", None)
+    bare = RunOptions.build("cline", {"inherit": "user"})
     with pytest.raises(errors.ConfigError, match="cannot inherit the user's"):
         AGENT.launch(bare, PLACE, "hi", None)
     assert not {"images", "attachments", "mcp_servers", "thinking"} & AGENT.supports
@@ -107,5 +107,7 @@ def test_what_it_cannot_keep_is_refused_before_it_is_started() -> None:
 
 def test_a_permitted_shell_reaches_the_network() -> None:
     policy = Policy(shell="allow", network="deny")
-    rows = {row.capability: row for row in AGENT.compile(policy, Run.build("cline", {})).report}
+    rows = {
+        row.capability: row for row in AGENT.compile(policy, RunOptions.build("cline", {})).report
+    }
     assert rows["network"].enforcement == "impossible"

@@ -14,11 +14,11 @@ import pytest
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, Place
+from corral.agents.spec import Ending, Launch, LaunchContext
 from corral.events import ToolResult
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.system import programs
 
 AGENT = registry.find("codex")
@@ -41,7 +41,9 @@ def launch(
         **(at or {}),
     }
     resume = options.pop("resume", None)
-    return AGENT.launch(Run.build(AGENT.name, options), Place(**values), "the prompt", resume)
+    return AGENT.launch(
+        RunOptions.build(AGENT.name, options), LaunchContext(**values), "the prompt", resume
+    )
 
 
 def settings(started: Launch) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def sandbox(started: Launch) -> str | None:
 
 
 def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
-    rows = AGENT.compile(policy, Run.build(AGENT.name, options)).report
+    rows = AGENT.compile(policy, RunOptions.build(AGENT.name, options)).report
     assert [row.capability for row in rows] == list(CAPABILITIES)
     return {row.capability: (row.verdict, row.enforcement) for row in rows}
 
@@ -331,13 +333,13 @@ def test_servers_are_approved_where_they_may_be_used_and_left_out_elsewhere() ->
 
 
 def test_a_name_that_is_no_tool_is_refused() -> None:
-    run = Run.build(AGENT.name)
+    run = RunOptions.build(AGENT.name)
     for names, why in ((("exec_comand",), "did you mean"), (("nonsense",), "would do nothing")):
         with pytest.raises(errors.PolicyError, match=why):
             AGENT.compile(Policy(deny_tools=names), run)
     with pytest.raises(errors.PolicyError, match="not patterns"):
         AGENT.compile(Policy(allow_tools=("mcp__*",)), run)
-    AGENT.compile(Policy(deny_tools=("nonsense",)), Run.build(AGENT.name, {"strict": False}))
+    AGENT.compile(Policy(deny_tools=("nonsense",)), RunOptions.build(AGENT.name, {"strict": False}))
 
 
 def test_only_a_strict_schema_is_given_to_codex() -> None:
@@ -366,11 +368,11 @@ def test_only_a_strict_schema_is_given_to_codex() -> None:
     ],
 )
 def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
-    assert type(explained(finish=Finish(ok=False, message=message))) is kind
+    assert type(explained(finish=TurnEnd(ok=False, message=message))) is kind
 
 
 def test_an_end_is_a_success_only_with_an_answer_and_a_clean_exit() -> None:
-    done = Finish(ok=True)
+    done = TurnEnd(ok=True)
     assert explained(finish=done, answered=True) is None
     assert type(explained(finish=done)) is errors.EmptyAnswer
     assert type(explained(finish=done, answered=True, code=1)) is errors.ProcessFailed
@@ -398,10 +400,10 @@ def explained(
     code: int | None = 0,
     signal: int | None = None,
     stderr: str = "",
-    finish: Finish | None = None,
+    finish: TurnEnd | None = None,
     answered: bool = False,
 ) -> errors.CorralError | None:
-    run = Run.build(AGENT.name)
+    run = RunOptions.build(AGENT.name)
     ending = Ending(
         code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
     )

@@ -12,18 +12,18 @@ from corral import McpServer, Policy, errors
 from corral.agents import registry
 from corral.agents.codex import policy as codex_policy
 from corral.agents.codex.spec import QUIRKS
-from corral.agents.spec import Ending, Launch, Place
-from corral.options import Run
+from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.options import RunOptions
 from corral.protocol.acp.frames import ToolFields
 from corral.protocol.acp.tool_calls import OpenCall
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 
 AGENT = registry.find("codex-acp")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 
 
 def launch(project_files: tuple[str, ...] = (), **options: Any) -> Launch:
-    place = Place(
+    place = LaunchContext(
         program=("node", "/opt/codex-acp"),
         version="2.6.0",
         cwd="/work/repo",
@@ -32,7 +32,7 @@ def launch(project_files: tuple[str, ...] = (), **options: Any) -> Launch:
         env=KEY,
         project_files=project_files,
     )
-    return AGENT.launch(Run.build(AGENT.name, options), place, "", None)
+    return AGENT.launch(RunOptions.build(AGENT.name, options), place, "", None)
 
 
 def config(started: Launch) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def config(started: Launch) -> dict[str, Any]:
 
 
 def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
-    rows = AGENT.compile(policy, Run.build(AGENT.name, options)).report
+    rows = AGENT.compile(policy, RunOptions.build(AGENT.name, options)).report
     return {row.capability: (row.verdict, row.enforcement) for row in rows}
 
 
@@ -101,7 +101,7 @@ def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[
 
 
 def test_its_settings_follow_the_lists_of_tools() -> None:
-    run = Run.build(AGENT.name, {})
+    run = RunOptions.build(AGENT.name, {})
     searching = codex_policy.without_lists(Policy(allow_tools=("web_search",)), run)
     assert searching.allow_tools is None
     assert codex_policy.settings_acp(searching)[0] == 'web_search="live"'
@@ -138,8 +138,8 @@ def test_a_tool_of_a_server_is_known_by_its_input() -> None:
 def test_what_it_says_of_an_error_is_told_as_its_kind(
     kind: str, message: str, expected: type[Exception]
 ) -> None:
-    finish = Finish(ok=False, kind=kind, message=message)
-    run = Run.build(AGENT.name)
+    finish = TurnEnd(ok=False, kind=kind, message=message)
+    run = RunOptions.build(AGENT.name)
     ending = Ending(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
     told = AGENT.explain(ending)
     assert told is not None

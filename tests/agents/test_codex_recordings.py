@@ -27,9 +27,9 @@ from corral.events import (
     Unknown,
     to_json,
 )
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protocol.ndjson import Stream
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 
 AGENT = registry.find("codex")
 FOLDER = Path(__file__).parents[1] / "recordings" / "codex"
@@ -78,7 +78,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     assert AGENT.read_stderr is not None
     stream = Stream(AGENT.frames, AGENT.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="0.166.0")
-    guard = Guard(init, started=0.0)
+    guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
@@ -90,7 +90,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         stderr=stderr,
         finish=guard.finish,
         answered=guard.answered,
-        run=Run(agent=AGENT.name),
+        run=RunOptions(agent=AGENT.name),
     )
     return lawful([*events, *guard.close(0.0, AGENT.explain(ending))])
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
-from corral.options import Run
-from corral.protocol.ndjson import Finish
+from corral.agents.spec import AgentSpec, CompiledPolicy, Ending, Launch, LaunchContext, PolicyRow
+from corral.options import RunOptions
+from corral.protocol.ndjson import TurnEnd
 from corral.sessions.prepare import prepare
 from corral.system import programs
 from corral.values import McpServer
@@ -27,7 +27,7 @@ SERVER = {"name": "notes", "command": ["notes", "--x"], "env": {"N-TOKEN": "cana
 
 
 def launch(
-    agent: Agent = ALONE,
+    agent: AgentSpec = ALONE,
     *,
     prompt: str = "do it",
     resume: str | None = None,
@@ -35,7 +35,7 @@ def launch(
     found: tuple[str, ...] = (),
     **options: Any,
 ) -> Launch:
-    place = Place(
+    place = LaunchContext(
         program=("/opt/copilot",),
         version="1.0.102",
         cwd="/work/repo",
@@ -44,16 +44,20 @@ def launch(
         env=env,
         project_files=found,
     )
-    return agent.launch(Run.build(agent.name, {"model": "m", **options}), place, prompt, resume)
+    return agent.launch(
+        RunOptions.build(agent.name, {"model": "m", **options}), place, prompt, resume
+    )
 
 
-def flags(agent: Agent, policy: Policy, **options: Any) -> list[str]:
-    run = Run.build(agent.name, {"policy": policy, **options})
+def flags(agent: AgentSpec, policy: Policy, **options: Any) -> list[str]:
+    run = RunOptions.build(agent.name, {"policy": policy, **options})
     return list(agent.compile(policy, run).flags)
 
 
-def rows(agent: Agent, policy: Policy) -> dict[str, Row]:
-    return {row.capability: row for row in agent.compile(policy, Run.build(agent.name)).report}
+def rows(agent: AgentSpec, policy: Policy) -> dict[str, PolicyRow]:
+    return {
+        row.capability: row for row in agent.compile(policy, RunOptions.build(agent.name)).report
+    }
 
 
 def test_a_mode_that_asks_nothing_is_refused_unless_all_is_allowed() -> None:
@@ -188,9 +192,9 @@ def test_what_is_not_allowed_is_not_offered_and_writes_come_to_us(
     assert flags(PEER, policy, mcp_servers=[SERVER]) == (alone if peer is None else peer)
 
 
-def asking(policy: Policy, *, strict: bool = True) -> Compiled:
+def asking(policy: Policy, *, strict: bool = True) -> CompiledPolicy:
     """As a peer with somebody who answers."""
-    run = Run.build(PEER.name, {"policy": policy, "strict": strict})
+    run = RunOptions.build(PEER.name, {"policy": policy, "strict": strict})
     return PEER.compile(policy, replace(run, interactive=True))
 
 
@@ -217,7 +221,7 @@ def test_what_it_does_not_ask_about_is_denied_also_with_somebody_to_ask(
     """It reads in the workspace unasked, and runs tools that say that they only read."""
     policy = Policy(read="ask", mcp="ask")
     servers = (McpServer("notes", command=("notes",)), McpServer("corral", command=("ours",)))
-    run = replace(Run.build(PEER.name, {"policy": policy}), mcp_servers=servers)
+    run = replace(RunOptions.build(PEER.name, {"policy": policy}), mcp_servers=servers)
     compiled = PEER.compile(policy, replace(run, interactive=True))
     row = next(row for row in compiled.report if row.capability == capability)
     assert (row.verdict, row.enforcement) == ("deny", "native")
@@ -269,38 +273,38 @@ def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
 @pytest.mark.parametrize(
     ("finish", "code", "kind"),
     [
-        (Finish(ok=False, kind="401", message="x"), 1, errors.AuthenticationFailed),
-        (Finish(ok=False, kind="404", message="x"), 1, errors.ModelNotFound),
-        (Finish(ok=False, kind="429", message="x"), 1, errors.RateLimited),
-        (Finish(ok=False, kind="503", message="x"), 1, errors.ServerFailed),
-        (Finish(ok=False, kind="400", message="context length"), 1, errors.ContextLengthExceeded),
-        (Finish(ok=False, kind="400", message="x"), 1, errors.InvalidRequest),
-        (Finish(ok=False, kind="agent_error", message="no key (HTTP 401)"), 0, None),
-        (Finish(ok=False, kind="query", message="connect refused"), 1, errors.NetworkFailed),
-        (Finish(ok=False, kind="aborted"), 0, errors.Interrupted),
-        (Finish(ok=True), 1, errors.ProcessFailed),
-        (Finish(ok=True), None, errors.KilledBySignal),
+        (TurnEnd(ok=False, kind="401", message="x"), 1, errors.AuthenticationFailed),
+        (TurnEnd(ok=False, kind="404", message="x"), 1, errors.ModelNotFound),
+        (TurnEnd(ok=False, kind="429", message="x"), 1, errors.RateLimited),
+        (TurnEnd(ok=False, kind="503", message="x"), 1, errors.ServerFailed),
+        (TurnEnd(ok=False, kind="400", message="context length"), 1, errors.ContextLengthExceeded),
+        (TurnEnd(ok=False, kind="400", message="x"), 1, errors.InvalidRequest),
+        (TurnEnd(ok=False, kind="agent_error", message="no key (HTTP 401)"), 0, None),
+        (TurnEnd(ok=False, kind="query", message="connect refused"), 1, errors.NetworkFailed),
+        (TurnEnd(ok=False, kind="aborted"), 0, errors.Interrupted),
+        (TurnEnd(ok=True), 1, errors.ProcessFailed),
+        (TurnEnd(ok=True), None, errors.KilledBySignal),
         (None, None, errors.KilledBySignal),
         (None, 127, errors.BrokenInstall),
         (None, 1, errors.ProcessFailed),
     ],
 )
 def test_success_needs_the_last_word_and_a_clean_exit(
-    finish: Finish | None, code: int | None, kind: type[errors.CorralError] | None
+    finish: TurnEnd | None, code: int | None, kind: type[errors.CorralError] | None
 ) -> None:
     assert type(explained(finish, code)) is (kind or errors.AuthenticationFailed)
 
 
 def test_an_answer_is_a_success_and_nothing_is_none() -> None:
-    assert explained(Finish(ok=True), 0) is None
-    assert type(explained(Finish(ok=True), 0, answered=False)) is errors.EmptyAnswer
+    assert explained(TurnEnd(ok=True), 0) is None
+    assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
     advice = "".join(f"\nTo resume by {way}: copilot --resume" for way in "abcdefg")
     lost = f"Error: No session, task, or name matched 'x'.{advice}"
     assert type(explained(None, 1, stderr=lost)) is errors.ResumeLost
 
 
 def explained(
-    finish: Finish | None, code: int | None, *, answered: bool = True, stderr: str = ""
+    finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
 ) -> errors.CorralError | None:
     return ALONE.explain(
         Ending(
@@ -309,7 +313,7 @@ def explained(
             stderr=stderr,
             finish=finish,
             answered=answered,
-            run=Run.build(ALONE.name),
+            run=RunOptions.build(ALONE.name),
         )
     )
 

@@ -17,8 +17,8 @@ from corral.events import (
     ToolResult,
     Unknown,
 )
-from corral.protocol.ndjson import Finish, Stream
-from corral.result import fold
+from corral.protocol.ndjson import Stream, TurnEnd
+from corral.result import result_from_events
 
 played = Tapes("copilot-cli")
 done, NAMES = played.done, played.names
@@ -80,7 +80,7 @@ def test_what_a_sub_agent_says_is_no_part_of_the_answer() -> None:
     (item,) = lines(frame)
     assert isinstance(item, Text)
     assert item.parent == "c"
-    assert fold([item]).text == ""
+    assert result_from_events([item]).text == ""
 
 
 def test_a_message_without_pieces_is_told_whole() -> None:
@@ -102,7 +102,7 @@ def test_tokens_are_the_sum_of_the_models_in_its_report() -> None:
         "reasoningTokens": 3,
     }
     report = {"modelMetrics": {"a": {"usage": usage}, "b": {"usage": usage}}, "new": {}}
-    told = read_report(msgspec.json.encode(report), Finish(ok=True)).usage
+    told = read_report(msgspec.json.encode(report), TurnEnd(ok=True)).usage
     assert msgspec.to_builtins(told) == {
         "input": 240,
         "output": 20,
@@ -111,4 +111,4 @@ def test_tokens_are_the_sum_of_the_models_in_its_report() -> None:
         "cache_write": 0,
         "coverage": "complete",
     }
-    assert read_report(b"torn {", Finish(ok=True)) == Finish(ok=True)
+    assert read_report(b"torn {", TurnEnd(ok=True)) == TurnEnd(ok=True)

@@ -15,8 +15,8 @@ from corral.agents.gemini.errors import read_stderr
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import Error
-from corral.options import Run
-from corral.protocol.ndjson import Finish
+from corral.options import RunOptions
+from corral.protocol.ndjson import TurnEnd
 
 NOISE = (
     "Warning: True color (24-bit) support not detected. Using a terminal with it helps.\n"
@@ -26,11 +26,11 @@ NOISE = (
 
 def explain(
     code: int | None,
-    finish: Finish | None = None,
+    finish: TurnEnd | None = None,
     *,
     stderr: str = "",
     signal: int | None = None,
-    run: Run | None = None,
+    run: RunOptions | None = None,
 ) -> CorralError | None:
     ending = Ending(
         code=code,
@@ -38,13 +38,13 @@ def explain(
         stderr=stderr,
         finish=finish,
         answered=False,
-        run=run or Run(agent="gemini-cli"),
+        run=run or RunOptions(agent="gemini-cli"),
     )
     return registry.find("gemini-cli").explain(ending)
 
 
 def explained(code: int | None, message: str | None = None, kind: str = "unknown") -> CorralError:
-    finish = Finish(ok=False, kind=kind, message=message)
+    finish = TurnEnd(ok=False, kind=kind, message=message)
     error = explain(code, finish)
     assert error is not None
     return error
@@ -55,7 +55,7 @@ def api(code: int, message: str, **more: object) -> str:
 
 
 def test_success_is_a_result_that_says_so_and_a_clean_exit() -> None:
-    assert explain(0, Finish(ok=True)) is None
+    assert explain(0, TurnEnd(ok=True)) is None
 
 
 def test_a_clean_exit_without_a_result_is_incomplete() -> None:
@@ -66,7 +66,7 @@ def test_a_clean_exit_without_a_result_is_incomplete() -> None:
 
 @pytest.mark.parametrize("code", [1, 41, 53, 173])
 def test_a_bad_exit_after_a_good_result_is_an_error(code: int) -> None:
-    error = explain(code, Finish(ok=True))
+    error = explain(code, TurnEnd(ok=True))
     assert type(error) is errors.ProcessFailed
     assert str(code) in str(error)
 
@@ -194,15 +194,15 @@ def test_the_clis_own_name_for_it_decides_first(
 
 
 def test_the_turn_limit_that_was_set_is_named() -> None:
-    finish = Finish(ok=False, kind="FatalTurnLimitedError", message="m")
-    error = explain(53, finish, run=Run(agent="gemini-cli", max_turns=3))
+    finish = TurnEnd(ok=False, kind="FatalTurnLimitedError", message="m")
+    error = explain(53, finish, run=RunOptions(agent="gemini-cli", max_turns=3))
     assert error is not None
     assert "limit of 3" in error.message
 
 
 def test_a_model_that_is_not_there_is_named() -> None:
-    finish = Finish(ok=False, message=api(404, "no such thing"))
-    error = explain(1, finish, run=Run(agent="gemini-cli", model="gemini-9"))
+    finish = TurnEnd(ok=False, message=api(404, "no such thing"))
+    error = explain(1, finish, run=RunOptions(agent="gemini-cli", model="gemini-9"))
     assert error is not None
     assert error.message == "model gemini-9: no such thing"
 
@@ -256,7 +256,7 @@ def test_an_api_error_of_any_shape_is_explained(body: object) -> None:
 def test_whatever_it_says_is_explained(
     code: int | None, message: str | None, kind: str | None, stderr: str
 ) -> None:
-    for finish in (None, Finish(ok=False, message=message, kind=kind)):
+    for finish in (None, TurnEnd(ok=False, message=message, kind=kind)):
         error = explain(code, finish, stderr=stderr)
         assert isinstance(error, CorralError)
         assert str(error)

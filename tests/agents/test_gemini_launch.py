@@ -17,16 +17,16 @@ from laws import unhurried
 
 from corral.agents import registry
 from corral.agents.gemini.launch import launch_acp
-from corral.agents.spec import Launch, Place
+from corral.agents.spec import Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import Policy
 
 GOLDENS = Path(__file__).parent / "goldens"
 KEY = {"GEMINI_API_KEY": "canary-key-in-env"}
 
 
-def place(**more: Any) -> Place:
+def place(**more: Any) -> LaunchContext:
     values: dict[str, Any] = {
         "program": ("/usr/bin/node", "/opt/gemini.js"),
         "version": "0.61.0",
@@ -37,13 +37,17 @@ def place(**more: Any) -> Place:
         "env": KEY,
         **more,
     }
-    return Place(**values)
+    return LaunchContext(**values)
 
 
 def launch(
-    prompt: str = "hello", *, at: Place | None = None, resume: str | None = None, **options: Any
+    prompt: str = "hello",
+    *,
+    at: LaunchContext | None = None,
+    resume: str | None = None,
+    **options: Any,
 ) -> Launch:
-    run = Run.build("gemini-cli", options)
+    run = RunOptions.build("gemini-cli", options)
     return registry.find("gemini-cli").launch(run, at or place(), prompt, resume)
 
 
@@ -332,7 +336,7 @@ def test_yolo_is_never_said_to_the_cli() -> None:
 
 @pytest.mark.parametrize("mode", ["autoEdit", "yolo"])
 def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -> None:
-    run = Run(agent="gemini-acp", session_mode=mode, policy=Policy.edits())
+    run = RunOptions(agent="gemini-acp", session_mode=mode, policy=Policy.edits())
     with pytest.raises(ConfigError, match="would set the policy aside"):
         launch_acp(run, place(), "", None)
     assert launch_acp(msgspec.structs.replace(run, session_mode="plan"), place(), "", None)
@@ -342,7 +346,7 @@ def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -
 def test_no_tool_server_of_the_user_is_trusted() -> None:
     """The tools of a trusted server run without a question."""
     theirs: dict[str, Any] = {"mcpServers": {"theirs": {"command": "x", "trust": True}}}
-    run = Run(agent="gemini-acp", inherit="user")
+    run = RunOptions(agent="gemini-acp", inherit="user")
     settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))
     assert settings["mcpServers"]["theirs"] == {"command": "x", "trust": False}
 
@@ -352,7 +356,7 @@ def test_always_is_never_offered_and_no_model_corrects_an_edit() -> None:
         "security": {"disableAlwaysAllow": False},
         "tools": {"disableLLMCorrection": False},
     }
-    run = Run(agent="gemini-acp", inherit="user")
+    run = RunOptions(agent="gemini-acp", inherit="user")
     settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))
     assert settings["security"]["disableAlwaysAllow"] is True
     assert settings["tools"]["disableLLMCorrection"] is True

@@ -34,16 +34,18 @@ from corral.agents.gemini.policy import (
     compile_asking,
     compile_policy,
 )
-from corral.agents.spec import Compiled, Place
+from corral.agents.spec import CompiledPolicy, LaunchContext
 from corral.errors import PolicyError, PolicyNotEnforceable
-from corral.options import Run
-from corral.policy import Action, Policy, decide, parse_rule, policy_from
+from corral.options import RunOptions
+from corral.policy import Action, Policy, parse_rule, policy_from
 from corral.protected_paths import NAMES, Link, Links
 from corral.shell_patterns import covers, split
 from corral.shell_regex import allow_regex
 
 GOLDENS = Path(__file__).parent / "goldens"
-PLACE = Place(program=("gemini",), version=None, cwd="/work/repo", home="/s/home", tmp="/s/tmp")
+PLACE = LaunchContext(
+    program=("gemini",), version=None, cwd="/work/repo", home="/s/home", tmp="/s/tmp"
+)
 
 POLICIES: dict[str, Policy] = {
     "default": Policy(),
@@ -58,8 +60,8 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def compiled(policy: Policy, place: Place | None = PLACE, **options: Any) -> Compiled:
-    return compile_policy(policy, Run(agent="gemini-cli", policy=policy, **options), place)
+def compiled(policy: Policy, place: LaunchContext | None = PLACE, **options: Any) -> CompiledPolicy:
+    return compile_policy(policy, RunOptions(agent="gemini-cli", policy=policy, **options), place)
 
 
 def rules_of(policy: Policy, **options: Any) -> list[dict[str, Any]]:
@@ -332,7 +334,7 @@ def test_what_an_allow_rule_lets_run_the_policy_allows_too(pattern: str, command
     policy = Policy(shell="deny", shell_rules=(f"allow {pattern}",))
     assume(allow_regex(parse_rule(f"allow {pattern}")[1]) is not None)
     if split(command) and runs(policy, command) == "allow":  # a blank, or a lone {, runs nothing
-        ruling = decide(policy, Action("run_shell_command", "execute", command))
+        ruling = policy.evaluate(Action("run_shell_command", "execute", command))
         assert ruling.verdict == "allow"
 
 
@@ -416,8 +418,8 @@ def test_the_report_needs_no_place() -> None:
 # The CLI as a peer
 
 
-def asking(policy: Policy, *, interactive: bool, **options: Any) -> Compiled:
-    run = Run(agent="gemini-acp", policy=policy, interactive=interactive, **options)
+def asking(policy: Policy, *, interactive: bool, **options: Any) -> CompiledPolicy:
+    run = RunOptions(agent="gemini-acp", policy=policy, interactive=interactive, **options)
     return compile_asking(policy, run)
 
 
@@ -452,7 +454,7 @@ def ruled(policy: Policy, tool: str, *, interactive: bool) -> str:
     kind: Any = "mcp" if tool.startswith("mcp_") else KINDS[tool]
     command = "ls" if tool == "run_shell_command" else None
     own = tool.startswith("mcp_corral_")
-    verdict = decide(policy, Action(tool, kind, command, own=own)).verdict
+    verdict = policy.evaluate(Action(tool, kind, command, own=own)).verdict
     return "deny" if verdict == "ask" and not interactive else verdict
 
 

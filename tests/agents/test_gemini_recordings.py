@@ -18,10 +18,10 @@ from corral.agents import registry
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, Unknown, to_json
-from corral.options import Run
-from corral.protocol.ndjson import Item, Stream
-from corral.result import fold
-from corral.sessions.event_normalizer import Guard
+from corral.options import RunOptions
+from corral.protocol.ndjson import RawEvent, Stream
+from corral.result import result_from_events
+from corral.sessions.event_normalizer import EventNormalizer
 
 FOLDER = Path(__file__).parents[1] / "recordings" / "gemini"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
@@ -113,7 +113,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     assert agent.translator is not None
     stream = Stream(agent.frames, agent.translator())
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version="0.61.0")
-    guard = Guard(init, started=0.0)
+    guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
@@ -124,12 +124,12 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         stderr=stderr,
         finish=guard.finish,
         answered=guard.answered,
-        run=Run(agent=agent.name, model="gemini-2.5-flash"),
+        run=RunOptions(agent=agent.name, model="gemini-2.5-flash"),
     )
     return lawful([*events, *guard.close(0.0, agent.explain(ending))])
 
 
-def heard(stderr: str) -> list[Item]:
+def heard(stderr: str) -> list[RawEvent]:
     read = registry.find("gemini-cli").read_stderr
     assert read is not None
     return [item for line in stderr.splitlines() if (item := read(line)) is not None]
@@ -248,7 +248,7 @@ def test_parallel_calls_keep_their_results_apart() -> None:
 @pytest.mark.parametrize("name", sorted(set(CODE)))
 def test_a_failure_is_raised_as_its_own_class_with_something_to_do(name: str) -> None:
     with pytest.raises(CorralError) as raised:
-        fold(play(name)).raise_for_status()
+        result_from_events(play(name)).raise_for_status()
     assert raised.value.code == CODE[name]
     assert "[API Error" not in str(raised.value)
     if name != "slash_quit":

@@ -11,10 +11,10 @@ import pytest
 
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Agent, Ending, Launch, Place, Row
-from corral.options import Run
+from corral.agents.spec import AgentSpec, Ending, Launch, LaunchContext, PolicyRow
+from corral.options import RunOptions
 from corral.protected_paths import Link, Links
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.system import programs
 
 AGENT = registry.find("opencode")
@@ -35,8 +35,8 @@ def launch(
         **(at or {}),
     }
     interactive = options.pop("interactive", False)
-    run = msgspec.structs.replace(Run.build(AGENT.name, options), interactive=interactive)
-    return AGENT.launch(run, Place(**values), "", None)
+    run = msgspec.structs.replace(RunOptions.build(AGENT.name, options), interactive=interactive)
+    return AGENT.launch(run, LaunchContext(**values), "", None)
 
 
 def config(started: Launch) -> dict[str, Any]:
@@ -208,12 +208,14 @@ def test_a_question_that_the_shells_verdict_would_answer_wrongly_is_not_put(
 
 def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
     with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
-        AGENT.compile(Policy(deny_tools=("bassh",)), Run.build(AGENT.name))
+        AGENT.compile(Policy(deny_tools=("bassh",)), RunOptions.build(AGENT.name))
 
 
 def test_the_report_says_what_no_rule_can_hold() -> None:
     policy = Policy(shell="allow", network="deny")
-    report = {row.capability: row for row in AGENT.compile(policy, Run.build(AGENT.name)).report}
+    report = {
+        row.capability: row for row in AGENT.compile(policy, RunOptions.build(AGENT.name)).report
+    }
     assert report["network"].enforcement == "impossible"
     assert (report["write"].verdict, report["write"].enforcement) == ("ask", "native")
     assert "ask→deny" in report["write"].note
@@ -236,13 +238,13 @@ def test_the_report_says_what_no_rule_can_hold() -> None:
     ],
 )
 def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
-    told = explained(finish=Finish(ok=False, kind="-32603", message=message))
+    told = explained(finish=TurnEnd(ok=False, kind="-32603", message=message))
     assert type(told) is kind
     assert not str(told).startswith("Internal error: ")
 
 
 def test_an_end_without_a_word_is_told_by_its_code() -> None:
-    assert explained(finish=Finish(ok=True)) is None
+    assert explained(finish=TurnEnd(ok=True)) is None
     assert type(explained(signal=9)) is errors.KilledBySignal
     assert type(explained(code=127)) is errors.BrokenInstall
     assert type(explained(code=1, stderr="postinstall script was not run")) is errors.BrokenInstall
@@ -254,9 +256,9 @@ def explained(
     code: int | None = 0,
     signal: int | None = None,
     stderr: str = "",
-    finish: Finish | None = None,
+    finish: TurnEnd | None = None,
 ) -> errors.CorralError | None:
-    run = Run.build(AGENT.name)
+    run = RunOptions.build(AGENT.name)
     ending = Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=False, run=run)
     return AGENT.explain(ending)
 
@@ -288,5 +290,5 @@ def test_a_shell_that_is_denied_is_not_offered_for_its_rules_do_not_see_every_li
     assert "`> file`" in row.note
 
 
-def report(agent: Agent, policy: Policy) -> tuple[Row, ...]:
-    return agent.compile(policy, Run.build(agent.name)).report
+def report(agent: AgentSpec, policy: Policy) -> tuple[PolicyRow, ...]:
+    return agent.compile(policy, RunOptions.build(agent.name)).report

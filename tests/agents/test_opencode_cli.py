@@ -10,10 +10,10 @@ import pytest
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, Place, Row
-from corral.options import Run
+from corral.agents.spec import Ending, Launch, LaunchContext, PolicyRow
+from corral.options import RunOptions
 from corral.protected_paths import Link, Links
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.sessions.prepare import prepare
 
 AGENT = registry.find("opencode-cli")
@@ -29,7 +29,7 @@ def launch(
     cwd: str = "/work/repo",
     **options: Any,
 ) -> Launch:
-    place = Place(
+    place = LaunchContext(
         program=("/opt/opencode",),
         version="1.18.18",
         cwd=cwd,
@@ -40,7 +40,7 @@ def launch(
         helpers={"rg": "/opt/tools/rg"},
     )
     options = {"model": "custom/m", **options}
-    return AGENT.launch(Run.build(AGENT.name, options), place, prompt, resume)
+    return AGENT.launch(RunOptions.build(AGENT.name, options), place, prompt, resume)
 
 
 def config(started: Launch) -> dict[str, Any]:
@@ -51,8 +51,10 @@ def rules(policy: Policy, **options: Any) -> dict[str, Any]:
     return config(launch(policy=policy, **options))["permission"]  # type: ignore[no-any-return]
 
 
-def rows(policy: Policy) -> dict[str, Row]:
-    return {row.capability: row for row in AGENT.compile(policy, Run.build(AGENT.name)).report}
+def rows(policy: Policy) -> dict[str, PolicyRow]:
+    return {
+        row.capability: row for row in AGENT.compile(policy, RunOptions.build(AGENT.name)).report
+    }
 
 
 def test_the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice() -> None:
@@ -164,7 +166,7 @@ def test_patches_are_refused_for_no_rule_sees_where_they_move_a_file_to() -> Non
         with pytest.raises(errors.PolicyNotEnforceable, match="patch moves a file"):
             prepare(AGENT.name, {**options, "policy": policy})
     for free in (Policy.read_only(), Policy.full()):
-        made = AGENT.compile(free, Run.build(AGENT.name, {"model": "openai/gpt-5.5"})).report
+        made = AGENT.compile(free, RunOptions.build(AGENT.name, {"model": "openai/gpt-5.5"})).report
         assert "impossible" not in {row.enforcement for row in made}
 
 
@@ -255,32 +257,32 @@ def test_what_it_cannot_do_is_refused_by_name(option: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("finish", "code", "kind"),
     [
-        (Finish(ok=True), 1, errors.ProcessFailed),
-        (Finish(ok=False, kind="length"), 0, errors.ContextLengthExceeded),
-        (Finish(ok=False, kind="content-filter"), 0, errors.ContentRefused),
-        (Finish(ok=False, kind="unknown"), 0, errors.StreamBroken),
-        (Finish(ok=False, kind="503", message="no"), 1, errors.ServerFailed),
-        (Finish(ok=False, kind="403", message="no"), 1, errors.AccessDenied),
-        (Finish(ok=False, kind="429", message="quota spent"), 1, errors.QuotaSpent),
+        (TurnEnd(ok=True), 1, errors.ProcessFailed),
+        (TurnEnd(ok=False, kind="length"), 0, errors.ContextLengthExceeded),
+        (TurnEnd(ok=False, kind="content-filter"), 0, errors.ContentRefused),
+        (TurnEnd(ok=False, kind="unknown"), 0, errors.StreamBroken),
+        (TurnEnd(ok=False, kind="503", message="no"), 1, errors.ServerFailed),
+        (TurnEnd(ok=False, kind="403", message="no"), 1, errors.AccessDenied),
+        (TurnEnd(ok=False, kind="429", message="quota spent"), 1, errors.QuotaSpent),
         (None, 0, errors.StreamBroken),
         (None, 127, errors.BrokenInstall),
     ],
 )
 def test_success_needs_the_last_step_and_a_clean_exit(
-    finish: Finish | None, code: int, kind: type[errors.CorralError]
+    finish: TurnEnd | None, code: int, kind: type[errors.CorralError]
 ) -> None:
     assert type(explained(finish, code)) is kind
 
 
 def test_an_answer_is_a_success_and_nothing_is_none() -> None:
-    assert explained(Finish(ok=True), 0) is None
-    assert type(explained(Finish(ok=True), 0, answered=False)) is errors.EmptyAnswer
-    assert type(explained(Finish(ok=True), None)) is errors.KilledBySignal
+    assert explained(TurnEnd(ok=True), 0) is None
+    assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
+    assert type(explained(TurnEnd(ok=True), None)) is errors.KilledBySignal
     assert type(explained(None, 1, stderr="Error: Session not found")) is errors.ResumeLost
 
 
 def explained(
-    finish: Finish | None, code: int | None, *, answered: bool = True, stderr: str = ""
+    finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
 ) -> errors.CorralError | None:
     return AGENT.explain(
         Ending(
@@ -289,6 +291,6 @@ def explained(
             stderr=stderr,
             finish=finish,
             answered=answered,
-            run=Run.build(AGENT.name),
+            run=RunOptions.build(AGENT.name),
         )
     )

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 import corral
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, Place
-from corral.options import Run
-from corral.protocol.ndjson import Finish
+from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.options import RunOptions
+from corral.protocol.ndjson import TurnEnd
 
 ALONE, PEER = registry.find("qwen-cli"), registry.find("qwen-acp")
 NONE: set[str] = set()
@@ -33,7 +33,7 @@ def launch(
     peer: bool = False,
     **options: Any,
 ) -> Launch:
-    place = Place(
+    place = LaunchContext(
         program=("/opt/qwen",),
         version="0.24.4",
         cwd="/work/repo",
@@ -45,7 +45,7 @@ def launch(
     agent = PEER if peer else ALONE
     if resume is not None:
         options["resume"] = resume
-    return agent.launch(Run.build(agent.name, options), place, prompt, resume)
+    return agent.launch(RunOptions.build(agent.name, options), place, prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:
@@ -108,7 +108,7 @@ def test_what_is_denied_is_not_offered_and_the_rest_comes_to_us(
 
 
 def test_with_somebody_to_ask_what_asks_is_offered_and_every_call_of_it_comes_to_us() -> None:
-    run = replace(Run.build("qwen-cli", {"policy": Policy(read="ask")}), interactive=True)
+    run = replace(RunOptions.build("qwen-cli", {"policy": Policy(read="ask")}), interactive=True)
     compiled = ALONE.compile(run.policy, run)
     asked = set(json.loads(compiled.files["settings.json"])["permissions"]["ask"])
     assert {"read_file", "glob", "edit", "run_shell_command", "web_fetch"} <= asked
@@ -135,7 +135,9 @@ def test_with_somebody_to_ask_what_asks_is_offered_and_every_call_of_it_comes_to
 def test_the_report_tells_how_it_is_kept(
     policy: Policy, capability: str, verdict: str, enforcement: str
 ) -> None:
-    rows = {row.capability: row for row in ALONE.compile(policy, Run.build("qwen-cli")).report}
+    rows = {
+        row.capability: row for row in ALONE.compile(policy, RunOptions.build("qwen-cli")).report
+    }
     row = next(row for name, row in rows.items() if name == capability)
     assert (row.verdict, row.enforcement) == (verdict, enforcement)
 
@@ -244,9 +246,9 @@ def test_what_it_cannot_do_alone_is_not_claimed(option: str) -> None:
 
 
 def ended(
-    finish: Finish | None, *, code: int | None = 0, signal: int | None = None, stderr: str = ""
+    finish: TurnEnd | None, *, code: int | None = 0, signal: int | None = None, stderr: str = ""
 ) -> errors.CorralError | None:
-    run = Run.build("qwen-cli", {"max_turns": 3})
+    run = RunOptions.build("qwen-cli", {"max_turns": 3})
     answered = finish is not None and finish.ok
     return ALONE.explain(
         Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run)
@@ -272,19 +274,19 @@ def ended(
     ],
 )
 def test_what_the_service_said_is_one_error(said: str, kind: type[errors.CorralError]) -> None:
-    assert type(ended(Finish(ok=False, message=said), code=1)) is kind
+    assert type(ended(TurnEnd(ok=False, message=said), code=1)) is kind
 
 
 def test_how_it_ended_without_a_result_is_told() -> None:
-    assert ended(Finish(ok=True)) is None
+    assert ended(TurnEnd(ok=True)) is None
     assert type(ended(None, code=53)) is errors.TurnLimit
     assert type(ended(None, code=1, stderr="No saved session found with ID x")) is errors.ResumeLost
     assert type(ended(None, code=None, signal=15)) is errors.KilledBySignal
     assert type(ended(None, code=127)) is errors.BrokenInstall
     assert type(ended(None, code=0)) is errors.StreamBroken
     assert type(ended(None, code=1, stderr="odd")) is errors.ProcessFailed
-    assert type(ended(Finish(ok=True), code=1)) is errors.ProcessFailed
-    assert type(ended(Finish(ok=True), signal=9, code=None)) is errors.KilledBySignal
+    assert type(ended(TurnEnd(ok=True), code=1)) is errors.ProcessFailed
+    assert type(ended(TurnEnd(ok=True), signal=9, code=None)) is errors.KilledBySignal
 
 
 async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:

@@ -9,10 +9,10 @@ from corral.agents import cline, registry
 from corral.agents.shared.tool_names import near
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import policy_from
 
-NAMES = [agent.name for agent in registry.every() if agent.name != "manual"]
+NAMES = [agent.name for agent in registry.all_agents() if agent.name != "manual"]
 SHELLS = [name for name in NAMES if name != "codex-acp"]
 """``codex-acp`` has a shell with ``full`` only."""
 MODEL = "gemini:gemini-2.5-flash"
@@ -23,7 +23,7 @@ def compiled(name: str, **options: object) -> list[tuple[str, str]]:
     agent = registry.find(name)
     if agent.driver is not None:
         options["model"] = MODEL
-    run = Run.build(name, options)
+    run = RunOptions.build(name, options)
     report = agent.compile(run.policy, run).report
     return [
         (row.capability, row.verdict)

@@ -14,8 +14,8 @@ from laws import lawful
 
 import corral
 from corral.events import Error, Event, Json, ToolResult
-from corral.options import Options
-from corral.result import Result, fold
+from corral.options import RunKwargs
+from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
 from corral.system.process.process import Process
@@ -54,11 +54,13 @@ class Ours:
         """What was asked for against the last script; the server is everybody's."""
         return [failure for failure in self.server.failures if self.lane.name in failure]
 
-    def options(self, script: Script, wire: str = "gemini", **options: Unpack[Options]) -> Options:
+    def options(
+        self, script: Script, wire: str = "gemini", **options: Unpack[RunKwargs]
+    ) -> RunKwargs:
         """The options that lead a run to this script."""
         self._count += 1
         self.lane = self.server.lane(f"{self._name}-{self._count}", script)
-        whole: Options = {
+        whole: RunKwargs = {
             "cwd": self.workspace,
             "model": MODELS[wire],
             "timeout": 60,
@@ -74,7 +76,7 @@ class Ours:
         *,
         ask: Asker | None = None,
         tools: Sequence[Callable[..., Any]] = (),
-        **options: Unpack[Options],
+        **options: Unpack[RunKwargs],
     ) -> Session:
         return corral.session(ask=ask, tools=tools, **self.options(script, **options))
 
@@ -86,7 +88,7 @@ class Ours:
         ask: Asker | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         wire: str = "gemini",
-        **options: Unpack[Options],
+        **options: Unpack[RunKwargs],
     ) -> list[Event]:
         """Those of one prompt, by all laws."""
         led = self.options(script, wire, **options)
@@ -94,7 +96,7 @@ class Ours:
             return lawful([event async for event in session.prompt(prompt)])
 
     async def run(self, script: Script, prompt: str = "do it", **given: Any) -> Result:
-        return fold(await self.events(script, prompt, **given))
+        return result_from_events(await self.events(script, prompt, **given))
 
 
 def keyed(lane: Lane, wire: str = "gemini") -> dict[str, str]:

@@ -10,7 +10,7 @@ from builtin.agent_runs import Ours, warnings
 from corral.builtin.history import shrunk
 from corral.builtin.repetition import ADVICE
 from corral.messages import Message, ToolCall, ToolResult
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, call, fail, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -33,7 +33,7 @@ async def test_four_fifths_of_the_window_are_worth_a_warning(
     turn = Turn(text="ok", usage={"input": used - 10, "output": 10})
     events = await ours.events([turn])
     assert warnings(events) == warned
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 @pytest.mark.usefixtures("tiny")
@@ -62,7 +62,7 @@ async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: Ours) -> None:
     rounds = [call("glob", pattern=f"*.{n}") for n in range(6)]
     script = [*rounds, fail(413, TOO_LONG), say("ok")]
     events = await ours.events(script, "the task")
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert warnings(events) == ["context_shrunk"]
     before, after = ours.requests[-2], ours.requests[-1]
     assert len(before.tool_calls) == 6
@@ -89,7 +89,7 @@ async def test_the_prompt_under_way_is_never_forgotten(ours: Ours) -> None:
 
 async def test_what_cannot_shrink_is_an_error_to_act_on(ours: Ours) -> None:
     events = await ours.events([fail(413, TOO_LONG, times="forever")])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "context_length")
     assert len(ours.requests) == 1

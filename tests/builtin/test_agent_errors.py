@@ -8,7 +8,7 @@ from builtin.agent_runs import KEY, MODELS, Ours, command_line, of, outcomes, wa
 import corral
 from corral.builtin.loop import BOTCHED
 from corral.events import Error, Text
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Turn, call, fail, hang, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -40,7 +40,7 @@ async def test_what_may_pass_is_tried_again_with_a_warning(
 ) -> None:
     script = [fail(status, "busy", retry_after=0.01), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
-    assert fold(events).ok
+    assert result_from_events(events).ok
     (code,) = warnings(events)
     assert code in ("rate_limit", "server")
     assert len(ours.requests) == 2
@@ -66,7 +66,7 @@ async def test_a_connection_that_is_always_cut_is_tried_as_often_as_asked(
 async def test_a_stream_cut_before_any_word_is_asked_for_again(ours: Ours, wire: str) -> None:
     script = [Turn(thoughts="hm", text="lost", cut=1), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
-    result = fold(events)
+    result = result_from_events(events)
     assert (result.status, result.text) == ("success", "ok")
     assert len(ours.requests) == 2
     assert len(warnings(events)) == 1
@@ -86,7 +86,7 @@ async def test_an_error_inside_the_stream_before_any_word_is_tried_again(
 ) -> None:
     script = [Turn(thoughts="hm", status=503, late=True, message="overloaded"), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
-    assert fold(events).ok, fold(events).error
+    assert result_from_events(events).ok, result_from_events(events).error
     assert [event.delta for event in of(events, Text)] == ["ok"]
 
 
@@ -129,7 +129,7 @@ async def test_an_empty_answer_is_an_error_and_the_session_goes_on(ours: Ours, w
 async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(ours: Ours) -> None:
     botched = Turn(finish="MALFORMED_FUNCTION_CALL", repeat="forever")
     events = await ours.events([botched])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "invalid_request")
     assert len(ours.requests) == 3
@@ -141,13 +141,13 @@ async def test_a_call_that_is_made_again_goes_on(ours: Ours) -> None:
     script = [Turn(finish="MALFORMED_FUNCTION_CALL"), call("list_dir"), say("ok")]
     events = await ours.events(script)
     assert outcomes(events) == [("list_dir", "success")]
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: Ours) -> None:
     half = Turn(calls=[Call("shell", {"command": "touch ran"})], finish="MALFORMED_FUNCTION_CALL")
     events = await ours.events([half, say("ok")], policy="all")
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert outcomes(events) == []
     assert not (ours.workspace / "ran").exists()
     last = ours.requests[-1]

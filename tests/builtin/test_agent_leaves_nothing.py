@@ -16,7 +16,7 @@ import corral
 from corral.events import Event, Init, Text, ToolUse
 from corral.result import Result
 from corral.system import paths as folders
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -94,7 +94,7 @@ async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: Our
     host.kill()
     await host.wait()
     assert runs(pid), "nothing was left: this proves nothing"
-    ledger = Ledger(folders.ledger())
+    ledger = ProcessRegistry(folders.ledger())
     assert [entry.agent for entry in ledger.reap()] == ["corral"]
     await eventually(lambda: not runs(pid))
     assert ledger.live() == []

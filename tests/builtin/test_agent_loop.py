@@ -9,16 +9,16 @@ from pathlib import Path
 from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
 
 import corral
-from corral.builtin.event_queue import FULL, Outbox
-from corral.builtin.secret_filter import Striker
-from corral.builtin.tool_execution import Hands
+from corral.builtin.event_queue import FULL, EventQueue
+from corral.builtin.secret_filter import SecretFilter
+from corral.builtin.tool_execution import ToolExecutor
 from corral.builtin.tools import truncate
 from corral.builtin.tools.tool import Arguments, Outcome, Output, define
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
 from corral.policy import Policy
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import Broker
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, hang, say
@@ -44,7 +44,7 @@ async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:
     ]  # fmt: skip
     assert len(ours.requests) == 2
     assert told(ours.requests[1], "read_file") == "     1\tone\n"
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert (result.text, result.final_text) == ("Reading.\n\nIt says one.", "It says one.")
     assert result.stop_reason == "STOP"
 
@@ -130,7 +130,7 @@ async def test_what_is_no_call_is_an_error_result(ours: Ours) -> None:
     errors = [event.error or "" for event in of(events, ToolResult)]
     assert any("there is no tool 'no_such_tool'" in error for error in errors)
     assert sum("do not fit read_file" in error for error in errors) == 3
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
 
 
 async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
@@ -141,7 +141,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
         return Outcome(text="", shown="")
 
     hands = _hands({"tool": run})
-    emitted: list[Item] = []
+    emitted: list[RawEvent] = []
     made = ToolCall("1", "tool", {}, raw="[1, 2]")
     (result,) = await hands.results((made,), emitted.append)
     assert (result.is_error, ran) == (True, [])
@@ -157,7 +157,7 @@ async def test_a_tool_that_breaks_is_an_error_result() -> None:
     async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
         raise ValueError("embedded null byte")
 
-    emitted: list[Item] = []
+    emitted: list[RawEvent] = []
     hands = _hands({"tool": run})
     (result,) = await hands.results((ToolCall("1", "tool", {}),), emitted.append)
     assert result.is_error
@@ -165,7 +165,7 @@ async def test_a_tool_that_breaks_is_an_error_result() -> None:
     assert isinstance(emitted[-1], ToolResult)
 
 
-def _hands(running: dict[str, object]) -> Hands:
+def _hands(running: dict[str, object]) -> ToolExecutor:
     tools = {
         name: define(
             Arguments,
@@ -179,7 +179,7 @@ def _hands(running: dict[str, object]) -> Hands:
         for name, run in running.items()
     }
     workspace = Workspace(Path.cwd())
-    return Hands(tools, Tools(()), workspace, Broker(Policy()), Striker({}))
+    return ToolExecutor(tools, Tools(()), workspace, Broker(Policy()), SecretFilter({}))
 
 
 async def test_max_turns_ends_it(ours: Ours) -> None:
@@ -227,7 +227,7 @@ async def test_cancelling_ends_it_and_the_command_that_runs(ours: Ours) -> None:
                 pid = await pid_in(ours.workspace / "pid")
                 turn.cancel()
         assert not runs(pid)
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert (result.status, outcomes(events)) == ("interrupted", [("shell", "cancelled")])
 
 
@@ -282,8 +282,8 @@ async def test_a_reader_that_is_slow_misses_nothing(ours: Ours) -> None:
             if isinstance(event, Init):
                 await eventually(lambda: len(ours.requests) == 2)
                 await asyncio.sleep(0.3)  # the answer comes while nobody reads
-    assert corral.fold(events).status == "success"
-    assert corral.fold(events).text == "abc"
+    assert corral.result_from_events(events).status == "success"
+    assert corral.result_from_events(events).text == "abc"
 
 
 async def test_a_flood_of_words_comes_out_whole(ours: Ours) -> None:
@@ -299,7 +299,7 @@ async def test_a_flood_of_words_comes_out_whole(ours: Ours) -> None:
 
 
 async def test_a_slow_reader_slows_the_agent() -> None:
-    outbox = Outbox()
+    outbox = EventQueue()
     for _ in range(FULL + 1):
         outbox.put("x")
     room = asyncio.create_task(outbox.room())

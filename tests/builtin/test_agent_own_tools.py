@@ -15,9 +15,9 @@ import corral
 from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
-from corral.result import Result, fold
-from corral.sessions.tools.hooks import Answer, Change, Deny, Hook, Verdict
+from corral.result import Result, result_from_events
 from corral.sessions.tools.hooks import Call as Called
+from corral.sessions.tools.hooks import Change, Deny, Hook, HookAnswer, HookVerdict
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, say
 
@@ -69,7 +69,7 @@ async def test_a_function_that_raises_is_an_error_result(ours: Ours) -> None:
     events = await ours.events([call("bad"), say("ok")], tools=[bad])
     assert outcomes(events) == [("bad", "error")]
     assert "LookupError: nothing there" in told(ours.requests[1], "bad")
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: Ours) -> None:
@@ -87,7 +87,7 @@ async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: Ours
                 events.append(event)
                 if isinstance(event, ToolUse):
                     turn.cancel()
-            assert fold(events).status == "interrupted"
+            assert result_from_events(events).status == "interrupted"
             assert (await session.run("and now?")).final_text == "next"
     finally:
         held.set()
@@ -105,8 +105,8 @@ async def test_hooks_see_change_and_refuse_calls(ours: Ours) -> None:
             return Deny("not one")
         return Change({"a": 20}) if made.arguments == {"a": 2} else None
 
-    def after(_: Called, answer: Answer) -> Answer | None:
-        return Answer(f"<{answer.text}>") if answer.ok else None
+    def after(_: Called, answer: HookAnswer) -> HookAnswer | None:
+        return HookAnswer(f"<{answer.text}>") if answer.ok else None
 
     tools = Tools([add], hooks=[Hook(before=before, after=after)])
     calls = [Call("add", {"a": n}) for n in (1, 2, 3)]
@@ -269,15 +269,15 @@ async def test_a_function_may_run_an_agent_itself(ours: Ours) -> None:
 async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: Ours) -> None:
     seen: list[str] = []
 
-    def before(call: Called) -> Verdict:
+    def before(call: Called) -> HookVerdict:
         seen.append(f"before {call.name}")
         if call.name == "write_file":
             return Change({**call.arguments, "content": "changed"})
         return Deny("not today") if call.name == "shell" else None
 
-    def after(call: Called, answer: Answer) -> Answer | None:
+    def after(call: Called, answer: HookAnswer) -> HookAnswer | None:
         seen.append(f"after {call.name}: {answer.status}")
-        return Answer("other words") if call.name == "mine" else None
+        return HookAnswer("other words") if call.name == "mine" else None
 
     def mine() -> str:
         return "my words"
@@ -313,7 +313,7 @@ async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: Ours)
 
 
 async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: Ours) -> None:
-    def before(_: Called) -> Verdict:
+    def before(_: Called) -> HookVerdict:
         raise RuntimeError("the guard is ill")
 
     options = ours.options([call("shell", command="touch evil"), say("done")], policy=Policy.full())

@@ -12,7 +12,7 @@ import corral
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolResult
 from corral.options import PermissionMode
 from corral.policy import Policy
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -78,7 +78,7 @@ async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
     statuses = dict(outcomes(events))
     assert {name for name, status in statuses.items() if status == "denied"} == refused
     assert all(status in ALLOWED for name, status in statuses.items() if name not in refused)
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert {refusal.name for refusal in result.denied} == refused
     expected = {"a.txt": "one" if "edit_file" in refused else "two"}
@@ -168,7 +168,7 @@ async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(ours: O
     ]
     policy = Policy(write="allow")
     events = await ours.events([Turn(calls=calls), say("never")], ask=ask, policy=policy)
-    assert fold(events).status == "interrupted"
+    assert result_from_events(events).status == "interrupted"
     assert [status for _, status in outcomes(events)] == ["cancelled"] * 3
     assert len(of(events, PermissionRequest)) == 1
     assert len(ours.requests) == 1
@@ -186,7 +186,7 @@ async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: Ours) -> N
         Turn(text="never", match="do it", repeat="forever"),
     ]
     events = await ours.events(script, ask=ask)
-    assert fold(events).status == "interrupted"
+    assert result_from_events(events).status == "interrupted"
     assert snapshot(ours.workspace) == {}
 
 
@@ -309,7 +309,7 @@ async def test_no_tool_leads_out_of_the_workspace(ours: Ours, path: str) -> None
             assert result.status == "error", result
     assert (evil / "out.txt").read_text() == (outside / "out.txt").read_text() == "secret"
     assert (ours.workspace / "in.txt").read_text() == "x\n"
-    assert fold(events).files == ()
+    assert result_from_events(events).files == ()
 
 
 async def test_further_folders_are_read_and_only_writable_ones_written(ours: Ours) -> None:

@@ -9,7 +9,7 @@ from corral.builtin.loop import Tally
 from corral.events import FileChange, UsageReport
 from corral.messages import Message
 from corral.model_types import FinishReason, Response
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 from corral.values import Cost
 
@@ -37,7 +37,7 @@ async def test_files_are_told_by_a_patch_and_by_the_disk(ours: Ours) -> None:
         (ours.workspace / name).write_text(text)
     script = [call("apply_patch", patch=PATCH), call("shell", command="echo x > script"), say("ok")]
     events = await ours.events(script, wire="openai", policy="all")
-    result = fold(events)
+    result = result_from_events(events)
     kinds = {f.path.rpartition("/")[2]: (f.kind, f.by_tool) for f in result.files}
     assert kinds.pop("script") == ("created", False)
     assert kinds.pop("moved.txt")[0] in ("moved", "created")
@@ -58,7 +58,7 @@ async def test_files_are_told_by_a_patch_and_by_the_disk(ours: Ours) -> None:
 async def test_a_change_that_failed_is_no_change(ours: Ours) -> None:
     wrong = call("edit_file", file_path="a.txt", old_string="x", new_string="y")
     events = await ours.events([wrong, say("ok")], policy="edits")
-    assert fold(events).files == ()
+    assert result_from_events(events).files == ()
     assert not of(events, FileChange)
 
 
@@ -68,7 +68,7 @@ async def test_usage_and_cost_are_sums_over_the_answers(ours: Ours) -> None:
         Turn(text="ok", usage={"input": 2000, "output": 200}),
     ]
     events = await ours.events(script)
-    result = fold(events)
+    result = result_from_events(events)
     assert (result.usage.input, result.usage.output) == (3000, 300)
     assert (result.usage.coverage, result.cost.source) == ("complete", "computed")
     assert list(result.usage_by_model.values()) == [result.usage]
@@ -165,7 +165,7 @@ async def test_the_words_of_a_sub_agent_are_not_the_answer(ours: Ours) -> None:
 async def test_a_plain_run_warns_of_nothing(ours: Ours) -> None:
     events = await ours.events([say("ok")])
     assert warnings(events) == []
-    result = fold(events)
+    result = result_from_events(events)
     assert result.agent == "corral"
     assert result.model == "gemini:gemini-2.5-flash"
     assert result.resume_token == result.session_id

@@ -29,7 +29,7 @@ import corral
 from corral.builtin.history import CUT_OFF, NAME, History
 from corral.events import Init
 from corral.messages import Image, Message, Text, ToolCall, ToolResult
-from corral.result import Result, fold
+from corral.result import Result, result_from_events
 from corral.sessions import store
 from corral.system.process.process import Process
 from corral.testing import Call, Turn, call, say
@@ -98,7 +98,7 @@ async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: in
     await process.wait()
     await process.end(1)
     events = await ours.events([say("Back.")], "third", resume=token or "last")
-    assert fold(events).text == "Back."
+    assert result_from_events(events).text == "Back."
     init = events[0]
     assert isinstance(init, Init)
     assert init.resumed
@@ -181,7 +181,7 @@ async def test_one_conversation_is_not_led_twice_at_once(ours: Ours) -> None:
 
 async def test_a_transcript_is_kept_where_one_is_asked_for(ours: Ours) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
-    kept = store.find(fold(events).resume_token or "")
+    kept = store.find(result_from_events(events).resume_token or "")
     begin, _prompt, *rest = kept.events()
     assert [begin, *rest] == events
     for name in (NAME, "events.ndjson", "meta.json"):
@@ -238,7 +238,7 @@ async def test_what_goes_to_disk_names_no_key(ours: Ours) -> None:
     """Also where the user, or the model after him, wrote it."""
     made = Turn(text=f"The key is {KEY}.", calls=[Call("shell", {"command": f"echo {KEY} > k"})])
     events = await ours.events([made, say("ok")], f"My key is {KEY}", policy="all", record=True)
-    kept = store.find(fold(events).resume_token or "")
+    kept = store.find(result_from_events(events).resume_token or "")
     for path in kept.folder.rglob("*"):
         if path.is_file():
             assert KEY not in path.read_text(), path

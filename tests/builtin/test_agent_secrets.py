@@ -6,10 +6,10 @@ import pytest
 from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
 
 import corral
-from corral.builtin.secret_filter import Striker
+from corral.builtin.secret_filter import SecretFilter
 from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.models import registry
-from corral.result import fold
+from corral.result import result_from_events
 from corral.sessions import store
 from corral.system.environment import for_commands, is_secret
 from corral.testing import Call, Turn, call, fail, say
@@ -43,7 +43,7 @@ async def test_a_command_sees_no_key(
 
 
 def test_no_vendors_key_has_a_name_that_commands_would_see() -> None:
-    for provider in registry.every():
+    for provider in registry.all_providers():
         for name in provider.key_env:
             assert is_secret(name, "any-value-at-all"), name
             assert name not in for_commands(environ={name: "any-value-at-all"})
@@ -70,7 +70,7 @@ async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told
     assert MARK in result.output
     assert MARK in "".join(event.delta for event in of(events, ToolOutput))
     assert told(ours.requests[1], "shell").startswith(MARK)
-    kept = store.find(fold(events).resume_token or "")
+    kept = store.find(result_from_events(events).resume_token or "")
     for path in kept.folder.rglob("*"):
         if path.is_file():
             assert KEY not in path.read_text(), path
@@ -117,14 +117,14 @@ async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: Ours
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
 async def test_a_key_in_an_error_is_struck_out(ours: Ours, status: int) -> None:
     events = await ours.events([fail(status, f"the key {KEY} is bad", retry_after=0.01)])
-    assert fold(events).error is not None
+    assert result_from_events(events).error is not None
     assert KEY not in written(events)
 
 
 async def test_a_key_in_a_warning_is_struck_out(ours: Ours) -> None:
     script = [fail(503, f"the key {KEY} is slow", retry_after=0.01), say("ok")]
     events = await ours.events(script, retries=2)
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert KEY not in written(events)
 
 
@@ -149,7 +149,7 @@ async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: Ours) -> 
     thoughts = ["a", KEY[:5], KEY[5:], "b"]
     script = [Turn(thoughts=thoughts, text=["It is ", *KEY, ", or so. ", KEY[:4]])]
     events = await ours.events(script, f"My key is {KEY}")
-    assert fold(events).text == f"It is {MARK}, or so. {KEY[:4]}"
+    assert result_from_events(events).text == f"It is {MARK}, or so. {KEY[:4]}"
     assert "".join(event.delta for event in of(events, Thinking)) == f"a{MARK}b"
 
 
@@ -157,7 +157,7 @@ async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: Ours) -> 
 def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
     secrets = {"A": "abcabcabd", "B": "cabd-and-more"}
     text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
-    pieces = Striker(secrets).pieces()
+    pieces = SecretFilter(secrets).pieces()
     told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
     whole = "".join([*told_, pieces.rest()])
     assert not any(secret in whole for secret in secrets.values())

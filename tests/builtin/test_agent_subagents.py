@@ -13,7 +13,7 @@ from corral.events import (
     ToolResult,
     ToolUse,
 )
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, hang, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -45,7 +45,7 @@ async def test_one_is_started_waited_for_and_its_words_handed_over(ours: Ours) -
     last = ours.requests[-1]
     assert told(last, "spawn_agent") == "agent-1 is at work"
     assert told(last, "wait") == "agent-1: Found it."
-    assert fold(events).final_text == "Both."
+    assert result_from_events(events).final_text == "Both."
 
 
 async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: Ours) -> None:
@@ -76,7 +76,7 @@ async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: Ours
     assert {"read_file", "edit_file", "shell"} <= set(theirs[0].tools)
     assert theirs[0].texts == ["under"]
     assert "no tool 'spawn_agent'" in told(theirs[1], "spawn_agent")
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_its_tokens_are_counted_in(ours: Ours) -> None:
@@ -89,7 +89,7 @@ async def test_its_tokens_are_counted_in(ours: Ours) -> None:
         ],
         under=[Turn(text="ok", usage={"input": 1000, "output": 100})],
     )
-    result = fold(await ours.events(cast, "main"))
+    result = result_from_events(await ours.events(cast, "main"))
     assert (result.usage.input, result.usage.output) == (1300, 130)
     assert result.cost.usd is not None
 
@@ -97,7 +97,7 @@ async def test_its_tokens_are_counted_in(ours: Ours) -> None:
 async def test_what_it_changes_is_a_change_of_the_run(ours: Ours) -> None:
     write = use("write_file", file_path="new.txt", content="x")
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[write, say("ok")])
-    result = fold(await ours.events(cast, "main", policy="edits"))
+    result = result_from_events(await ours.events(cast, "main", policy="edits"))
     assert [(f.path.rpartition("/")[2], f.kind, f.by_tool) for f in result.files] == [
         ("new.txt", "created", True)
     ]
@@ -106,7 +106,7 @@ async def test_what_it_changes_is_a_change_of_the_run(ours: Ours) -> None:
 async def test_it_stands_under_the_same_policy(ours: Ours) -> None:
     under = [use("shell", command="touch ran"), say("refused")]
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=under)
-    result = fold(await ours.events(cast, "main", policy="edits"))
+    result = result_from_events(await ours.events(cast, "main", policy="edits"))
     assert [refusal.name for refusal in result.denied] == ["shell"]
     assert not (ours.workspace / "ran").exists()
 
@@ -123,7 +123,7 @@ async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: Ours
     events = await ours.events(cast, "main", ask=ask)
     assert asked == ["Run echo x >> ran"]
     assert (ours.workspace / "ran").read_text() == "x\nx\n"
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: Ours) -> None:
@@ -142,7 +142,7 @@ async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: Ours) -> N
     last = [request for request in ours.requests if request.texts[0] == "under"][-1]
     assert last.last_text == "hurry"
     assert "agent-1: hurried" in told(ours.requests[-1], "wait")
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_words_for_one_that_has_answered_make_it_go_on(ours: Ours) -> None:
@@ -178,7 +178,7 @@ async def test_one_that_is_closed_is_gone_with_its_command(ours: Ours) -> None:
     assert not runs(await pid_in(ours.workspace / "pid"))
     assert "there is no agent 'agent-1'" in told(ours.requests[-1], "wait")
     assert warnings(events) == []
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_an_id_is_not_given_twice(ours: Ours) -> None:
@@ -220,7 +220,7 @@ async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: Our
     events = await ours.events(cast, "main", policy="all")
     assert warnings(events) == ["subagents_ended"]
     assert not runs(await pid_in(ours.workspace / "pid"))
-    assert fold(events).ok
+    assert result_from_events(events).ok
     open_ones = [e for e in of(events, ToolResult) if e.parent is not None]
     assert all(event.status == "cancelled" for event in open_ones)
 
@@ -245,7 +245,7 @@ async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: Ours) -> None:
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[Turn(block_reason="SAFETY")])
     events = await ours.events(cast, "main")
     assert "agent-1: failed: " in told(ours.requests[-1], "wait")
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 async def test_waiting_has_an_end(ours: Ours) -> None:
@@ -257,7 +257,7 @@ async def test_waiting_has_an_end(ours: Ours) -> None:
 async def test_a_turn_that_fails_takes_them_along(ours: Ours) -> None:
     cast = Cast(main=[spawn("under"), Turn(block_reason="SAFETY")], under=[hang()])
     events = await ours.events(cast, "main")
-    assert fold(events).status == "error"
+    assert result_from_events(events).status == "error"
     assert "subagents_ended" in warnings(events)
     assert [e.code for e in of(events, Error) if e.level == "error"] == ["content_refused"]
 
@@ -269,4 +269,4 @@ async def test_many_at_once_are_lawful(ours: Ours) -> None:
     events: list[Event] = await ours.events(cast, "main")
     said = told(ours.requests[-1], "wait")
     assert all(f"agent-{n + 1}: a{n}" in said for n in range(8))
-    await eventually(lambda: fold(events).ok)
+    await eventually(lambda: result_from_events(events).ok)

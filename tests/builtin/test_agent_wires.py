@@ -8,7 +8,7 @@ from builtin.agent_runs import MODELS, Ours, of, outcomes, told, warnings
 import corral
 from corral.events import Json, ToolResult
 from corral.policy import Policy
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("builtin.agent_fixture",)
@@ -39,7 +39,7 @@ async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
         Turn(text=["All ", "done."], usage={"input": 300, "output": 30}),
     ]
     events = await ours.events(script, wire=wire, policy=Policy.edits())
-    result = fold(events)
+    result = result_from_events(events)
     assert (result.status, result.error) == ("success", None)
     assert (result.text, result.final_text) == ("Reading.\n\nAll done.", "All done.")
     assert outcomes(events) == [
@@ -82,12 +82,12 @@ async def test_ids_that_a_vendor_sends_twice_are_told_apart(ours: Ours, wire: st
     events = await ours.events([twice, call("list_dir"), say("ok")], wire=wire)
     ids = [event.call_id for event in of(events, ToolResult)]
     assert len(set(ids)) == 3
-    assert fold(events).ok
+    assert result_from_events(events).ok
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_reasoning_effort_reaches_the_model(ours: Ours, wire: str) -> None:
     events = await ours.events([say("ok")], wire=wire, reasoning_effort="low")
-    assert fold(events).ok
+    assert result_from_events(events).ok
     body = str(ours.requests[0].body)
     assert any(word in body for word in ("thinkingBudget", "budget_tokens", "effort"))

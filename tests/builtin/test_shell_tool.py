@@ -14,7 +14,7 @@ from builtin.tooling import call, done, refused
 
 from corral.builtin.tools import by_name
 from corral.builtin.tools.run_program import run
-from corral.builtin.tools.shell import WHOLE, Kept
+from corral.builtin.tools.shell import WHOLE, OutputBuffer
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import Workspace
 
@@ -210,14 +210,14 @@ async def test_a_timeout_that_cannot_be_is_refused(workspace: Path, timeout: int
 
 def test_a_cut_goes_through_no_character() -> None:
     for size in range(1, 9):
-        kept = Kept(size)
+        kept = OutputBuffer(size)
         for _ in range(50):
             kept.add("日".encode())
         assert "\ufffd" not in kept.text
 
 
 def test_a_stream_is_kept_whole_up_to_its_limit() -> None:
-    kept = Kept(1_000)
+    kept = OutputBuffer(1_000)
     for at in range(0, 1_000, 7):
         kept.add(b"x" * min(7, 1_000 - at))
     assert kept.text == "x" * 1_000

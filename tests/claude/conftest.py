@@ -10,7 +10,7 @@ import pytest
 from installed import installed
 from real_agents import KEY, RealAgent
 
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import ModelServer
 
 __all__ = ["KEY", "MODEL", "Claude"]
@@ -20,7 +20,7 @@ MODEL = "claude-sonnet-5"
 
 class Claude(RealAgent):
     agent = "claude"
-    usual: ClassVar[Options] = {"model": MODEL, "timeout": 60, "retries": 1}
+    usual: ClassVar[RunKwargs] = {"model": MODEL, "timeout": 60, "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}

@@ -18,7 +18,7 @@ from laws import lawful
 from real_agents import cancelled_at_work
 
 import corral
-from corral import Policy, errors, fold
+from corral import Policy, errors, result_from_events
 from corral.events import Error, Init, Text, Thinking, ToolResult
 from corral.testing import Call, Turn, say
 
@@ -49,7 +49,7 @@ async def test_words_and_thoughts_come_as_they_are_said_with_what_was_spent(
     spent = {"input": 1200, "cached": 200, "written": 100, "output": 7, "thoughts": 3}
     script = [Turn(thoughts="weighing", text=("Hel", "lo."), usage=spent)]
     events = lawful(await claude.events(script, "first question"))
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert [e.delta for e in events if isinstance(e, Text)] == ["Hel", "lo."]
     assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
@@ -147,7 +147,7 @@ async def test_an_error_of_the_api_has_its_own_class(
 ) -> None:
     script = [Turn(status=status, repeat="forever", retry_after=0)]
     events = await claude.events(script, retries=2 if status == 500 else 1)
-    result = fold(events)
+    result = result_from_events(events)
     with pytest.raises(kind):
         result.raise_for_status()
     assert result.text == ""
@@ -168,7 +168,7 @@ async def test_nobody_there_is_a_network_error_and_no_key_starts_nothing(claude:
 async def test_an_answer_that_broke_off_and_began_again_is_warned_of(claude: Claude) -> None:
     script = [Turn(text=("Hello ", "you ", "there"), cut=2, chunk_delay=0.3), say("Hello")]
     events = await claude.events(script, retries=2)
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert "text_repeated" in [e.code for e in events if isinstance(e, Error)]
 
 

@@ -13,7 +13,7 @@ from installed import installed
 from laws import lawful
 
 import corral
-from corral import errors, fold
+from corral import errors, result_from_events
 from corral.events import Decision, PermissionRequest
 from corral.testing import Turn, say
 
@@ -53,7 +53,7 @@ async def test_edits_stay_in_the_workspace_and_a_hostile_repository_is_not_obeye
     async with corral.session("claude-acp", **options) as session:
         events = lawful([event async for event in session.prompt("/do it")])
         again = await session.run("again")
-    result = fold(events)
+    result = result_from_events(events)
     assert (result.text, again.text) == ("done", "second answer")
     assert (workspace / "new.txt").exists()
     assert not (tmp_path / "up.txt").exists()

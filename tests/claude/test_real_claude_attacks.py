@@ -22,7 +22,7 @@ from shell_attacks import EVASIONS, RULES
 import corral
 from corral import Policy, Result
 from corral.events import Decision, PermissionRequest
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.testing import Call, Turn, say
 
@@ -171,7 +171,7 @@ async def attack(
     agent: str,
     calls: Sequence[Call],
     ask: Asker | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> Result:
     """Each call in its own right: batches of calls, and every result is looked at."""
     named = [Call(call.name, call.args, id=f"toolu_{n}") for n, call in enumerate(calls)]
@@ -215,7 +215,7 @@ async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     allowed += [read("book.ipynb"), notebook("book.ipynb")]
     calls = [*allowed, *reads_outside(outside), *map(write, PROTECTED), *writes_outside(outside)]
     calls.append(write(writable / "more.txt"))
-    more: Options = {"policy": replace(Policy.edits(), writable=(str(writable),))}
+    more: RunKwargs = {"policy": replace(Policy.edits(), writable=(str(writable),))}
     if agent == "claude":  # the bridge takes no further folders to read
         more["include_directories"] = [docs]
         calls += [read(docs / "manual.txt"), write(docs / "new.txt"), write("docs-link/new.txt")]

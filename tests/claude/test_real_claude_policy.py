@@ -11,7 +11,7 @@ from gemini_cli.hands import names, notes_server, refused, returned, steps
 from laws import lawful
 
 import corral
-from corral import Policy, fold
+from corral import Policy, result_from_events
 from corral.events import Decision, PermissionRequest, ToolUse
 from corral.testing import Call, Request, Turn, say
 
@@ -41,7 +41,7 @@ async def test_without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_
     ]
     server = notes_server(tmp_path)
     events = lawful(await claude.events(steps(*tried), mcp_servers=[server]))
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "done"
     assert names(workspace) == ["seed.txt"]
@@ -84,7 +84,7 @@ async def test_full_does_all_of_it_without_a_question_and_also_as_root(
     tried = [write("new.txt"), write(beyond / "far.txt"), shell("touch ran.txt"), KEEP]
     server = notes_server(tmp_path)
     events = await claude.events(steps(*tried), policy="all", mcp_servers=[server])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert names(workspace) == ["new.txt", "ran.txt", "seed.txt"]
     assert names(beyond) == ["far.txt"]
@@ -181,7 +181,7 @@ async def test_a_sub_agent_has_no_right_that_its_master_has_not(
         return Turn(calls=[delegate("the subtask")]) if not done else say("main over")
 
     events = lawful(await claude.events(script, policy=Policy(write="allow")))
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "main over"
     assert names(workspace) == ["seed.txt", "sub.txt"]

@@ -31,7 +31,7 @@ def told(*words: str) -> Any:
 def test_the_list_names_every_vendor_and_the_models_of_the_catalogue() -> None:
     done = models("list")
     assert (done.returncode, done.stderr) == (0, "")
-    for provider in registry.every():
+    for provider in registry.all_providers():
         assert f"\n{provider.name} " in done.stdout, provider.name
     row = next(line for line in done.stdout.splitlines() if "gemini:gemini-2.5-flash " in line)
     assert row.split()[1:6] == ["1,048,576", "65,536", "0.30", "2.50", "0.03"]

@@ -9,13 +9,13 @@ import pytest
 from installed import managed
 from real_agents import KEY, RealAgent, forget_keys
 
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import ModelServer
 
 
 class Cline(RealAgent):
     agent = "cline-acp"
-    usual: ClassVar[Options] = {"model": "scripted"}
+    usual: ClassVar[RunKwargs] = {"model": "scripted"}
 
     def env(self, url: str) -> dict[str, str]:
         return {"CLINE_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

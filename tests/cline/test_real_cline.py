@@ -12,7 +12,7 @@ from real_agents import KEY
 import corral
 from corral import Policy, errors
 from corral.events import ToolUse
-from corral.result import fold
+from corral.result import result_from_events
 from corral.testing import Call, say
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def test_writes_stay_in_the_workspace_and_there_is_no_sub_agent_to_act_una
         Call("spawn_agent", {"systemPrompt": "x", "task": "touch out.txt"}),
     )
     events = await cline.events(script, policy=Policy.edits())
-    result = fold(events)
+    result = result_from_events(events)
     assert result.status == "success", result.error
     assert sum(isinstance(event, ToolUse) for event in events) == 7
     assert (workspace / "deep/er/new.txt").read_text() == "words\n"

@@ -11,13 +11,13 @@ import pytest
 from installed import installed
 from real_agents import KEY, RealAgent, forget_keys
 
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import ModelServer
 
 
 class Codex(RealAgent):
     agent = "codex"
-    usual: ClassVar[Options] = {"model": "gpt-5.5", "retries": 1}
+    usual: ClassVar[RunKwargs] = {"model": "gpt-5.5", "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

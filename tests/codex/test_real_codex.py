@@ -16,7 +16,7 @@ from laws import lawful
 from real_agents import KEY, cancelled_at_work
 
 import corral
-from corral import Policy, errors, fold
+from corral import Policy, errors, result_from_events
 from corral.events import Error, FileChange, Init, Text, Thinking, ToolResult, ToolUse
 from corral.sessions import store
 from corral.testing import Turn, say
@@ -42,7 +42,7 @@ async def test_a_turn_is_told_from_its_thoughts_to_its_tokens(
         Turn(text=("Hel", "lo."), usage=usage),
     ]
     events = await codex.events(script, policy=Policy(write="allow", shell="allow"))
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "Hello."
     assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
@@ -156,7 +156,7 @@ async def test_a_session_goes_on_is_resumed_by_its_token_and_counts_each_turn_al
         events = lawful([event async for event in session.prompt("third")])
     assert isinstance(events[0], Init)
     assert events[0].resumed
-    third = fold(events)
+    third = result_from_events(events)
     assert [r.text for r in (first, second, third)] == ["one", "two", "three"]
     assert first.session_id == second.session_id == third.session_id
     assert [(r.usage.input, r.usage.output) for r in (first, second, third)] == [(100, 5)] * 3
@@ -181,7 +181,7 @@ async def test_an_error_of_the_api_is_its_own_and_a_reconnection_only_a_warning(
     codex: Codex, turn: Turn, kind: type[errors.CorralError], retries: bool
 ) -> None:
     events = await codex.events([msgspec.structs.replace(turn, repeat="forever")])
-    result = fold(events)
+    result = result_from_events(events)
     with pytest.raises(kind) as raised:
         result.raise_for_status()
     assert type(raised.value) is kind
@@ -230,5 +230,5 @@ async def test_a_model_it_does_not_know_is_a_warning_and_no_failure(codex: Codex
     warned = [e for e in events if isinstance(e, Error)]
     assert [(e.code, e.recoverable) for e in warned] == [("agent_warning", True)]
     assert "Model metadata for `scripted` not found" in warned[0].message
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert [e.delta for e in events if isinstance(e, Text)] == ["done"]

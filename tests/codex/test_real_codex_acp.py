@@ -13,7 +13,7 @@ from installed import installed
 from laws import lawful
 
 import corral
-from corral import Policy, errors, fold
+from corral import Policy, errors, result_from_events
 from corral.events import Decision, PermissionDecision, PermissionRequest
 from corral.testing import Call, Turn, say
 
@@ -49,7 +49,7 @@ async def test_one_process_edits_in_the_workspace_calls_our_tools_and_offers_no_
         events = lawful([event async for event in session.prompt("first")])
         outside = await session.run("second")
         third = await session.run("third")
-    first = fold(events)
+    first = result_from_events(events)
     assert first.ok
     assert names(workspace) == ["new.txt"]
     decided = [(e.decision, e.by, e.rule) for e in events if isinstance(e, PermissionDecision)]
@@ -92,7 +92,7 @@ async def test_full_asks_for_nothing_and_what_it_cannot_hold_is_refused_before_i
     script = steps(shell(f"touch ran.txt {tmp_path}/up.txt"))
     async with corral.session("codex-acp", **codex.options(script, policy="all")) as session:
         events = lawful([event async for event in session.prompt("do it")])
-    assert fold(events).ok
+    assert result_from_events(events).ok
     assert names(workspace) == ["ran.txt"]
     assert (tmp_path / "up.txt").exists()
     assert not [e for e in events if isinstance(e, PermissionRequest)]

@@ -9,7 +9,7 @@ import pytest
 from installed import managed
 from real_agents import KEY, RealAgent, forget_keys, seed
 
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import ModelServer
 
 __all__ = ["seed"]
@@ -17,7 +17,7 @@ __all__ = ["seed"]
 
 class Copilot(RealAgent):
     agent = "copilot-cli"
-    usual: ClassVar[Options] = {"model": "scripted"}
+    usual: ClassVar[RunKwargs] = {"model": "scripted"}
     cache: Path
 
     def env(self, url: str) -> dict[str, str]:

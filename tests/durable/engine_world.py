@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.durable import service
-from corral.durable.payloads import Closed
+from corral.durable.payloads import RunOutput
 from corral.pipelines import loader
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class World:
         """Visit and attempt → how often it was begun."""
         return Counter(line.split()[1] for line in self.lines() if line.startswith("begin "))
 
-    def closed(self, run: str = "r", timeout: float = PATIENCE) -> Closed:
+    def closed(self, run: str = "r", timeout: float = PATIENCE) -> RunOutput:
         return asyncio.run(service.wait(run, db=self.db, timeout=timeout))
 
 

@@ -1,4 +1,4 @@
-"""``corral.map``: results as they come, durable or in memory, with our own agent."""
+"""``corral.batch``: results as they come, durable or in memory, with our own agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(
 
 def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: Any) -> corral.Batch:
     whole: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
-    return corral.map(tasks, prompt, **whole)
+    return corral.batch(tasks, prompt, **whole)
 
 
 @BOTH
@@ -75,7 +75,7 @@ async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
 
 
 def test_a_program_without_a_loop(model: Model, workspace: Path) -> None:
-    report = corral.map_sync(["task a", "task b"], model=MODEL, cwd=workspace, durable=False)
+    report = corral.batch_sync(["task a", "task b"], model=MODEL, cwd=workspace, durable=False)
     assert [(each.id, each.text) for each in report.results] == [("1", "did a"), ("2", "did b")]
 
 
@@ -340,7 +340,7 @@ async def test_a_batch_that_is_cancelled_goes_on_later(model: Model, workspace: 
         begun.set()
 
     batch = begin(workspace, results=file, concurrency=1, on_result=told)
-    whole = asyncio.ensure_future(batch.whole())
+    whole = asyncio.ensure_future(batch.run_to_end())
     async with asyncio.timeout(60):
         await begun.wait()
     whole.cancel()

@@ -32,7 +32,7 @@ async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: World) -> 
             killed = True
             world.kill(first)
 
-    report = await corral.map(
+    report = await corral.batch(
         TASKS,
         "task {{id}}",
         simulate=True,
@@ -53,7 +53,7 @@ async def test_a_batch_on_a_server_runs_here_without_workers(
     new_postgres: str, workspace: Path
 ) -> None:
     for times in (1, 2):
-        report = await corral.map(
+        report = await corral.batch(
             TASKS[:8],
             "task {{id}}",
             simulate=True,
@@ -79,7 +79,7 @@ async def test_warm_agents_serve_many_tasks(gemini: Gemini, durable: bool) -> No
     def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
         seen.append(len(set(children()) - set(before)))
 
-    report = await corral.map(
+    report = await corral.batch(
         [{"id": f"t{n}"} for n in range(6)],
         "question {{id}}",
         agent="gemini-acp",

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from corral.durable.agent_host import client
 from corral.durable.agent_host.client import Job, Place
-from corral.durable.payloads import Begun, Setting
+from corral.durable.payloads import RunConfig, RunInput
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.commands import RunNode
 
 
 def test_a_folder_without_its_job_is_no_job() -> None:
     place = Place.of("half")
     name = client.name_of("t.1", 1)
-    begun = Begun(
-        run_id="half", graph=Graph(name="g"), setting=Setting(folder="/f", workspace="/w"), pool="p"
+    begun = RunInput(
+        run_id="half",
+        graph=Graph(name="g"),
+        setting=RunConfig(folder="/f", workspace="/w"),
+        pool="p",
     )
     place.job(name).mkdir(parents=True)
     place.asked.mkdir()
-    job = Job(visit=Visit(id="t.1", node="t", number=1, context={}), attempt=1)
+    job = Job(visit=RunNode(id="t.1", node="t", number=1, context={}), attempt=1)
     try:
         place.submit(begun, name, job)
         assert (place.job(name) / "job.json").exists()

@@ -114,7 +114,7 @@ async def test_a_door_that_nobody_waits_for_any_more_is_closed_again(new_postgre
         return connect(url)
 
     async def enter() -> None:
-        async with client.door(find(new_postgres)):
+        async with client.open_client(find(new_postgres)):
             raise AssertionError("it was cancelled")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -115,7 +115,7 @@ def test_one_that_a_full_disk_left_half_made_is_made_later(tmp_path: Path) -> No
     told = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.startswith(f"the database {path}: disk"), told.stderr
     client = adapter.connect(prepared(path).url)
-    assert adapter.listing(client) == []
+    assert adapter.list_workflows(client) == []
     adapter.disconnect(client)
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(at.name for at in tmp_path.glob("x.db*")) == ["x.db", "x.db.executors"]

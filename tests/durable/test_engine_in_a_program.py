@@ -15,12 +15,12 @@ import pytest
 
 from corral.durable import service
 from corral.durable.dbos import adapter
-from corral.durable.payloads import Closed
+from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.errors import ConfigError
 from corral.pipelines import loader
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 GRAPH = """digraph one {
@@ -30,13 +30,13 @@ GRAPH = """digraph one {
 
 @pytest.fixture(autouse=True)
 def _registered() -> None:
-    async def here(work: Work) -> Outcome:
+    async def here(work: NodeContext) -> Outcome:
         return Outcome(context_updates={"thread": threading.current_thread().name})
 
     node_kind.register("t.here", here)
 
 
-async def one(tmp_path: Path, run: str) -> Closed:
+async def one(tmp_path: Path, run: str) -> RunOutput:
     await service.start(
         loader.load(GRAPH),
         folder=tmp_path / run,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.durable.agent_host.client import RESERVED, Kept, Place
+from corral.durable.agent_host.client import RESERVED, Place, StoredOutcome
 from corral.durable.dbos import database
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -127,8 +127,8 @@ def test_a_result_that_cannot_be_written_leaves_a_failure_in_the_reserved_room(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500, limits[1]))
     try:
-        place.keep("cut", Kept(outcome=Outcome(notes="x" * 5_000)))
-        place.keep("lost", Kept(outcome=Outcome(notes="x" * (RESERVED + 1))))
+        place.keep("cut", StoredOutcome(outcome=Outcome(notes="x" * 5_000)))
+        place.keep("lost", StoredOutcome(outcome=Outcome(notes="x" * (RESERVED + 1))))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     for name in ("cut", "lost"):

@@ -213,10 +213,10 @@ def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(file_world: Worl
 def test_a_policy_for_crashes_that_there_is_not_fails_the_node(tmp_path: Path) -> None:
     from corral.durable.worker import attempt_runner
     from corral.pipelines.graph import Node
-    from corral.pipelines.scheduler.commands import Visit
+    from corral.pipelines.scheduler.commands import RunNode
     from corral.pipelines.scheduler.outcome import Outcome
 
-    visit = Visit(id="a.1", node="a", number=1, context={})
+    visit = RunNode(id="a.1", node="a", number=1, context={})
     told = attempt_runner.begin(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
     assert isinstance(told, Outcome)
     assert "write rerun, fail, resume" in told.failure_reason
@@ -226,10 +226,10 @@ def test_an_agent_that_was_cut_short_goes_on_in_its_own_session(tmp_path: Path) 
     from corral import events
     from corral.durable.worker import attempt_runner
     from corral.pipelines.graph import Node
-    from corral.pipelines.scheduler.commands import Visit
+    from corral.pipelines.scheduler.commands import RunNode
 
     node = Node("fix", {"prompt": "Mend it.", "on_crash": "resume"})
-    visit = Visit(id="fix.1", node="fix", number=1, context={})
+    visit = RunNode(id="fix.1", node="fix", number=1, context={})
     first = attempt_runner.begin(tmp_path, node, visit, 1)
     assert isinstance(first, tuple)
     assert first[0].text("prompt") == "Mend it."

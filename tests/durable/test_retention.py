@@ -14,7 +14,7 @@ from durable.engine_world import World, eventually, submit
 import corral
 from corral.durable import retention, service
 from corral.durable.batch import query
-from corral.durable.batch.queue import Ledger
+from corral.durable.batch.queue import BatchStore
 from corral.durable.dbos import database
 from corral.errors import ConfigError
 from corral.system import paths
@@ -27,7 +27,7 @@ WAITS = CHAIN.replace('type="t.step"', 'type="t.wait", file="/never"')
 
 
 def rows(db: str) -> set[str]:
-    with closing(Ledger(database.find(db))) as ledger:
+    with closing(BatchStore(database.find(db))) as ledger:
         return {each.workflow_id for each in ledger.client.list_workflows(load_input=False)}
 
 
@@ -90,14 +90,14 @@ def test_a_batch_is_seen_and_forgotten_but_for_its_results(db: str, workspace: P
     file = workspace / "r.jsonl"
     given: dict[str, Any] = {"simulate": True, "db": db, "results": file, "name": "poems"}
     assert asyncio.run(query.list_batches(db=db)) == []
-    corral.map_sync(["one", "two", "three"], **given)
+    corral.batch_sync(["one", "two", "three"], **given)
     (seen,) = asyncio.run(query.list_batches(db=db))
     assert (seen.name, seen.status, seen.output) == ("poems", "success", str(file))
     assert (seen.total, seen.succeeded, seen.failed, seen.left) == (3, 3, 0, 0)
     assert seen.ended is not None
     assert seen.created <= seen.ended
     # More tasks are another round of the same batch.
-    corral.map_sync(["one", "two", "three", "four"], accept_changed=True, **given)
+    corral.batch_sync(["one", "two", "three", "four"], accept_changed=True, **given)
     (seen,) = asyncio.run(query.list_batches(db=db))
     assert (seen.total, seen.succeeded, len(seen.rounds)) == (4, 4, 2)
     shown = asyncio.run(query.show_batch("poems", db=db))
@@ -113,14 +113,14 @@ def test_a_batch_is_seen_and_forgotten_but_for_its_results(db: str, workspace: P
     assert list(place.iterdir()) == []
     assert len(results_of(file)) == 4
     # The same command goes on from them.
-    report = corral.map_sync(["one", "two", "three", "four"], **given)
+    report = corral.batch_sync(["one", "two", "three", "four"], **given)
     assert (report.earlier, report.succeeded) == (4, 4)
 
 
 def test_a_batch_that_was_left_is_none_that_has_ended(new_file: str, workspace: Path) -> None:
     async def left() -> None:
         tasks = [f"{n}" for n in range(20)]
-        batch = corral.map(
+        batch = corral.batch(
             tasks, "{{task}}", simulate=True, db=new_file, name="half", concurrency=1
         )
         async with batch:

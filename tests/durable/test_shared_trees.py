@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from durable.repository_place import bare, git, repository
 
-from corral.durable.payloads import OwnTree, Setting
+from corral.durable.payloads import OwnTree, RunConfig
 from corral.durable.workspace import workspaces
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
@@ -45,8 +45,8 @@ def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> Own
     return tree
 
 
-def setting(tree: OwnTree, tmp_path: Path) -> Setting:
-    return workspaces.here(Setting(folder=str(tmp_path / "run"), workspace=".", tree=tree))
+def setting(tree: OwnTree, tmp_path: Path) -> RunConfig:
+    return workspaces.here(RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree))
 
 
 def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:

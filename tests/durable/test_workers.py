@@ -139,7 +139,7 @@ def steal(world: World, pid: int) -> None:
             client.resume_workflow(each.workflow_id, queue_name=each.queue_name)
 
     assert str(pid) in name
-    asyncio.run(dbos_client.ask(find(world.db), move))
+    asyncio.run(dbos_client.with_client(find(world.db), move))
 
 
 def shown_messages(world: World) -> list[Ended]:
@@ -148,7 +148,7 @@ def shown_messages(world: World) -> list[Ended]:
     from corral.durable.dbos.database import find
 
     found = asyncio.run(
-        dbos_client.ask(find(world.db), lambda c: query.replayed(c, "r")[1].messages)
+        dbos_client.with_client(find(world.db), lambda c: query.replayed(c, "r")[1].messages)
     )
     return [each for each in found if isinstance(each, Ended)]
 
@@ -221,7 +221,9 @@ def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: World) 
         ' a [type="t.wait", file="/never", error_policy=continue]; start -> a -> b -> exit }',
     )
     eventually(lambda: world.begun()["a.1#1"], "the node to begin")
-    asyncio.run(dbos_client.ask(find(world.db), lambda client: client.cancel_workflow("r/a.1")))
+    asyncio.run(
+        dbos_client.with_client(find(world.db), lambda client: client.cancel_workflow("r/a.1"))
+    )
     closed = world.closed()
     assert "cancelled from outside" in closed.outcomes["a"].failure_reason
     assert closed.completed == ["start", "a", "b", "exit"]

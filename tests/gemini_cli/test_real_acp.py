@@ -30,7 +30,7 @@ from laws import lawful
 from real_agents import cancelled_at_work
 
 import corral
-from corral import Policy, errors, fold
+from corral import Policy, errors, result_from_events
 from corral.events import Decision, Init, PermissionDecision, PermissionRequest, Text, Thinking
 from corral.testing import Call, Turn, say
 
@@ -75,7 +75,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
         with pytest.raises(errors.ConfigError, match="does not list its sessions"):
             await session.list_sessions()
 
-    first = fold(events)
+    first = result_from_events(events)
     assert first.ok
     assert first.text == "Hello."
     assert first.model == "gemini-2.5-flash"
@@ -106,7 +106,7 @@ async def test_what_is_denied_is_not_offered_and_the_result_says_that_it_cannot_
     script = steps(read("seed.txt"), write("new.txt"), shell("touch ran.txt"))
     async with corral.session("gemini-acp", **gemini.options(script)) as session:
         events = lawful([event async for event in session.prompt("do it")])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text.endswith("done")
     assert names(workspace) == ["seed.txt"]
@@ -224,8 +224,8 @@ async def test_a_conversation_is_resumed_by_its_token_again_and_again(gemini: Ge
             events = lawful([event async for event in session.prompt(question)])
         assert isinstance(events[0], Init)
         assert events[0].resumed
-        assert fold(events).ok
-        assert fold(events).session_id == first.session_id
+        assert result_from_events(events).ok
+        assert result_from_events(events).session_id == first.session_id
     told = [(m.role, text) for m in lane.requests[-1].history for text in m.texts]
     assert told == [
         ("user", "first question"),

@@ -15,7 +15,7 @@ from laws import lawful
 from scripted import children
 
 import corral
-from corral import errors, fold
+from corral import errors, result_from_events
 from corral.events import Text
 from corral.testing import Turn, hang, say
 
@@ -55,7 +55,7 @@ async def test_a_process_that_goes_fails_its_prompt_and_the_next_has_another(
 ) -> None:
     options = gemini.options([hang("half"), say("whole")])
     async with corral.session("gemini-acp", **options) as session:
-        broken = fold(await events_until_killed(session, "first question", number))
+        broken = result_from_events(await events_until_killed(session, "first question", number))
         assert children() == []
         again = await session.run("second question")
     assert broken.text == "half"
@@ -75,7 +75,9 @@ async def test_after_a_crash_the_conversation_goes_on_where_it_was(gemini: Gemin
     options = gemini.options(script, timeout=150)
     async with corral.session("gemini-acp", **options) as session:
         first = await session.run("first question")
-        broken = fold(await events_until_killed(session, "second question", signal.SIGKILL))
+        broken = result_from_events(
+            await events_until_killed(session, "second question", signal.SIGKILL)
+        )
         third = await session.run("third question")
     assert not broken.ok
     assert third.text == "third answer"

@@ -11,7 +11,7 @@ import pytest
 from gemini_cli.hands import machine_to_itself, running, shell, steps, write
 
 import corral
-from corral import Options
+from corral import RunKwargs
 from corral.system import paths
 from corral.testing import Lane
 
@@ -35,10 +35,10 @@ def descriptors() -> set[str]:
 async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
     gemini: Gemini, workspace: Path, tmp_path: Path, crowd: int
 ) -> None:
-    async def one(number: int, options: Options) -> corral.Result:
+    async def one(number: int, options: RunKwargs) -> corral.Result:
         return await corral.run("gemini-cli", f"question {number}", **options)
 
-    asked: list[Options] = []
+    asked: list[RunKwargs] = []
     lanes: list[Lane] = []
     for number in range(crowd):
         folder = workspace / f"part-{number}"

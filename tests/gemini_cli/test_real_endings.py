@@ -11,7 +11,7 @@ import pytest
 from gemini_cli.hands import Bell, bell, machine_to_itself, running, shell, steps
 
 import corral
-from corral import errors, fold
+from corral import errors, result_from_events
 from corral.events import Done, Init, ToolResult, ToolUse
 from corral.testing import Turn, hang
 
@@ -117,7 +117,7 @@ async def test_a_program_that_gives_no_sign_of_life_runs_into_the_startup_deadli
 
     events = await gemini.events([], program=program, startup_timeout=1, grace=0.5)
 
-    result = fold(events)
+    result = result_from_events(events)
     with pytest.raises(errors.StartupTimeout, match="1s"):
         result.raise_for_status()
     assert isinstance(events[0], Init)

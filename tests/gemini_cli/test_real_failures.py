@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gemini_cli.hands import read, steps
 
-from corral import errors, fold
+from corral import errors, result_from_events
 from corral.events import Done, Error, Init
 from corral.testing import Turn, fail, say
 
@@ -73,7 +73,7 @@ async def test_a_failure_of_the_model_is_an_error_of_its_own_kind(
     assert done.error.facts["agent_version"] == "0.61.0"
     assert len(gemini.requests) == 1
     with pytest.raises(kind) as caught:
-        fold(events).raise_for_status()
+        result_from_events(events).raise_for_status()
     assert type(caught.value) is kind
     assert caught.value.exit_code not in (None, 0)
     assert caught.value.argv
@@ -105,7 +105,7 @@ async def test_a_second_try_is_announced_and_can_succeed(gemini: Gemini) -> None
     script = [fail(429, "slow down", retry_after=0.1), say("at last")]
     events = await gemini.events(script, retries=2)
 
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "at last"
     warnings = [e for e in events if isinstance(e, Error)]

@@ -10,7 +10,7 @@ import pytest
 from gemini_cli.hands import git, replace, shell, steps, write
 from hostile_git import Traps, make_repository
 
-from corral import FileChanged, Usage, fold
+from corral import FileChanged, Usage, result_from_events
 from corral.events import Done, Error, FileChange, Init, Text, ToolResult, ToolUse
 from corral.testing import Call, Turn, say
 from corral.values import path_from_printable
@@ -68,7 +68,7 @@ async def test_the_events_of_a_run_tell_the_whole_story(gemini: Gemini, workspac
         "success",
     )
     assert (change.path, change.kind) == (str(workspace / "new.txt"), "created")
-    result = fold(events)
+    result = result_from_events(events)
     assert result.text == "I shall write.\n\nWritten."
     assert result.final_text == "Written."
     assert result.usage == Usage(
@@ -82,7 +82,7 @@ async def test_the_model_that_answered_is_told_and_a_silent_exchange_is_a_warnin
     gemini: Gemini,
 ) -> None:
     events = await gemini.events([say("hello")], model="gemini-3-pro-preview")
-    result = fold(events)
+    result = result_from_events(events)
     assert result.model == "gemini-3.1-pro-preview"
     assert gemini.requests[0].model == "gemini-3.1-pro-preview"
     warnings = [e for e in events if isinstance(e, Error)]
@@ -90,7 +90,7 @@ async def test_the_model_that_answered_is_told_and_a_silent_exchange_is_a_warnin
     assert "gemini-3.1-pro-preview" in warnings[0].message
 
     events = await gemini.events([say("hello")], model="flash-lite")
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.model == gemini.requests[-1].model != "flash-lite"
     assert [e for e in events if isinstance(e, Error)] == []

@@ -14,7 +14,7 @@ from real_gemini import KEY
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.system.cassette import format
 from corral.testing import Turn, say
 
@@ -29,7 +29,7 @@ def ask(_: PermissionRequest) -> Decision:
     return "allow_once"
 
 
-async def talk(agent: str, options: Options, *prompts: str) -> list[corral.Event]:
+async def talk(agent: str, options: RunKwargs, *prompts: str) -> list[corral.Event]:
     found: list[corral.Event] = []
     async with corral.session(agent, ask=ask, **options) as session:
         for prompt in prompts:
@@ -70,7 +70,7 @@ async def test_a_conversation_is_played_without_node_key_and_server(
     monkeypatch.setenv("PATH", "/nowhere")
     other = tmp_path / "elsewhere"
     other.mkdir()
-    played: Options = {
+    played: RunKwargs = {
         "cwd": other,
         "model": "gemini-2.5-flash",
         "policy": policy,

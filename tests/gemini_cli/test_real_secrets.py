@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gemini_cli.hands import holding, notes_server, returned, sent, shell, steps
 
-from corral import McpServer, fold, to_json
+from corral import McpServer, result_from_events, to_json
 from corral.errors import AuthenticationFailed
 from corral.testing import Call, say
 
@@ -44,7 +44,7 @@ async def test_the_shell_sees_what_was_passed_by_name_and_no_secret(
         record=True,
     )
 
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     told = returned(gemini.requests[-1])
     assert gemini.requests[0].headers["x-goog-api-key"] == CANARY  # it did arrive
@@ -68,7 +68,7 @@ async def test_a_secret_that_the_agent_says_aloud_is_struck_out_of_everything_we
 
     events = await gemini.events(script, policy="all", env={"GEMINI_API_KEY": CANARY}, record=True)
 
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "It is [GEMINI_API_KEY struck out]!"
     assert CANARY not in "".join(to_json(event).decode() for event in events)
@@ -97,7 +97,7 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file(
             record=True,
         )
 
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.denied == ()
     assert gemini.requests[0].last_text == "do it"

@@ -9,7 +9,7 @@ import pytest
 from gemini_cli.hands import shell, steps
 
 import corral
-from corral import errors, fold
+from corral import errors, result_from_events
 from corral.events import Init, Text
 from corral.testing import Turn, say
 
@@ -32,7 +32,7 @@ async def test_a_conversation_remembers_within_a_session_and_after_it(gemini: Ge
     async with corral.session("gemini-cli", **options) as session:
         again = session.id
         events = [event async for event in session.prompt("third question")]
-    third = fold(events)
+    third = result_from_events(events)
 
     assert [r.text for r in (first, second, third)] == ["done", "second answer", "third answer"]
     assert first.session_id
@@ -95,7 +95,7 @@ async def test_an_interrupted_headless_conversation_goes_on(gemini: Gemini) -> N
             events.append(event)
             if isinstance(event, Text):
                 turn.cancel()
-        first = fold(events)
+        first = result_from_events(events)
         second = await session.run("second question")
     options["resume"] = "last"
     third = await corral.run("gemini-cli", "third question", **options)

@@ -344,4 +344,4 @@ async def test_a_default_client_serves_calls_that_name_none() -> None:
 def test_the_catalogue_is_public() -> None:
     entry = models.catalogue.lookup("gemini:gemini-2.5-flash")
     assert entry is not None
-    assert entry in list(models.catalogue.every())
+    assert entry in list(models.catalogue.all_entries())

@@ -83,7 +83,7 @@ def test_a_relative_is_never_taken_for_the_model(asked: str) -> None:
 
 
 def test_the_shipped_figures_are_whole_and_plausible() -> None:
-    entries = list(catalogue.every())
+    entries = list(catalogue.all_entries())
     assert len(entries) > 30
     assert catalogue.shipped().checked
     for entry in entries:
@@ -100,8 +100,8 @@ def test_the_shipped_figures_are_whole_and_plausible() -> None:
 
 
 def test_every_vendor_of_the_catalogue_is_one_we_can_ask() -> None:
-    names = {provider.name for provider in registry.every()}
-    assert {entry.id.partition(":")[0] for entry in catalogue.every()} <= names
+    names = {provider.name for provider in registry.all_providers()}
+    assert {entry.id.partition(":")[0] for entry in catalogue.all_entries()} <= names
 
 
 def test_each_kind_of_token_has_its_price_and_the_cached_are_part_of_the_input() -> None:

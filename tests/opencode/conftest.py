@@ -11,13 +11,13 @@ import pytest
 from installed import installed
 from real_agents import KEY, RealAgent, forget_keys
 
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import ModelServer
 
 
 class OpenCode(RealAgent):
     agent = "opencode"
-    usual: ClassVar[Options] = {"model": "custom/scripted"}
+    usual: ClassVar[RunKwargs] = {"model": "custom/scripted"}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

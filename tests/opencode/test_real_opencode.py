@@ -18,7 +18,7 @@ from laws import lawful
 from real_agents import cancelled_at_work
 
 import corral
-from corral import Policy, errors, fold
+from corral import Policy, errors, result_from_events
 from corral.events import Decision, Init, PermissionDecision, PermissionRequest, Text, Thinking
 from corral.testing import Call, Turn, say
 
@@ -73,7 +73,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
         last = await session.run("last question")
         listed = await session.list_sessions(workspace)
 
-    first = fold(events)
+    first = result_from_events(events)
     assert first.ok
     assert [e.delta for e in events if isinstance(e, Text)] == ["Hel", "lo."]
     assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
@@ -102,7 +102,7 @@ async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
     script = steps(read("seed.txt"), write("new.txt"), shell("touch ran.txt"))
     async with corral.session("opencode", **opencode.options(script)) as session:
         events = lawful([event async for event in session.prompt("do it")])
-    result = fold(events)
+    result = result_from_events(events)
     assert result.ok
     assert result.text == "done"
     assert names(workspace) == ["seed.txt"]
@@ -210,7 +210,7 @@ async def test_two_at_once_keep_apart_and_one_is_resumed_by_its_token(
         events = lawful([event async for event in session.prompt("second question")])
     assert isinstance(events[0], Init)
     assert events[0].resumed
-    assert fold(events).text == "second answer"
+    assert result_from_events(events).text == "second answer"
     told = [(m.role, text) for m in opencode.requests[-1].history for text in m.texts]
     assert told == [
         ("user", "left question"),

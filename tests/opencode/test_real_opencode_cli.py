@@ -16,7 +16,7 @@ from opencode.test_real_opencode import read, shell, write
 from real_agents import cancelled_at_work
 
 import corral
-from corral import Policy, Result, errors, fold
+from corral import Policy, Result, errors, result_from_events
 from corral.events import Init, Text, Thinking
 from corral.testing import Call, Turn, say
 
@@ -54,7 +54,7 @@ async def test_an_answer_is_told_whole_with_thoughts_tokens_and_what_was_said_be
         events = lawful([event async for event in session.prompt(prompt)])
         again = await session.run("second question")
 
-    first = fold(events)
+    first = result_from_events(events)
     assert first.ok
     assert isinstance(events[0], Init)
     assert [e.delta for e in events if isinstance(e, Text)] == ["Hello."]

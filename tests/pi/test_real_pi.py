@@ -13,7 +13,7 @@ from real_agents import cancelled_at_work
 
 import corral
 from corral import Policy, errors
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
@@ -154,9 +154,9 @@ async def test_cancelling_leaves_nothing_of_its_command(pi: Pi, tmp_path: Path) 
     ],
 )
 async def test_what_it_cannot_do_is_refused_by_name_before_it_starts(
-    pi: Pi, options: Options, kind: type[Exception], said: str
+    pi: Pi, options: RunKwargs, kind: type[Exception], said: str
 ) -> None:
-    whole: Options = {**pi.options([say("no")]), **options}
+    whole: RunKwargs = {**pi.options([say("no")]), **options}
     with pytest.raises(kind, match=said):
         await corral.run("pi-cli", "do it", **whole)
     assert pi.requests == []

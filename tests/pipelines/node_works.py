@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corral.events import Event, Json
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Lane, ModelServer, Request, Turn
 
@@ -30,19 +30,21 @@ class Bench:
         self,
         node: str = "step",
         *,
-        desk: Desk,
+        desk: NodeResources,
         attrs: dict[str, Value] | None = None,
         context: dict[str, Json] | None = None,
         graph: dict[str, Value] | None = None,
         emit: Callable[[Event], None] | None = None,
         **visit: Any,
-    ) -> Work:
+    ) -> NodeContext:
         made = Node(node, dict(attrs or {}))
-        return Work(
+        return NodeContext(
             run_id="run-1",
             graph=Graph("test", dict(graph or {}), {node: made}),
             node=made,
-            visit=Visit(id=f"{node}.1", node=node, number=1, context=dict(context or {}), **visit),
+            visit=RunNode(
+                id=f"{node}.1", node=node, number=1, context=dict(context or {}), **visit
+            ),
             attempt=1,
             folder=self.run_folder / node,
             run_folder=self.run_folder,
@@ -54,7 +56,7 @@ class Bench:
     async def attempt(self, node: str = "step", **given: Any) -> Outcome:
         if "desk" in given:
             return await works.attempt(self.work(node, **given))
-        async with Desk() as desk:
+        async with NodeResources() as desk:
             return await works.attempt(self.work(node, desk=desk, **given))
 
     def read(self, name: str, node: str = "step") -> str:
@@ -97,13 +99,13 @@ class Scripted:
         script: Sequence[Turn] | Callable[[Request], Turn],
         *,
         named: str | None = MODEL,
-        **options: Unpack[Options],
-    ) -> Desk:
+        **options: Unpack[RunKwargs],
+    ) -> NodeResources:
         self._count += 1
         self.lane = self._server.lane(f"{self._name}-{self._count}", script)
         env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.lane.url}
-        whole: Options = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
-        return Desk(model=named, options=whole)
+        whole: RunKwargs = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
+        return NodeResources(model=named, options=whole)
 
     @property
     def asked(self) -> list[str]:

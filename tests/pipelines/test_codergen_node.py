@@ -12,7 +12,7 @@ from pipelines.node_works import KEY, MODEL, Bench, Scripted, running_in
 
 from corral.events import Event, Json, ToolOutput, ToolResult
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
 
@@ -261,7 +261,7 @@ async def test_a_key_lands_in_no_file(bench: Bench, scripted_model: Scripted) ->
 
 
 async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: Bench) -> None:
-    async with Desk(agent="gemini-acp", options={"program": "/nonexistent"}) as desk:
+    async with NodeResources(agent="gemini-acp", options={"program": "/nonexistent"}) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "reasoning_effort": "high"})
     assert "reasoning_effort" not in outcome.failure_reason
     assert outcome.retryable is False  # the program is not there
@@ -406,7 +406,7 @@ async def test_hooks_watch_over_typed_output_too(
 async def test_an_agent_that_does_not_ask_cannot_have_a_hook_before_its_calls(
     bench: Bench,
 ) -> None:
-    async with Desk(agent="gemini-acp") as desk:
+    async with NodeResources(agent="gemini-acp") as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "true"})
     assert "tool_hooks.pre cannot be had with gemini-acp" in outcome.failure_reason
     assert outcome.retryable is False

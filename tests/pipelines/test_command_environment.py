@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pipelines.node_works import Bench, Scripted
 
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
 from corral.testing import call, say
 
@@ -175,7 +175,7 @@ async def test_a_trusted_file_passes_variables_on(
     trusted = tmp_path / "trusted.toml"
     trusted.write_text('[defaults]\npass_env = ["INTERNAL_HOST"]\n')
     monkeypatch.setenv("CORRAL_CONFIG", str(trusted))
-    async with Desk() as desk:
+    async with NodeResources() as desk:
         await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": "env > seen"})
     assert seen(workspace / "seen") & PLANTED.keys() == {"INTERNAL_HOST"}
 
@@ -185,6 +185,6 @@ async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
 ) -> None:
     attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}
     (workspace / "dump").write_text("it is canary-internal-host")
-    async with Desk() as desk:
+    async with NodeResources() as desk:
         outcome = await bench.attempt(desk=desk, attrs=attrs)
     assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST struck out]"

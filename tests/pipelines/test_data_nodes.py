@@ -11,7 +11,7 @@ from pipelines.node_works import Bench
 
 from corral.events import Json
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -56,7 +56,7 @@ async def test_a_set_that_cannot_be_is_told(bench: Bench, attrs: dict[str, Any],
 async def switched(
     bench: Bench, edges: list[tuple[str, dict[str, Any]]], context: dict[str, Json], **attrs: Any
 ) -> Outcome:
-    async with Desk() as desk:
+    async with NodeResources() as desk:
         work = bench.work("s", desk=desk, attrs={"type": "switch", **attrs}, context=context)
         node = Node("s", {"type": "switch", **attrs})
         nodes = {"s": node, **{target: Node(target) for target, _ in edges}}

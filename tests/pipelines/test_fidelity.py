@@ -10,8 +10,8 @@ from pipelines.node_works import Bench
 
 from corral.events import Json
 from corral.pipelines.execution.preamble import SIZES, preamble, with_preamble
-from corral.pipelines.execution.resources import Desk
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.run_dir import RunDir
 
 pytest_plugins = ("pipelines.node_fixtures",)
 
@@ -27,13 +27,15 @@ CONTEXT: dict[str, Json] = {
 
 
 def told(bench: Bench, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any) -> str:
-    work = bench.work(desk=Desk(), context=context, graph={"goal": "Feed the cats"}, **visit)
+    work = bench.work(
+        desk=NodeResources(), context=context, graph={"goal": "Feed the cats"}, **visit
+    )
     return preamble(work, fidelity)
 
 
 def test_the_first_node_is_told_nothing(bench: Bench) -> None:
     assert told(bench, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
-    work = bench.work(desk=Desk(), context={"graph.goal": "x"})
+    work = bench.work(desk=NodeResources(), context={"graph.goal": "x"})
     assert with_preamble(work, "Go", "compact") == "Go"
 
 
@@ -57,7 +59,7 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: Be
 def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
     bench: Bench, plan: str
 ) -> None:
-    place = RunFolder(bench.run_folder).stage(f"{plan}.1", plan)
+    place = RunDir(bench.run_folder).stage(f"{plan}.1", plan)
     (place / "response.md").write_text("the whole answer " * 50)
     checkpoint = {
         "completed_nodes": ["start", "look", plan],

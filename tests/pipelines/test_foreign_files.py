@@ -12,11 +12,11 @@ from corral.events import Json
 from corral.pipelines import loader, transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution import memory_runner
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Node
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.engine import LintError
-from corral.pipelines.scheduler.commands import Answer, Answered, Ask, Expired
+from corral.pipelines.scheduler.commands import Answer, Answered, AskHuman, Expired
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
@@ -130,7 +130,7 @@ def test_text_that_merely_begins_with_an_at_sign_is_a_prompt() -> None:
 async def outcome_of(attrs: str, workspace: Path, **values: Json) -> dict[str, Json]:
     """The context after a node with these attributes has run."""
     graph = loader.load(f"digraph g {{ {ENDS} n [{attrs}]; start -> n -> done }}", values=values)
-    async with Desk() as desk:
+    async with NodeResources() as desk:
         result = await memory_runner.run(graph, desk=desk, workspace=workspace, values=values)
     if not result.ok:
         raise ConfigError(result.reason)
@@ -201,7 +201,7 @@ async def test_data_nodes_that_fail(attrs: str, reason: str, workspace: Path) ->
 
 def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
     run = Play('s -> h -> a -> e; h [shape=hexagon, label="What?"]')
-    [question] = [order.question for order in run.orders if isinstance(order, Ask)]
+    [question] = [order.question for order in run.orders if isinstance(order, AskHuman)]
     assert (question.kind, question.choices) == ("text", ())
     run.answer("whatever I like")
     assert run.visit("a").context["human.gate.selected"] == "whatever I like"
@@ -218,7 +218,7 @@ def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
 )
 def test_kinds_of_questions(edges: str, kind: str) -> None:
     run = Play(f"s -> h; h [shape=hexagon]; {edges}")
-    [question] = [order.question for order in run.orders if isinstance(order, Ask)]
+    [question] = [order.question for order in run.orders if isinstance(order, AskHuman)]
     assert question.kind == kind
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, Play, graph_of, play
 
-from corral.pipelines.scheduler.commands import Answer, Answered, Ask, Ended, Stop, Tell, Visit
+from corral.pipelines.scheduler.commands import (
+    Answer,
+    Answered,
+    AskHuman,
+    EmitEvent,
+    Ended,
+    RunNode,
+    Stop,
+)
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.parallel import join_of
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
 TWO = f"{FORK} p -> a -> f; p -> b -> f;"
@@ -106,10 +114,12 @@ def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
 
 
 def test_branches_of_one_process_share_nothing_either() -> None:
-    plan = Plan(graph_of(f"{FORK} p -> a -> c -> f; p -> b -> d -> f"))
+    plan = Scheduler(graph_of(f"{FORK} p -> a -> c -> f; p -> b -> d -> f"))
     plan.begin()
     plan.receive(Ended(id="a.1", outcome=Outcome(context_updates={"x": "a"})))
-    [visit] = [o for o in plan.receive(Ended(id="b.1", outcome=Outcome())) if isinstance(o, Visit)]
+    [visit] = [
+        o for o in plan.receive(Ended(id="b.1", outcome=Outcome())) if isinstance(o, RunNode)
+    ]
     assert visit.node == "d"
     assert "x" not in visit.context
     assert "x" not in plan.state.context
@@ -233,7 +243,7 @@ def test_a_person_may_be_asked_within_a_branch() -> None:
         f"{FORK} p -> g; g [shape=hexagon, label=ok]; g -> a [label=yes]; a -> f; p -> b -> f"
     )
     run.end("b")
-    [asked] = [o for o in run.waiting.values() if isinstance(o, Ask)]
+    [asked] = [o for o in run.waiting.values() if isinstance(o, AskHuman)]
     del run.waiting[asked.question.id]
     run.tell(Answered(id=asked.question.id, answer=Answer(value="yes")))
     run.end("a")
@@ -286,8 +296,8 @@ def test_loop_restart_within_a_branch_stops_the_others() -> None:
 
 def test_what_happens_is_told_in_order() -> None:
     run = play(TWO)
-    names = [o.event for o in run.orders if isinstance(o, Tell)]
-    assert [o.number for o in run.orders if isinstance(o, Tell)] == [*range(1, len(names) + 1)]
+    names = [o.event for o in run.orders if isinstance(o, EmitEvent)]
+    assert [o.number for o in run.orders if isinstance(o, EmitEvent)] == [*range(1, len(names) + 1)]
     assert [name for name in run.events if "Parallel" in name or "Branch" in name] == [
         "ParallelStarted",
         "BranchStarted",

@@ -19,11 +19,11 @@ from corral.pipelines import events
 from corral.pipelines.execution import interviewers
 
 NAMES = [
-    "Answer", "AutoApprove", "Callback", "Choice", "Console", "Desk", "DotError", "Edge",
-    "Finding", "Graph", "Interviewer", "LintError", "Node", "Outcome", "PipelineResult",
-    "Question", "Queued", "Recording", "Work", "answer", "as_dot", "as_svg", "as_text", "cancel",
-    "events", "fork", "handler", "lint", "load", "parse", "register", "resume", "run",
-    "run_sync", "runs", "show",
+    "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",
+    "Graph", "Interviewer", "LintError", "Node", "NodeContext", "NodeResources", "Outcome",
+    "PipelineResult", "Question", "Queued", "Recording", "answer", "as_dot", "as_svg",
+    "as_text", "cancel", "events", "fork", "handler", "lint", "load", "parse", "register",
+    "resume", "run", "run_sync", "runs", "show",
 ]  # fmt: skip
 GATE = """digraph gate {
     start [shape=Mdiamond]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pipeline_play import FAIL, play
 
-from corral.pipelines.scheduler.commands import Finish
+from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome
 
 BODY = "s -> w -> n -> e; n [goal_gate=true];"
@@ -34,7 +34,9 @@ def test_an_unsatisfied_gate_goes_back(attrs: str, script: list[Outcome], path: 
 
 def test_without_a_retry_target_the_run_fails() -> None:
     run = play(BODY + ON, {"n": FAIL})
-    assert run.finish == Finish(status="fail", reason="goal gate unsatisfied and no retry target")
+    assert run.finish == FinishRun(
+        status="fail", reason="goal gate unsatisfied and no retry target"
+    )
     assert "e" not in run.completed
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 
@@ -27,7 +27,7 @@ def test_every_type_of_ours_has_a_handler(kind: str) -> None:
     assert callable(node_kind.find(kind))
 
 
-async def own(_: Work) -> Outcome:
+async def own(_: NodeContext) -> Outcome:
     return Outcome()
 
 

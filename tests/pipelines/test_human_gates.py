@@ -6,7 +6,7 @@ import pytest
 from pipeline_play import Play, graph_of
 
 from corral.pipelines.scheduler import human_gate
-from corral.pipelines.scheduler.commands import Ask, Ended, Expired, Question, Visit
+from corral.pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode
 from corral.pipelines.scheduler.outcome import failed
 
 GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
@@ -14,7 +14,7 @@ BODY = f'{GATE} g -> yes [label="[Y] Yes"]; g -> no [label="No"]; yes -> e; no -
 
 
 def asked(run: Play) -> Question:
-    [order] = [order for order in run.waiting.values() if isinstance(order, Ask)]
+    [order] = [order for order in run.waiting.values() if isinstance(order, AskHuman)]
     return order.question
 
 
@@ -143,7 +143,7 @@ def test_a_question_that_nobody_can_be_asked_fails_the_gate() -> None:
 def test_the_second_answer_is_nobodys() -> None:
     run = Play(BODY)
     run.answer("y")
-    run.waiting["g.1"] = Ask(question=Question(id="g.1", node="g", text=""))
+    run.waiting["g.1"] = AskHuman(question=Question(id="g.1", node="g", text=""))
     assert run.answer("n") == []
     assert run.path == ["yes"]
-    assert [type(order) for order in run.waiting.values()] == [Visit]
+    assert [type(order) for order in run.waiting.values()] == [RunNode]

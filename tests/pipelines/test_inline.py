@@ -21,9 +21,9 @@ from corral.pipelines import events
 from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
 from corral.pipelines.execution import memory_runner, node_kind
 from corral.pipelines.execution.interviewers import AutoApprove, Queued
-from corral.pipelines.execution.memory_runner import Running, RunResult
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk as RealDesk
+from corral.pipelines.execution.memory_runner import MemoryRun, RunResult
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources as RealDesk
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -44,9 +44,9 @@ class Stage:
         self.at_work = 0
         self.most = 0
         self.ended: list[str] = []
-        self.acts: dict[str, Callable[[Work], Awaitable[Outcome | None]]] = {}
+        self.acts: dict[str, Callable[[NodeContext], Awaitable[Outcome | None]]] = {}
 
-    async def step(self, work: Work) -> Outcome | None:
+    async def step(self, work: NodeContext) -> Outcome | None:
         self.ran.append(work.visit.id)
         self.at_work += 1
         self.most = max(self.most, self.at_work)
@@ -65,7 +65,7 @@ class Stage:
 def stage() -> Iterator[Stage]:
     made = Stage()
 
-    async def step(work: Work) -> Outcome | None:
+    async def step(work: NodeContext) -> Outcome | None:
         return await made.step(work)
 
     node_kind.register("step", step)
@@ -94,15 +94,15 @@ def run(body: str, **given: object) -> RunResult:
     return play(memory_runner.run(steps(body), desk=Desk(), **given))  # type: ignore[arg-type]
 
 
-async def for_ever(_work: Work) -> Outcome | None:
+async def for_ever(_work: NodeContext) -> Outcome | None:
     await asyncio.Event().wait()
     return None
 
 
-def outcomes(*said: Outcome) -> Callable[[Work], Awaitable[Outcome | None]]:
+def outcomes(*said: Outcome) -> Callable[[NodeContext], Awaitable[Outcome | None]]:
     left = list(said)
 
-    async def act(_work: Work) -> Outcome | None:
+    async def act(_work: NodeContext) -> Outcome | None:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return act
@@ -160,7 +160,7 @@ def test_branches_run_at_once(stage: Stage) -> None:
     arrived: list[str] = []
     both = asyncio.Event()
 
-    async def meet(work: Work) -> Outcome | None:
+    async def meet(work: NodeContext) -> Outcome | None:
         arrived.append(work.node.id)
         if len(arrived) == 2:
             both.set()
@@ -181,10 +181,10 @@ def test_the_first_success_ends_the_others(stage: Stage) -> None:
     assert set(stage.ended) == {"a.1", "b.1", "c.1"}
 
 
-def deaf(hears: type[BaseException]) -> Callable[[Work], Awaitable[Outcome | None]]:
+def deaf(hears: type[BaseException]) -> Callable[[NodeContext], Awaitable[Outcome | None]]:
     """Goes on, whatever it is told."""
 
-    async def act(_work: Work) -> Outcome | None:
+    async def act(_work: NodeContext) -> Outcome | None:
         while True:
             try:
                 await asyncio.Event().wait()
@@ -216,7 +216,7 @@ def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
     assert said in (tmp_path / "run" / "checkpoint.json").read_text()
 
 
-async def for_ever_not(_work: Work) -> Outcome | None:
+async def for_ever_not(_work: NodeContext) -> Outcome | None:
     await asyncio.sleep(0)
     return None
 
@@ -261,7 +261,7 @@ def test_a_child_runs_with_the_context_and_gives_its_own_back(stage: Stage, tmp_
     (tmp_path / "child.dot").write_text(CHILD)
     seen: list[object] = []
 
-    async def work_in_child(work: Work) -> Outcome | None:
+    async def work_in_child(work: NodeContext) -> Outcome | None:
         seen.append(work.context["x"])
         return Outcome(context_updates={"y": 2}, cost_usd=0.5)
 
@@ -310,14 +310,14 @@ def test_a_manager_looks_at_its_child_and_stops_it(stage: Stage, tmp_path: Path)
 
 
 def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
-    async def speak(work: Work) -> Outcome | None:
+    async def speak(work: NodeContext) -> Outcome | None:
         work.emit(Text(delta="hello", seq=1))
         return None
 
     stage.acts["a"] = speak
 
     async def whole() -> tuple[list[RunEvent], RunResult]:
-        async with Running(steps("s -> a -> e"), desk=Desk(), run_id="r") as running:
+        async with MemoryRun(steps("s -> a -> e"), desk=Desk(), run_id="r") as running:
             told = [event async for event in running]
             return told, await running.result()
 
@@ -344,8 +344,8 @@ def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> Non
     stage.acts = {"a": for_ever, "b": for_ever}
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
-    async def whole() -> Running:
-        async with Running(steps(body), desk=Desk()) as running:
+    async def whole() -> MemoryRun:
+        async with MemoryRun(steps(body), desk=Desk()) as running:
             count = 0
             async for _ in running:
                 count += 1
@@ -363,7 +363,7 @@ def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
 
     async def whole() -> RunResult:
         graph = steps("s -> a -> e")
-        async with Running(graph, desk=Desk(), folder=tmp_path / "run") as running:
+        async with MemoryRun(graph, desk=Desk(), folder=tmp_path / "run") as running:
             async for event in running:
                 if event.node == "a":
                     running.cancel("enough")
@@ -379,7 +379,7 @@ def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
 def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def act(work: Work) -> Outcome | None:
+    async def act(work: NodeContext) -> Outcome | None:
         begun.set()
         return await for_ever(work)
 
@@ -431,7 +431,7 @@ def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: P
     path = tmp_path / "run" / "checkpoint.json"
 
     async def whole() -> None:
-        async with Running(steps("s -> a -> b -> e"), desk=Desk(), folder=path.parent) as running:
+        async with MemoryRun(steps("s -> a -> b -> e"), desk=Desk(), folder=path.parent) as running:
             async for event in running:
                 if isinstance(event, CheckpointSaved):
                     saved = json.loads(path.read_text())
@@ -465,7 +465,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
 def test_a_folder_that_breaks_meanwhile_does_not_lose_the_run(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
-    async def break_it(work: Work) -> Outcome | None:
+    async def break_it(work: NodeContext) -> Outcome | None:
         shutil.rmtree(folder)
         folder.write_text("in the way")
         return Outcome(context_updates={"precious": 1})
@@ -478,7 +478,7 @@ def test_a_folder_that_breaks_meanwhile_does_not_lose_the_run(stage: Stage, tmp_
 
 
 def test_a_folder_that_is_gone_is_made_again(stage: Stage, tmp_path: Path) -> None:
-    async def lose_it(work: Work) -> Outcome | None:
+    async def lose_it(work: NodeContext) -> Outcome | None:
         shutil.rmtree(tmp_path / "run")
         return None
 
@@ -493,13 +493,13 @@ def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
     stage.acts["b"] = for_ever
 
     async def whole() -> RunResult:
-        async with Running(graph, desk=Desk(), run_id="r") as first:
+        async with MemoryRun(graph, desk=Desk(), run_id="r") as first:
             async for event in first:
                 if event.node == "b":
                     break
             stored = to_json(first.plan.state)
         del stage.acts["b"]
-        async with Running(graph, desk=Desk(), state=from_json(stored)) as second:
+        async with MemoryRun(graph, desk=Desk(), state=from_json(stored)) as second:
             return await second.result()
 
     result = play(whole())
@@ -522,7 +522,7 @@ def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -
 
 def test_a_run_is_read_only_once_it_is_entered(stage: Stage) -> None:
     async def whole() -> None:
-        running = Running(steps("s -> a -> e"), desk=Desk())
+        running = MemoryRun(steps("s -> a -> e"), desk=Desk())
         with pytest.raises(RuntimeError, match="enter the run first"):
             await running.result()
         with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):

@@ -7,7 +7,7 @@ import pytest
 from corral.pipelines import transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Finding
@@ -334,7 +334,7 @@ def test_findings_come_in_the_order_of_the_text_with_their_place() -> None:
     )
 
 
-async def _step(work: Work) -> None: ...
+async def _step(work: NodeContext) -> None: ...
 
 
 def test_a_type_of_ones_own_is_known_once_it_is_registered() -> None:

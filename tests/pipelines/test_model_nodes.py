@@ -10,8 +10,8 @@ import pytest
 from pipelines.node_works import MODEL, Bench, Scripted
 
 from corral.events import Json
-from corral.pipelines.execution.resources import Desk
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
 
 pytest_plugins = ("pipelines.node_fixtures",)
@@ -73,7 +73,7 @@ async def test_a_prompt_without_a_model_says_so(bench: Bench) -> None:
 
 
 async def test_a_simulated_prompt_asks_nobody(bench: Bench) -> None:
-    async with Desk(simulate=True) as desk:
+    async with NodeResources(simulate=True) as desk:
         outcome = await bench.attempt("ask", desk=desk, attrs={"type": "prompt", "prompt": "?"})
     assert outcome.context_updates["ask.output"] == "[Simulated] Response for stage: ask"
 
@@ -114,12 +114,12 @@ async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: Bench) -> No
     branches: list[Json] = []
     for number in (1, 2):
         visit = f"write/it.{number}"
-        place = RunFolder(bench.run_folder).stage(visit, "write/it")
+        place = RunDir(bench.run_folder).stage(visit, "write/it")
         (place / "response.md").write_text(f"the whole answer {number}")
         branches.append(
             {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
         )
-    async with Desk(simulate=True) as desk:
+    async with NodeResources(simulate=True) as desk:
         await bench.attempt(
             "join",
             desk=desk,

@@ -19,8 +19,8 @@ from corral.events import Text
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome
 
 KIND = "test.step"
@@ -45,7 +45,7 @@ async def attempt(bench: Bench, handler: Any, **attrs: Any) -> Outcome:
 
 
 async def test_a_handlers_outcome_is_returned_and_written(bench: Bench) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         return Outcome(preferred_label="next", context_updates={"a": [1, {"b": None}]}, notes="ok")
 
     outcome = await attempt(bench, step)
@@ -60,7 +60,7 @@ async def test_a_handlers_outcome_is_returned_and_written(bench: Bench) -> None:
 
 
 async def test_none_is_success(bench: Bench) -> None:
-    async def step(_: Work) -> None:
+    async def step(_: NodeContext) -> None:
         return None
 
     assert (await attempt(bench, step)).status == "success"
@@ -78,7 +78,7 @@ async def test_none_is_success(bench: Bench) -> None:
 async def test_an_error_of_ours_fails_the_node_in_its_own_words(
     bench: Bench, error: Exception, retryable: bool
 ) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         raise error
 
     outcome = await attempt(bench, step)
@@ -96,7 +96,7 @@ class Odd(BaseException):
 async def test_a_handler_that_raises_fails_the_node_as_a_bug(
     bench: Bench, error: BaseException, limit: dict[str, str]
 ) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         raise error
 
     async with asyncio.timeout(20):
@@ -110,7 +110,7 @@ async def test_a_handler_that_raises_fails_the_node_as_a_bug(
 def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
     bench: Bench, limit: dict[str, str]
 ) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as worker:
@@ -121,7 +121,7 @@ def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
 async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> None:
     ended = False
 
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         nonlocal ended
         try:
             await asyncio.Event().wait()
@@ -139,7 +139,7 @@ def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
 ) -> None:
     monkeypatch.setattr(execution_attempt, "ENDING", 0.05)
 
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         while True:
             try:
                 await asyncio.Event().wait()
@@ -157,7 +157,7 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
 ) -> None:
     begun, ended = asyncio.Event(), False
 
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         nonlocal ended
         begun.set()
         try:
@@ -177,7 +177,7 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
 async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
     bench: Bench,
 ) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         raise asyncio.CancelledError
 
     assert "cancelled itself" in (await attempt(bench, step)).failure_reason
@@ -185,7 +185,7 @@ async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
 
 @pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
 async def test_what_is_no_outcome_is_named(bench: Bench, told: Any) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         return cast("Outcome", told)
 
     outcome = await attempt(bench, step)
@@ -194,7 +194,7 @@ async def test_what_is_no_outcome_is_named(bench: Bench, told: Any) -> None:
 
 
 async def test_an_outcome_of_wrong_types_is_named(bench: Bench) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         return Outcome(status=cast("Any", "great"))
 
     assert "great" in (await attempt(bench, step)).failure_reason
@@ -216,7 +216,7 @@ async def test_an_outcome_of_wrong_types_is_named(bench: Bench) -> None:
     ids=["date", "number key", "set inside", "nan", "inf", "bytes", "half", "huge", "object"],
 )
 async def test_what_is_no_json_fails_the_node_and_names_the_key(bench: Bench, value: Any) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"fine": 1, "bad.key": value})
 
     outcome = await attempt(bench, step)
@@ -225,7 +225,7 @@ async def test_what_is_no_json_fails_the_node_and_names_the_key(bench: Bench, va
 
 
 async def test_a_value_nested_without_end_is_refused(bench: Bench) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         deep: Any = []
         for _level in range(100_000):
             deep = [deep]
@@ -235,7 +235,7 @@ async def test_a_value_nested_without_end_is_refused(bench: Bench) -> None:
 
 
 async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: Bench) -> None:
-    async def step(_: Work) -> Outcome:
+    async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"small": 1, "large": "x" * 2_000_000})
 
     assert "'large'" in (await attempt(bench, step)).failure_reason
@@ -253,7 +253,7 @@ async def test_a_timeout_that_is_none_fails_clearly(bench: Bench) -> None:
 
 
 async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
-    async def step(work: Work) -> Outcome:
+    async def step(work: NodeContext) -> Outcome:
         told = {
             "outcome": "PARTIAL_SUCCESS",
             "preferred_next_label": "Fix",
@@ -273,7 +273,7 @@ async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
 
 
 async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> None:
-    async def step(work: Work) -> Outcome:
+    async def step(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "success"}')
         raise AccessDenied("403")
 
@@ -285,7 +285,7 @@ async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> No
     ["", "{", "[]", '{"notes": "great"}', '{"outcome": "success", "context_updates": 3}'],
 )
 async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: str) -> None:
-    async def step(work: Work) -> None:
+    async def step(work: NodeContext) -> None:
         (work.folder / "status.json").write_text(written)
 
     outcome = await attempt(bench, step)
@@ -296,7 +296,7 @@ async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: 
 async def test_a_status_file_that_is_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"outcome": "success", "notes": "stolen"}')
 
-    async def step(work: Work) -> None:
+    async def step(work: NodeContext) -> None:
         (work.folder / "status.json").symlink_to(tmp_path / "other.json")
 
     outcome = await attempt(bench, step)
@@ -305,11 +305,11 @@ async def test_a_status_file_that_is_a_link_is_not_followed(bench: Bench, tmp_pa
 
 
 async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(bench: Bench) -> None:
-    async def first(work: Work) -> Outcome:
+    async def first(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "fail", "notes": "not yet"}')
         return Outcome()
 
-    async def second(_: Work) -> None:
+    async def second(_: NodeContext) -> None:
         return None
 
     assert (await attempt(bench, first)).failure_reason == "not yet"
@@ -317,7 +317,7 @@ async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(bench
 
 
 async def test_auto_status_says_that_none_was_written(bench: Bench) -> None:
-    async def step(_: Work) -> None:
+    async def step(_: NodeContext) -> None:
         return None
 
     outcome = await attempt(bench, step, auto_status=True)
@@ -330,7 +330,7 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
     (tmp_path / "run").write_text("in the way")
     ran = False
 
-    async def step(_: Work) -> None:
+    async def step(_: NodeContext) -> None:
         nonlocal ran
         ran = True
 
@@ -340,7 +340,7 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
 
 
 async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: Bench) -> None:
-    async def step(work: Work) -> Outcome:
+    async def step(work: NodeContext) -> Outcome:
         os.rmdir(work.folder)
         return Outcome(context_updates={"done": True})
 
@@ -355,7 +355,7 @@ async def test_secrets_of_the_environment_land_in_no_file(
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
 
-    async def step(work: Work) -> Outcome:
+    async def step(work: NodeContext) -> Outcome:
         work.emit(Text(f"the key is {secret}"))
         return Outcome(notes=secret, context_updates={"leak": {"key": f"<{secret}>"}})
 
@@ -366,7 +366,7 @@ async def test_secrets_of_the_environment_land_in_no_file(
 
 
 async def test_events_are_kept_beside_the_node_and_passed_on(bench: Bench) -> None:
-    async def step(work: Work) -> None:
+    async def step(work: NodeContext) -> None:
         work.emit(Text("one"))
         work.emit(Text("two"))
 
@@ -377,7 +377,7 @@ async def test_events_are_kept_beside_the_node_and_passed_on(bench: Bench) -> No
 
 
 async def test_simulated_work_answers_for_its_stage(bench: Bench) -> None:
-    async with Desk(simulate=True) as desk:
+    async with NodeResources(simulate=True) as desk:
         outcome = await bench.attempt("plan", desk=desk, attrs={"prompt": "Plan it"})
     assert outcome.status == "success"
     assert outcome.context_updates["last_response"] == "[Simulated] Response for stage: plan"

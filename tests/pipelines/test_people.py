@@ -12,13 +12,13 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.pipelines.execution.interviewers import (
+    AnswerLike,
     AutoApprove,
     Callback,
     Console,
     Interviewer,
     Queued,
     Recording,
-    Said,
     read,
     shown,
 )
@@ -143,11 +143,11 @@ async def test_queued_answers_come_in_order_and_then_none() -> None:
 
 
 async def test_a_function_answers_whether_it_waits_or_blocks() -> None:
-    async def later(question: Question) -> Said:
+    async def later(question: Question) -> AnswerLike:
         await asyncio.sleep(0)
         return question.choices[1].key
 
-    def blocking(_: Question) -> Said:
+    def blocking(_: Question) -> AnswerLike:
         time.sleep(0.01)
         return Answer(value="y")
 

@@ -16,14 +16,14 @@ from corral.pipelines.scheduler.commands import (
     Cancelled,
     Checkpoint,
     Ended,
-    Finish,
+    FinishRun,
     Restart,
+    RunNode,
     Steered,
     Stop,
-    Visit,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 
 SANS_IO = "plan walk forks lanes gates managers book limits routes state attempts events orders"
 
@@ -52,7 +52,7 @@ def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
 
 def test_a_run_that_ends_before_its_exit_says_where() -> None:
     run = play('s -> a; a -> e [condition="outcome=fail"]')
-    assert run.plan.state.finish == Finish(status="success", reason="no edge leads on from 'a'")
+    assert run.plan.state.finish == FinishRun(status="success", reason="no edge leads on from 'a'")
 
 
 def test_start_exit_and_conditional_cost_no_visit() -> None:
@@ -97,8 +97,8 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
 
 
 def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
-    plan = Plan(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
-    [visit] = [order for order in plan.begin() if isinstance(order, Visit)]
+    plan = Scheduler(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
+    [visit] = [order for order in plan.begin() if isinstance(order, RunNode)]
     deep = visit.context["deep"]
     assert isinstance(deep, dict)
     assert isinstance(deep["list"], list)
@@ -116,7 +116,7 @@ def test_a_node_without_an_edge_ends_the_run_in_success() -> None:
 
 def test_a_failed_node_without_an_edge_fails_the_run_and_says_why() -> None:
     run = play("s -> a; a -> e [condition=never]", {"a": FAIL})
-    assert run.finish == Finish(status="fail", reason="node 'a' failed: broken")
+    assert run.finish == FinishRun(status="fail", reason="node 'a' failed: broken")
 
 
 def test_a_conditional_leaves_outcome_and_label_in_force() -> None:
@@ -171,7 +171,7 @@ def test_late_double_and_unknown_messages_change_nothing() -> None:
 
 
 def test_nothing_is_heard_before_the_run_begins() -> None:
-    plan = Plan(Play("s -> a -> e").graph)
+    plan = Scheduler(Play("s -> a -> e").graph)
     assert plan.receive(Cancelled()) == []
     assert plan.begin() != []
 
@@ -213,7 +213,7 @@ def test_cancelled_ends_all_that_is_open() -> None:
     assert set(run.waiting) == {"a.1", "b.1"}
     run.tell(Cancelled(reason="enough"))
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["a.1", "b.1"]
-    assert run.finish == Finish(status="cancelled", reason="enough")
+    assert run.finish == FinishRun(status="cancelled", reason="enough")
 
 
 def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
@@ -273,9 +273,9 @@ def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edge
 
 
 def test_a_graph_without_a_start_fails_at_once() -> None:
-    plan = Plan(parser.parse("digraph g { a -> b }"))
+    plan = Scheduler(parser.parse("digraph g { a -> b }"))
     finish = plan.begin()[-1]
-    assert finish == Finish(status="fail", reason="a pipeline has one start node, this one 0")
+    assert finish == FinishRun(status="fail", reason="a pipeline has one start node, this one 0")
 
 
 @pytest.mark.parametrize("attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_tokens="y"'])

@@ -11,20 +11,20 @@ from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.commands import (
     Answer,
     Answered,
-    Ask,
+    AskHuman,
     Cancelled,
     Child,
+    Command,
     Ended,
     Expired,
     Message,
-    Order,
+    RunNode,
     Stop,
-    Visit,
     Wait,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import from_json, to_json
 
 KINDS = (
@@ -80,14 +80,14 @@ class World:
         self.open: dict[str, str] = {}
         self.ever: set[str] = set()
 
-    def take(self, orders: list[Order]) -> None:
+    def take(self, orders: list[Command]) -> None:
         for order in orders:
             match order:
-                case Visit(id=id) | Child(id=id):
+                case RunNode(id=id) | Child(id=id):
                     self._opened(id, "visit")
                 case Wait(id=id):
                     self._opened(id, "wait")
-                case Ask(question=question):
+                case AskHuman(question=question):
                     self._opened(question.id, "ask")
                 case Stop(id=id):
                     del self.open[id]
@@ -130,7 +130,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
     data: st.DataObject,
 ) -> None:
     graph = data.draw(graphs())
-    whole, resumed = Plan(graph, run_id="r"), Plan(graph, run_id="r")
+    whole, resumed = Scheduler(graph, run_id="r"), Scheduler(graph, run_id="r")
     world = World(graph)
     orders = whole.begin()
     assert resumed.begin() == orders
@@ -145,7 +145,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
         world.take(orders)
         stored = to_json(resumed.state)
         assert to_json(from_json(stored)) == stored
-        resumed = Plan(graph, state=from_json(stored))
+        resumed = Scheduler(graph, state=from_json(stored))
         assert resumed.receive(message) == orders, "resumed, it orders something else"
         assert to_json(resumed.state) == to_json(whole.state)
         assert whole.receive(message) == [], "the same message twice"
@@ -159,7 +159,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
     assert set(whole.state.lanes) == {""}
     most = int(graph.attrs["max_visits"])
     assert all(count <= most for count in whole.state.visits.values())
-    replayed = Plan(graph, run_id="r")
+    replayed = Scheduler(graph, run_id="r")
     replayed.begin()
     for message in messages:
         replayed.receive(message)
@@ -170,7 +170,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
 @given(st.data())
 def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    plan, world = Plan(graph), World(graph)
+    plan, world = Scheduler(graph), World(graph)
     world.take(plan.begin())
     for _ in range(data.draw(st.integers(0, 12))):
         if plan.state.finish is None:

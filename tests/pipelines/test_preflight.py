@@ -9,14 +9,14 @@ import pytest
 from corral.errors import ConfigError, MissingKey, NotInstalled, UnknownAgent
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution.preflight import check
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 
 GEMINI = "gemini:gemini-2.5-flash"
 
 
 def of(attributes: str, folder: Path, **desk: object) -> None:
     text = f"digraph p {{ start [shape=Mdiamond] work [{attributes}] done [shape=Msquare] }}"
-    check(parse(text), Desk(**desk), folder, {})  # type: ignore[arg-type]
+    check(parse(text), NodeResources(**desk), folder, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["codergen", "prompt"])

@@ -18,22 +18,22 @@ from pipeline_play import FAIL, graph_of, play
 from corral.errors import StorageFailed
 from corral.pipelines import events
 from corral.pipelines.events import PipelineStarted, StepStarted
-from corral.pipelines.execution.run_dir import LONGEST, Keeper, RunFolder, file_name
+from corral.pipelines.execution.run_dir import LONGEST, CheckpointWriter, RunDir, file_name
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
 
 NOBODY = 65534
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder(tmp_path / "run")
+def folder(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
     made.create(graph_of("goal=G; s -> a -> e"), "run-1")
     return made
 
 
-def test_a_new_folder_says_what_runs_and_since_when(folder: RunFolder) -> None:
+def test_a_new_folder_says_what_runs_and_since_when(folder: RunDir) -> None:
     manifest = json.loads((folder.path / "manifest.json").read_text())
     assert manifest["name"] == "g"
     assert manifest["goal"] == "G"
@@ -43,13 +43,13 @@ def test_a_new_folder_says_what_runs_and_since_when(folder: RunFolder) -> None:
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
-def test_a_run_that_is_taken_up_again_keeps_its_start(folder: RunFolder) -> None:
+def test_a_run_that_is_taken_up_again_keeps_its_start(folder: RunDir) -> None:
     before = (folder.path / "manifest.json").read_bytes()
-    RunFolder(folder.path).create(graph_of("s -> e"), "run-1")
+    RunDir(folder.path).create(graph_of("s -> e"), "run-1")
     assert (folder.path / "manifest.json").read_bytes() == before
 
 
-def test_the_checkpoint_says_where_the_run_stands(folder: RunFolder) -> None:
+def test_the_checkpoint_says_where_the_run_stands(folder: RunDir) -> None:
     run = play("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
     folder.save(run.plan.state)
     saved = json.loads((folder.path / "checkpoint.json").read_text())
@@ -63,7 +63,7 @@ def test_the_checkpoint_says_where_the_run_stands(folder: RunFolder) -> None:
     assert saved["status"] == "fail"
 
 
-def test_a_changed_outcome_is_written_anew(folder: RunFolder) -> None:
+def test_a_changed_outcome_is_written_anew(folder: RunDir) -> None:
     state = play("s -> a -> e").plan.state
     folder.save(state)
     state.outcomes["a"] = Outcome(status="partial_success")
@@ -72,7 +72,7 @@ def test_a_changed_outcome_is_written_anew(folder: RunFolder) -> None:
     assert saved["node_outcomes"]["a"] == {"status": "partial_success"}
 
 
-def test_a_node_is_a_link_to_its_latest_visit(folder: RunFolder) -> None:
+def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
     first = folder.stage("a.1", "a")
     (first / "prompt.md").write_text("one")
     assert (folder.path / "a" / "prompt.md").read_text() == "one"
@@ -84,7 +84,7 @@ def test_a_node_is_a_link_to_its_latest_visit(folder: RunFolder) -> None:
     assert folder.place("a.1") == first
 
 
-def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunFolder) -> None:
+def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) -> None:
     (folder.stage("a.1", "a") / "prompt.md").write_text("one")
     folder.record([PipelineStarted(name="g")])
     folder.save(play("s -> a -> e").plan.state)
@@ -103,7 +103,7 @@ def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunFolde
     assert (folder.path / "rounds" / "2" / "a" / "prompt.md").read_text() == "two"
 
 
-def test_a_restart_that_was_cut_short_is_finished(folder: RunFolder) -> None:
+def test_a_restart_that_was_cut_short_is_finished(folder: RunDir) -> None:
     (folder.path / "rounds" / ".1").mkdir(parents=True)
     folder.stage("a.1", "a")
     (folder.path / "visits").rename(folder.path / "rounds" / ".1" / "visits")
@@ -111,7 +111,7 @@ def test_a_restart_that_was_cut_short_is_finished(folder: RunFolder) -> None:
     assert (folder.path / "rounds" / "1" / "a").is_dir()
 
 
-def test_events_are_lines(folder: RunFolder) -> None:
+def test_events_are_lines(folder: RunDir) -> None:
     told: list[events.RunEvent] = [
         PipelineStarted(name="g"),
         StepStarted(node="a", visit="a.1", kind="tool"),
@@ -157,11 +157,11 @@ def test_no_two_ids_share_a_file_name_and_none_leaves_the_folder(one: str, other
 def test_a_folder_that_cannot_be_made_is_refused_with_a_word_on_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailed, match="cannot write the run folder") as caught:
-        RunFolder(tmp_path / "file" / "run").create(graph_of("s -> e"), "r")
+        RunDir(tmp_path / "file" / "run").create(graph_of("s -> e"), "r")
     assert caught.value.hint
 
 
-def test_a_folder_that_is_gone_is_made_again(folder: RunFolder) -> None:
+def test_a_folder_that_is_gone_is_made_again(folder: RunDir) -> None:
     (folder.path / "manifest.json").unlink()
     folder.artifacts.rmdir()
     folder.path.rmdir()
@@ -188,12 +188,12 @@ for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_a_node_that_takes_as_long_as_a_checkpoint_has_one(tmp_path: Path) -> None:
-    class Slow(RunFolder):
+    class Slow(RunDir):
         def save(self, state: State) -> None:
             time.sleep(0.05)
             super().save(state)
 
-    keeper, state = Keeper(Slow(tmp_path)), Plan(graph_of("s [type=start]")).state
+    keeper, state = CheckpointWriter(Slow(tmp_path)), Scheduler(graph_of("s [type=start]")).state
     for _ in range(3):
         begun = time.monotonic()
         assert keeper.save(state)
@@ -220,7 +220,7 @@ def test_a_read_only_folder_is_told_as_such(tmp_path: Path) -> None:
 
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     blocked = tmp_path / "run"
-    keeper = Keeper(RunFolder(blocked))
+    keeper = CheckpointWriter(RunDir(blocked))
     blocked.write_text("in the way")
     state = play("s -> a -> e").plan.state
     assert not keeper.save(state)

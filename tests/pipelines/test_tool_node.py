@@ -14,7 +14,7 @@ from pipelines.node_works import Bench, running_in
 from scripted import children
 
 from corral.events import Json
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import paths
@@ -124,7 +124,7 @@ async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
-    async with Desk(options={"pass_env": ["SOME_API_KEY"]}) as desk:
+    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"type": "tool", "tool_command": 'test -n "$SOME_API_KEY" && env; exit 1'},
@@ -228,7 +228,7 @@ async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
     filler = length - len("0123456789")  # what is kept begins inside the secret
     command = f"printf '%s%0{filler}d' $SOME_API_KEY 0 >&{stream}; exit 1"
-    async with Desk(options={"pass_env": ["SOME_API_KEY"]}) as desk:
+    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": command})
     assert "0000" in outcome.failure_reason
     assert "123" not in outcome.failure_reason

@@ -18,7 +18,7 @@ from corral.pipelines import loader
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.execution import memory_runner, verdict
 from corral.pipelines.execution.memory_runner import RunResult
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say
@@ -118,13 +118,13 @@ def test_the_instruction_names_outcomes_labels_and_the_channel() -> None:
 def test_what_a_reported_word_means(
     reported: str, status: str, word: str, failure_class: str
 ) -> None:
-    made = verdict.applied(Outcome(), verdict.Verdict(outcome=reported), "n", "tool")
+    made = verdict.applied(Outcome(), verdict.NodeVerdict(outcome=reported), "n", "tool")
     assert (made.status, made.verdict, made.failure_class) == (status, word, failure_class)
     assert bool(made.failure_reason) is bool(failure_class)
 
 
 async def reviewed(
-    desk: Desk, workspace: Path, dot: str = REVIEW, folder: Path | None = None
+    desk: NodeResources, workspace: Path, dot: str = REVIEW, folder: Path | None = None
 ) -> tuple[RunResult, list[PipelineEvent]]:
     heard: list[Any] = []
     graph = loader.load(dot)
@@ -154,7 +154,7 @@ async def test_our_own_agent_reports_by_the_tool_on_every_wire(
     options: Any = {"env": keyed(lane, wire), "retries": 1}
     if policy:
         options["policy"] = policy
-    result, _ = await reviewed(Desk(model=MODELS[wire], options=options), workspace)
+    result, _ = await reviewed(NodeResources(model=MODELS[wire], options=options), workspace)
     assert result.ok, result.reason
     assert result.context["fixed"] is True
     assert "report_outcome" in lane.requests[0].last_text
@@ -266,7 +266,7 @@ async def test_a_real_agent_reports_by_the_tool(
     stage = Stage(name, record, model_server, workspace, options={}, scenario=f"verdict-{name}")
     whole = stage.scripted(answer, program=installed(name), timeout=200)
     options: Any = {k: v for k, v in whole.items() if k not in ("cwd", "timeout", "keep", "model")}
-    desk = Desk(agent=name, model=whole.get("model"), options=options)
+    desk = NodeResources(agent=name, model=whole.get("model"), options=options)
     result, _ = await reviewed(desk, workspace)
     assert result.ok, result.reason
     assert result.context["fixed"] is True

@@ -11,8 +11,8 @@ import pytest
 from pipelines.node_works import Bench, running_in
 from scripted import children
 
-from corral.options import Options
-from corral.pipelines.execution.resources import Desk
+from corral.options import RunKwargs
+from corral.pipelines.execution.resources import NodeResources
 from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
@@ -23,7 +23,7 @@ pytest_plugins = ("pipelines.node_fixtures",)
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
-def options_of(gemini: Gemini, script: object) -> Options:
+def options_of(gemini: Gemini, script: object) -> RunKwargs:
     """Those of a desk: the node has its own folder and time."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
@@ -39,7 +39,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
         return say(f"answer to {request.last_text.split()[-1]}")
 
     attrs = {"prompt": "question", "timeout": "3m"}
-    async with Desk(options=options_of(gemini, answer)) as desk:
+    async with NodeResources(options=options_of(gemini, answer)) as desk:
         async with asyncio.timeout(200):
             outcomes = await asyncio.gather(
                 *(
@@ -86,7 +86,7 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
             return say("done")
         return Turn(calls=[Call("run_shell_command", {"command": command})])
 
-    async with Desk(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+    async with NodeResources(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
         outcome = await bench.attempt(
             desk=desk,
             attrs={"prompt": "Say in status.json how it went", "policy": "all"},
@@ -104,7 +104,7 @@ async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports
             return say("done")
         return Turn(calls=[Call("write_file", {"file_path": "made.txt", "content": "made"})])
 
-    async with Desk(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+    async with NodeResources(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
         outcome = await bench.attempt(
             desk=desk,
             attrs={

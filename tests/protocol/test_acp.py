@@ -30,9 +30,17 @@ from corral.events import (
     Vendor,
 )
 from corral.protocol.acp.client import Acp
-from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
+from corral.protocol.acp.commands import (
+    Command,
+    Emit,
+    PermissionAsked,
+    Send,
+    Serve,
+    Settled,
+    Withdrawn,
+)
 from corral.protocol.acp.frames import Option
-from corral.protocol.acp.quirks import PLAIN, Quirks
+from corral.protocol.acp.quirks import PLAIN, AcpQuirks
 from corral.protocol.acp.replies import initialized, opened
 from corral.protocol.acp.requests import (
     AudioBlock,
@@ -44,7 +52,7 @@ from corral.protocol.acp.requests import (
     TextBlock,
     mcp_server,
 )
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, McpServer, Usage
 
 
@@ -65,15 +73,15 @@ def content(text: str) -> list[Json]:
     return [{"type": "content", "content": {"type": "text", "text": text}}]
 
 
-def prompted(quirks: Quirks = PLAIN, session: str = "s") -> Acp:
+def prompted(quirks: AcpQuirks = PLAIN, session: str = "s") -> Acp:
     acp = Acp(quirks)
     acp.prompt(session, [TextBlock("go")])
     return acp
 
 
-def items(data: bytes, quirks: Quirks = PLAIN) -> list[Item]:
+def items(data: bytes, quirks: AcpQuirks = PLAIN) -> list[RawEvent]:
     """Of one session, in a turn."""
-    found: list[Item] = []
+    found: list[RawEvent] = []
     for command in prompted(quirks).receive(data):
         assert isinstance(command, Emit), command
         assert command.session_id == "s"
@@ -108,7 +116,7 @@ def only(data: tuple[int, bytes]) -> Any:
 
 
 def test_every_request_has_the_protocols_form() -> None:
-    acp = Acp(Quirks(set_model="session/set_model"))
+    acp = Acp(AcpQuirks(set_model="session/set_model"))
     assert only(acp.initialize(Offer(write_files=True), name="n", version="1")) == (
         "initialize",
         {
@@ -134,7 +142,7 @@ def test_every_request_has_the_protocols_form() -> None:
     option = {"sessionId": "s", "configId": "model", "value": "x"}
     assert only(Acp().set_model("s", "x")) == ("session/set_config_option", option)
     with pytest.raises(ConfigError):
-        Acp(Quirks(set_model=None)).set_model("s", "x")
+        Acp(AcpQuirks(set_model=None)).set_model("s", "x")
 
 
 def test_tool_servers_take_the_protocols_form() -> None:
@@ -184,7 +192,7 @@ def test_a_prompt_of_nothing_is_never_sent() -> None:
 
 
 def test_a_prompt_that_would_be_taken_for_a_command_is_guarded() -> None:
-    quirks = Quirks(command_marks=("/", "$"), command_guard="\n")
+    quirks = AcpQuirks(command_marks=("/", "$"), command_guard="\n")
     for text, said in (("/help me", "\n/help me"), ("$x", "\n$x"), ("help /me", "help /me")):
         _, params = only(Acp(quirks).prompt("s", [TextBlock(text)]))
         assert params["prompt"][0]["text"] == said
@@ -193,7 +201,7 @@ def test_a_prompt_that_would_be_taken_for_a_command_is_guarded() -> None:
 
 # What the agent says.
 
-TOLD: list[tuple[str, bytes, list[Item]]] = [
+TOLD: list[tuple[str, bytes, list[RawEvent]]] = [
     ("text", chunk("a") + chunk("") + chunk("b"), ["a", "b"]),
     (
         "messages",
@@ -332,7 +340,7 @@ TOLD: list[tuple[str, bytes, list[Item]]] = [
 
 
 @pytest.mark.parametrize(("data", "expected"), [t[1:] for t in TOLD], ids=[t[0] for t in TOLD])
-def test_an_update_becomes_these_items(data: bytes, expected: list[Item]) -> None:
+def test_an_update_becomes_these_items(data: bytes, expected: list[RawEvent]) -> None:
     assert items(data) == expected
 
 
@@ -350,19 +358,19 @@ def test_kinds_are_ours_and_an_unknown_one_is_other(kind: str, expected: str) ->
 @pytest.mark.parametrize(
     ("quirks", "fields", "name", "kind"),
     [
-        (Quirks(name_from_id="__"), {"toolCallId": "read_file__1__2"}, "read_file", "other"),
-        (Quirks(name_from_id="__"), {"toolCallId": "plain", "kind": "read"}, "read", "read"),
-        (Quirks(name_from_meta=("a", "b")), {"_meta": {"a": {"b": "Bash"}}}, "Bash", "other"),
-        (Quirks(name_from_meta=("a", "b")), {"_meta": {"a": 7}, "kind": "read"}, "read", "read"),
-        (Quirks(name_from_title=True), {"title": "bash"}, "bash", "other"),
-        (Quirks(name_before=": "), {"title": "bash: ls: x", "kind": "read"}, "bash", "read"),
-        (Quirks(name_before=": "), {"title": "bash"}, "bash", "other"),
-        (Quirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
+        (AcpQuirks(name_from_id="__"), {"toolCallId": "read_file__1__2"}, "read_file", "other"),
+        (AcpQuirks(name_from_id="__"), {"toolCallId": "plain", "kind": "read"}, "read", "read"),
+        (AcpQuirks(name_from_meta=("a", "b")), {"_meta": {"a": {"b": "Bash"}}}, "Bash", "other"),
+        (AcpQuirks(name_from_meta=("a", "b")), {"_meta": {"a": 7}, "kind": "read"}, "read", "read"),
+        (AcpQuirks(name_from_title=True), {"title": "bash"}, "bash", "other"),
+        (AcpQuirks(name_before=": "), {"title": "bash: ls: x", "kind": "read"}, "bash", "read"),
+        (AcpQuirks(name_before=": "), {"title": "bash"}, "bash", "other"),
+        (AcpQuirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
         (PLAIN, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
 )
 def test_a_tools_name_is_where_the_agent_puts_it(
-    quirks: Quirks, fields: dict[str, Any], name: str, kind: str
+    quirks: AcpQuirks, fields: dict[str, Any], name: str, kind: str
 ) -> None:
     (use,) = items(update("tool_call", status="in_progress", **fields), quirks)
     assert isinstance(use, ToolUse)
@@ -379,7 +387,7 @@ def test_a_tools_name_is_where_the_agent_puts_it(
 )
 def test_the_files_of_a_call_are_found_in_its_input(given: Json, paths: tuple[str, ...]) -> None:
     call = update("tool_call", toolCallId="1", status="in_progress", rawInput=given)
-    for quirks, expected in ((Quirks(path_key="path"), paths), (PLAIN, ())):
+    for quirks, expected in ((AcpQuirks(path_key="path"), paths), (PLAIN, ())):
         (use,) = items(call, quirks)
         assert isinstance(use, ToolUse)
         assert use.paths == expected
@@ -389,21 +397,21 @@ def test_a_call_that_is_told_again_when_it_is_over_is_no_new_one() -> None:
     began = update("tool_call", toolCallId="1", kind="read", status="in_progress")
     ended = update("tool_call_update", toolCallId="1", status="failed")
     twice = (began + ended) * 2
-    for quirks, calls in ((Quirks(told_again=True), 1), (PLAIN, 2)):
+    for quirks, calls in ((AcpQuirks(told_again=True), 1), (PLAIN, 2)):
         told = items(twice, quirks)
         for kind in (ToolUse, ToolResult):
             assert sum(isinstance(item, kind) for item in told) == calls
 
 
 def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
-    quirks = Quirks(name_from_title=True, unavailable_tool="No such tool")
+    quirks = AcpQuirks(name_from_title=True, unavailable_tool="No such tool")
     given = {"tool": "bash", "error": "No such tool 'bash'"}
     began = update("tool_call", toolCallId="1", title="bash", status="pending")
     ended = update("tool_call_update", toolCallId="1", status="completed", rawInput=given)
     result = items(began + ended, quirks)[-1]
     assert isinstance(result, ToolResult)
     assert (result.name, result.status) == ("bash", "denied")
-    plain = items(began + ended, Quirks(name_from_title=True))[-1]
+    plain = items(began + ended, AcpQuirks(name_from_title=True))[-1]
     assert isinstance(plain, ToolResult)
     assert plain.status == "success"
 
@@ -412,20 +420,20 @@ def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
     output = {"message": "denied due to the following rules", "code": "denied"}
     began = update("tool_call", toolCallId="1", title="run it", kind="execute", status="pending")
     ended = update("tool_call_update", toolCallId="1", status="failed", rawOutput=output)
-    for quirks, status in ((Quirks(denied_code="denied"), "denied"), (PLAIN, "error")):
+    for quirks, status in ((AcpQuirks(denied_code="denied"), "denied"), (PLAIN, "error")):
         result = items(began + ended, quirks)[-1]
         assert isinstance(result, ToolResult)
         assert (result.status, result.error) == (status, output["message"])
 
 
 def test_a_question_about_a_place_outside_is_none_about_reading() -> None:
-    quirks = Quirks(outside_title="Access paths outside")
+    quirks = AcpQuirks(outside_title="Access paths outside")
     asked = permission(
         0, "s", toolCallId="1", title="Access paths outside", kind="read", rawInput={"path": "/x"}
     )
-    (ask,) = [c for c in prompted(quirks).receive(asked) if isinstance(c, Ask)]
+    (ask,) = [c for c in prompted(quirks).receive(asked) if isinstance(c, PermissionAsked)]
     assert ask.call.kind == "edit"
-    (plain,) = [c for c in prompted().receive(asked) if isinstance(c, Ask)]
+    (plain,) = [c for c in prompted().receive(asked) if isinstance(c, PermissionAsked)]
     assert plain.call.kind == "read"
 
 
@@ -443,18 +451,18 @@ def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
 ) -> None:
     data = b"".join(chunk(text) for text in said)
     data += line(id=1, result={"stopReason": "end_turn", "usage": usage})
-    emitted = prompted(Quirks(error_text="Error: ")).receive(data)
+    emitted = prompted(AcpQuirks(error_text="Error: ")).receive(data)
     told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
     finish = told[-1]
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert finish.ok is not failed
     assert finish.message == ("no key (HTTP 401)" if failed else None)
 
 
-def last(data: bytes, quirks: Quirks) -> Finish:
+def last(data: bytes, quirks: AcpQuirks) -> TurnEnd:
     emitted = prompted(quirks).receive(data)
     told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
-    assert isinstance(told[-1], Finish)
+    assert isinstance(told[-1], TurnEnd)
     return told[-1]
 
 
@@ -462,7 +470,7 @@ COUNTED: Json = {"inputTokens": 10, "outputTokens": 2}
 
 
 def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
-    quirks = Quirks(error_text="Error: ", error_signs=r"^Error: \d{3} ")
+    quirks = AcpQuirks(error_text="Error: ", error_signs=r"^Error: \d{3} ")
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("Half. ") + chunk("Error: 402 Pay.") + end, quirks)
     assert (failed.ok, failed.message) == (False, "402 Pay.")
@@ -470,7 +478,7 @@ def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
 
 
 def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() -> None:
-    quirks = Quirks(error_text="Error: ", usage="session")
+    quirks = AcpQuirks(error_text="Error: ", usage="session")
     acp = prompted(quirks)
     acp.receive(chunk("fine") + line(id=1, result={"stopReason": "end_turn", "usage": COUNTED}))
     acp.prompt("s", [TextBlock("more")])
@@ -481,13 +489,13 @@ def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() ->
         for command in emitted
         if isinstance(command, Emit)
         for item in command.items
-        if isinstance(item, Finish)
+        if isinstance(item, TurnEnd)
     ]
     assert (finish.ok, finish.message) == (False, "no network")
 
 
 def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> None:
-    quirks = Quirks(nameless_errors=True)
+    quirks = AcpQuirks(nameless_errors=True)
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("status 402") + end, quirks)
     assert (failed.ok, failed.message) == (False, "status 402")
@@ -496,7 +504,7 @@ def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> 
 
 
 def test_remarks_put_into_the_answer_are_no_answer() -> None:
-    quirks = Quirks(injected_text=("[MODE_UPDATE]",))
+    quirks = AcpQuirks(injected_text=("[MODE_UPDATE]",))
     data = chunk("[MODE_UPDATE] yolo") + chunk("a")
     assert items(data, quirks) == [Vendor("injected_text", "[MODE_UPDATE] yolo"), "a"]
 
@@ -532,22 +540,22 @@ def test_a_turn_that_stopped_short_is_no_success_and_says_why(reason: str) -> No
     emit, settled = prompted().receive(line(id=1, result={"stopReason": reason}))
     assert isinstance(emit, Emit)
     (finish,) = emit.items
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.stop_reason, finish.kind) == (False, reason, reason)
     assert finish.message
     assert isinstance(settled, Settled)
 
 
-def finish_of(result: Json, quirks: Quirks = PLAIN) -> Finish:
+def finish_of(result: Json, quirks: AcpQuirks = PLAIN) -> TurnEnd:
     emit = prompted(quirks).receive(line(id=1, result=result))[0]
     assert isinstance(emit, Emit)
     (finish,) = emit.items
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     return finish
 
 
 def test_a_turn_that_ended_is_a_success() -> None:
-    assert finish_of({"stopReason": "end_turn"}) == Finish(ok=True, stop_reason="end_turn")
+    assert finish_of({"stopReason": "end_turn"}) == TurnEnd(ok=True, stop_reason="end_turn")
 
 
 @pytest.mark.parametrize("result", [None, {}, {"stopReason": "invented"}, {"stopReason": 7}, [], 7])
@@ -559,23 +567,23 @@ def test_an_end_that_nobody_knows_is_no_success(result: Any) -> None:
 
 def test_counters_told_beside_the_text_are_added_up_within_the_turn() -> None:
     usage = {"inputTokens": 10, "outputTokens": 1, "totalTokens": 11}
-    acp = prompted(Quirks(usage="chunks"))
+    acp = prompted(AcpQuirks(usage="chunks"))
     acp.receive(chunk("", _meta={"usage": usage}) + chunk("", _meta={"usage": usage}))
     (emit, _) = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
     assert isinstance(emit, Emit)
     (finish,) = emit.items
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert finish.usage == Usage(input=20, output=2, coverage="complete")
 
 
 def test_tokens_counted_over_the_session_are_told_of_the_turn() -> None:
-    acp = prompted(Quirks(usage="session"))
+    acp = prompted(AcpQuirks(usage="session"))
     told: list[int | None] = []
     for number, tokens in ((1, 10), (2, 30)):
         usage = {"inputTokens": tokens, "outputTokens": 1}
         emit = acp.receive(line(id=number, result={"stopReason": "end_turn", "usage": usage}))[0]
         assert isinstance(emit, Emit)
-        told += [item.usage.input for item in emit.items if isinstance(item, Finish)]
+        told += [item.usage.input for item in emit.items if isinstance(item, TurnEnd)]
         acp.prompt("s", [TextBlock("go on")])
     assert told == [10, 20]
 
@@ -587,7 +595,7 @@ def test_cost_is_told_of_the_turn_not_of_the_session() -> None:
         paid = update("usage_update", used=1, cost={"amount": amount})
         emit = acp.receive(paid + line(id=id, result={"stopReason": "end_turn"}))[0]
         assert isinstance(emit, Emit)
-        assert isinstance(emit.items[-1], Finish)
+        assert isinstance(emit.items[-1], TurnEnd)
         costs.append(emit.items[-1].cost.usd)
         acp.prompt("s", [TextBlock("more")])
     assert costs == [0.25, 0.5]
@@ -596,7 +604,7 @@ def test_cost_is_told_of_the_turn_not_of_the_session() -> None:
 def test_an_error_reply_to_a_prompt_is_its_end() -> None:
     error = {"code": 429, "message": "slow down", "data": {"details": "in a minute"}}
     emit, settled = prompted().receive(line(id=1, error=error))
-    assert emit == Emit("s", [Finish(ok=False, kind="429", message="slow down: in a minute")])
+    assert emit == Emit("s", [TurnEnd(ok=False, kind="429", message="slow down: in a minute")])
     assert isinstance(settled, Settled)
     assert settled.error is not None
     assert settled.error.code == 429
@@ -629,7 +637,7 @@ def test_leave_is_asked_and_given() -> None:
     emit, ask = acp.receive(permission(**call))
     use = ToolUse("1", "edit", kind="edit", title="Write a")
     assert emit == Emit("s", [use])
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, PermissionAsked)
     assert (ask.request_id, ask.call, len(ask.options)) == (0, use, 3)
     (answer,) = acp.answer_permission(0, "yes")
     assert sent(answer)["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
@@ -649,7 +657,7 @@ def test_an_option_that_was_not_offered_is_never_sent() -> None:
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again(silent: bool) -> None:
-    acp = prompted(Quirks(rejected_tools_stay_silent=silent))
+    acp = prompted(AcpQuirks(rejected_tools_stay_silent=silent))
     acp.receive(permission(toolCallId="1", kind="execute"))
     said = acp.answer_permission(0, "no")
     said += acp.receive(chunk("then not") + line(id=1, result={"stopReason": "end_turn"}))
@@ -669,7 +677,7 @@ def test_a_refusal_that_the_agent_tells_itself_is_denied_once_in_its_words() -> 
         "s",
         [
             ToolResult("1", "denied", name="other", error="refused"),
-            Finish(ok=True, stop_reason="end_turn"),
+            TurnEnd(ok=True, stop_reason="end_turn"),
         ],
     )
 
@@ -678,7 +686,7 @@ def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
     acp = prompted()
     acp.receive(update("tool_call", toolCallId="1", kind="execute", status="in_progress"))
     (ask,) = acp.receive(permission(toolCallId="1", rawInput={"command": ["bash", "-lc", "ls"]}))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, PermissionAsked)
     assert ask.command == "ls"
 
 
@@ -701,25 +709,25 @@ def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
 )
 def test_the_command_in_a_request_is_found(given: Json, command: str | None) -> None:
     ask = prompted().receive(permission(toolCallId="1", kind="execute", rawInput=given))[-1]
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, PermissionAsked)
     assert ask.command == command
 
 
 def test_a_title_is_a_command_only_where_the_agent_is_known_for_it() -> None:
     call = permission(toolCallId="1", kind="execute", title="rm x", content=content("why"))
     plain = prompted().receive(call)[-1]
-    known = prompted(Quirks(title_is_command=True)).receive(call)[-1]
-    assert isinstance(plain, Ask)
-    assert isinstance(known, Ask)
+    known = prompted(AcpQuirks(title_is_command=True)).receive(call)[-1]
+    assert isinstance(plain, PermissionAsked)
+    assert isinstance(known, PermissionAsked)
     assert plain.command is None
     assert known.command == "rm x"
     assert known.call.input == {"description": "why", "command": "rm x"}
 
 
 def test_a_decision_is_answered_by_kind_and_never_by_more_than_was_decided() -> None:
-    def asking(*kinds: str) -> Ask:
+    def asking(*kinds: str) -> PermissionAsked:
         options = tuple(Option(f"{kind}-{at}", kind=kind) for at, kind in enumerate(kinds))
-        return Ask("s", 0, ToolUse("1", "x"), options)
+        return PermissionAsked("s", 0, ToolUse("1", "x"), options)
 
     usual = asking("allow_always", "allow_once", "reject_once")
     assert usual.option("allow_once") == "allow_once-1"
@@ -786,7 +794,7 @@ def test_files_are_served_only_where_that_was_offered() -> None:
 
 def test_a_file_that_is_not_there_is_answered_as_the_agent_can_bear_it() -> None:
     for quirk in (True, False):
-        acp = Acp(Quirks(missing_file_is_empty=quirk, unoffered_fs=True))
+        acp = Acp(AcpQuirks(missing_file_is_empty=quirk, unoffered_fs=True))
         acp.receive(line(id=0, method="fs/read_text_file", params=READ))
         (answer,) = acp.answer_missing_file(0, "/a")
         assert ("result" in sent(answer)) is quirk
@@ -808,9 +816,9 @@ def test_a_question_nobody_can_read_is_refused_and_told() -> None:
 
 def test_a_request_with_the_id_of_one_that_waits_is_refused() -> None:
     acp = Acp()
-    assert any(isinstance(command, Ask) for command in acp.receive(permission(7)))
+    assert any(isinstance(command, PermissionAsked) for command in acp.receive(permission(7)))
     again = acp.receive(permission(7, toolCallId="other"))
-    assert not any(isinstance(command, Ask) for command in again)
+    assert not any(isinstance(command, PermissionAsked) for command in again)
     [sent] = [command for command in again if isinstance(command, Send)]
     assert b"-32600" in sent.data
 
@@ -926,7 +934,7 @@ def test_two_sessions_never_mix(order: list[str]) -> None:
     acp = prompted()
     acp.prompt("t", [TextBlock("go")])
     at = {"s": 0, "t": 0}
-    heard: dict[str | None, list[Item]] = {"s": [], "t": []}
+    heard: dict[str | None, list[RawEvent]] = {"s": [], "t": []}
     for session in order:
         for command in acp.receive(STEPS[at[session]](session)):
             if isinstance(command, Emit):
@@ -939,7 +947,7 @@ def test_two_sessions_never_mix(order: list[str]) -> None:
             "b",
             ToolUse("2", "edit", kind="edit"),
             ToolResult("1", "success", name="read"),
-            Finish(ok=True, stop_reason="end_turn"),
+            TurnEnd(ok=True, stop_reason="end_turn"),
         ]
 
 

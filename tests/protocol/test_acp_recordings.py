@@ -19,13 +19,21 @@ from laws import lawful
 from corral.errors import StreamBroken
 from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
 from corral.protocol.acp.client import Acp
-from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
+from corral.protocol.acp.commands import (
+    Command,
+    Emit,
+    PermissionAsked,
+    Send,
+    Serve,
+    Settled,
+    Withdrawn,
+)
 from corral.protocol.acp.frames import ASIDES
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.replies import initialized, opened
 from corral.protocol.acp.requests import Block, Offer
-from corral.protocol.ndjson import Finish, Item
-from corral.sessions.event_normalizer import Guard
+from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import McpServer
 
 FOLDER = Path(__file__).parents[1] / "recordings" / "acp"
@@ -35,7 +43,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.ndjson"))
 BLOCKS = msgspec.json.Decoder(Block)
 
 QUIRKS = {
-    "acp_": Quirks(
+    "acp_": AcpQuirks(
         name_from_id="__",
         mcp_prefixes=("mcp_",),
         injected_text=("[MODE_UPDATE]",),
@@ -45,14 +53,14 @@ QUIRKS = {
         set_model="session/set_model",
         missing_file_is_empty=True,
     ),
-    "acp-claude": Quirks(name_from_meta=("claudeCode", "toolName"), mcp_prefixes=("mcp__",)),
-    "acp-opencode": Quirks(name_from_title=True, usage="last_step", unoffered_fs=True),
-    "acp-codex-e500": Quirks(nameless_errors=True),
-    "acp-": Quirks(),
+    "acp-claude": AcpQuirks(name_from_meta=("claudeCode", "toolName"), mcp_prefixes=("mcp__",)),
+    "acp-opencode": AcpQuirks(name_from_title=True, usage="last_step", unoffered_fs=True),
+    "acp-codex-e500": AcpQuirks(nameless_errors=True),
+    "acp-": AcpQuirks(),
 }
 
 
-def quirks_of(name: str) -> Quirks:
+def quirks_of(name: str) -> AcpQuirks:
     return next(quirks for prefix, quirks in QUIRKS.items() if name.startswith(prefix))
 
 
@@ -142,8 +150,8 @@ def play(name: str, size: int = 1 << 20) -> list[Command]:
     return [*found, *acp.end()]
 
 
-def items_of(commands: list[Command]) -> dict[str | None, list[Item]]:
-    found: dict[str | None, list[Item]] = {}
+def items_of(commands: list[Command]) -> dict[str | None, list[RawEvent]]:
+    found: dict[str | None, list[RawEvent]] = {}
     for command in commands:
         if isinstance(command, Emit):
             found.setdefault(command.session_id, []).extend(command.items)
@@ -155,7 +163,7 @@ def told(command: Command) -> Iterator[dict[str, Any]]:
         case Emit():
             for item in command.items:
                 yield {"session": command.session_id, **shown(item)}
-        case Ask():
+        case PermissionAsked():
             yield {
                 "ask": command.request_id,
                 "call": command.call.call_id,
@@ -174,11 +182,11 @@ def told(command: Command) -> Iterator[dict[str, Any]]:
             yield {"send": json.loads(command.data)}
 
 
-def shown(item: Item) -> dict[str, Any]:
+def shown(item: RawEvent) -> dict[str, Any]:
     match item:
         case str():
             return {"text": item}
-        case Finish():
+        case TurnEnd():
             return {"finish": msgspec.to_builtins(item)}
         case Vendor() if item.name in ASIDES and isinstance(item.data, dict):
             return {"vendor": item.name, "keys": sorted(item.data)}
@@ -205,9 +213,9 @@ def test_no_frame_of_a_real_agent_is_unknown_or_malformed(name: str) -> None:
     assert None not in items_of(play(name)) or name.startswith("acp-")
 
 
-def guarded(items: list[Item]) -> list[Event]:
+def guarded(items: list[RawEvent]) -> list[Event]:
     """As the events of one run, lawful or red."""
-    guard = Guard(Init(run_id="r", agent="a", cwd="/workspace"), started=0.0)
+    guard = EventNormalizer(Init(run_id="r", agent="a", cwd="/workspace"), started=0.0)
     events = guard.take(items, 0.0)
     ok = guard.finish is not None and guard.finish.ok
     return lawful([*events, *guard.close(0.0, None if ok else StreamBroken("cut"))])
@@ -245,11 +253,11 @@ def test_the_answer_is_what_the_agent_said_and_no_history_or_remark(name: str) -
     assert heard == {session_id: text for session_id, text in said.items() if text}
 
 
-def text_of(item: Item) -> str | None:
+def text_of(item: RawEvent) -> str | None:
     return item.delta if isinstance(item, Text) else item if isinstance(item, str) else None
 
 
-def all_items(name: str) -> list[Item]:
+def all_items(name: str) -> list[RawEvent]:
     return [item for items in items_of(play(name)).values() for item in items]
 
 
@@ -295,7 +303,7 @@ def test_leave_is_asked_for_a_shell_command_in_its_own_words() -> None:
         ("acp_shell_allow", "echo hi; pwd; echo err >&2; exit 3"),
         ("acp-opencode-shell-reject", "touch by-shell.txt && echo hi-from-shell"),
     ):
-        (ask,) = [command for command in play(name) if isinstance(command, Ask)]
+        (ask,) = [command for command in play(name) if isinstance(command, PermissionAsked)]
         assert ask.command == command
 
 
@@ -311,15 +319,15 @@ COUNTED = {
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
 def test_usage_is_counted_alike_whoever_tells_it(name: str) -> None:
-    usage = one(name, Finish).usage
+    usage = one(name, TurnEnd).usage
     assert (usage.input, usage.output, usage.reasoning) == COUNTED[name]
     partly = name in ("acp_write_reject", "acp-opencode-write-allow")
     assert usage.coverage == ("partial" if partly else "complete")
 
 
 def test_the_model_really_used_is_told() -> None:
-    assert one("acp_write_reject", Finish).model == "gemini-2.5-flash"
-    assert one("acp-codex-write-ro-allow", Finish).model == "gpt-5.5"
+    assert one("acp_write_reject", TurnEnd).model == "gemini-2.5-flash"
+    assert one("acp-codex-write-ro-allow", TurnEnd).model == "gpt-5.5"
 
 
 def replies(name: str, method: str) -> list[Settled]:

@@ -14,10 +14,10 @@ import pytest
 
 from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
 from corral.protocol.acp.client import Acp, Sent
-from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled
+from corral.protocol.acp.commands import Command, Emit, PermissionAsked, Send, Serve, Settled
 from corral.protocol.acp.replies import initialized, opened
 from corral.protocol.acp.requests import Offer, TextBlock
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "acp_sdk_agent.py"
@@ -36,7 +36,7 @@ class Wired:
         assert process.stdout
         self.acp = Acp()
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
-        self.items: list[Item] = []
+        self.items: list[RawEvent] = []
         settled = self.settle(self.acp.initialize(Offer(read_files=True)))
         assert initialized(settled.result).version == "1.2.3"
         settled = self.settle(self.acp.new_session("/w"))
@@ -110,7 +110,7 @@ def test_a_turn_is_told_whole_and_ends(wired: Wired) -> None:
         "one",
         "two",
         "three",
-        Finish(
+        TurnEnd(
             ok=True,
             stop_reason="end_turn",
             usage=Usage(input=10, output=2, coverage="complete"),
@@ -130,7 +130,7 @@ def test_leave_is_asked_and_the_answer_is_understood(
     wired: Wired, decision: Any, status: str
 ) -> None:
     def react(command: Command) -> list[Command]:
-        assert isinstance(command, Ask)
+        assert isinstance(command, PermissionAsked)
         return wired.acp.answer_permission(command.request_id, command.option(decision))
 
     wired.prompt("edit /w/a", react)
@@ -140,7 +140,7 @@ def test_leave_is_asked_and_the_answer_is_understood(
     assert use.input == {"path": "/w/a", "content": "new"}
     assert isinstance(result, ToolResult)
     assert result.status == status
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
 
 
 def test_a_file_is_served(wired: Wired) -> None:
@@ -158,7 +158,7 @@ def test_a_turn_is_cancelled(wired: Wired) -> None:
     notice = b"".join(c.data for c in wired.acp.cancel("/w:") if isinstance(c, Send))
     wired.settle((sent[0], sent[1] + notice))
     (finish,) = wired.items
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.stop_reason) == (False, "cancelled")
 
 
@@ -166,7 +166,7 @@ def test_an_error_says_what_was_wrong(wired: Wired) -> None:
     settled = wired.prompt("dance")
     assert settled.error is not None
     (finish,) = wired.items
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert finish.kind == "-32602"
     assert "no such word: dance" in (finish.message or "")
 

@@ -18,18 +18,18 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Image
-from corral.protocol.ndjson import Finish, Item, Stream
+from corral.protocol.ndjson import RawEvent, Stream, TurnEnd
 from corral.protocol.stream_json.client import Control, prompt
 from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import Manners
-from corral.sessions.event_normalizer import Guard
+from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.sessions.event_normalizer import EventNormalizer
 
-MANNERS = Manners(tools={"Bash": "execute", "Write": "edit"}, refusal_signs=("is hidden",))
+MANNERS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, refusal_signs=("is hidden",))
 TASK = {"task_type": "local_agent"}
 SPENT = {"m": {"inputTokens": 10, "outputTokens": 2, "costUSD": 0.5}}
 
 
-def hear(control: Control, *lines: dict[str, Any]) -> list[Item]:
+def hear(control: Control, *lines: dict[str, Any]) -> list[RawEvent]:
     stream = Stream(Frames, control.translate)
     return stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
@@ -57,16 +57,16 @@ def test_a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all() -> No
     items = hear(Control(MANNERS), tasks(TASK), result(), tasks(), result())
     early, last = items
     assert isinstance(early, UsageReport)
-    assert isinstance(last, Finish)
+    assert isinstance(last, TurnEnd)
     assert (last.usage.input, last.usage.output, last.cost.usd) == (20, 4, 1.0)
     assert {name: usage.input for name, usage in last.usage_by_model.items()} == {"m": 20}
     (only,) = hear(Control(MANNERS), tasks({"task_type": "local_bash"}), result())
-    assert isinstance(only, Finish)
+    assert isinstance(only, TurnEnd)
 
 
 def test_success_that_is_an_error_is_none() -> None:
     (finish,) = hear(Control(MANNERS), result(is_error=True, result="API Error: 500"))
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.message) == (False, "API Error: 500")
 
 
@@ -154,7 +154,7 @@ def test_an_answer_that_broke_off_is_warned_of_once() -> None:
 def test_a_second_init_is_the_same_session() -> None:
     told = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
     stream = Stream(Frames, Control(MANNERS).translate)
-    guard = Guard(Init(run_id="r", agent="a"), started=0.0)
+    guard = EventNormalizer(Init(run_id="r", agent="a"), started=0.0)
     lines = [told, told, result()]
     items = stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     events = [*guard.take(items, 0.0), *guard.close(0.0, None)]

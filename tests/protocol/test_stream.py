@@ -13,7 +13,7 @@ from laws import unhurried
 
 from corral.agents.gemini.spec import InitFrame
 from corral.events import Error, Log, Text, Unknown
-from corral.protocol.ndjson import LOG_LIMIT, Finish, Item, Stream
+from corral.protocol.ndjson import LOG_LIMIT, RawEvent, Stream, TurnEnd
 
 
 class Say(msgspec.Struct, tag_field="type", tag="say"):
@@ -28,14 +28,14 @@ class Quiet(msgspec.Struct, tag_field="type", tag="quiet"):
     pass
 
 
-def translate(frames: list[Any]) -> list[Item]:
-    found: list[Item] = []
+def translate(frames: list[Any]) -> list[RawEvent]:
+    found: list[RawEvent] = []
     for frame in frames:
         match frame:
             case Say():
                 found.append(frame.text)
             case Two():
-                found += [Text("1"), Finish(ok=True)]
+                found += [Text("1"), TurnEnd(ok=True)]
             case _:
                 pass
     return found
@@ -45,7 +45,7 @@ def new_stream(**more: Any) -> Stream:
     return Stream(Say | Two | Quiet, translate, **more)
 
 
-def items(data: bytes | str, **more: Any) -> list[Item]:
+def items(data: bytes | str, **more: Any) -> list[RawEvent]:
     stream = new_stream(**more)
     raw = data.encode() if isinstance(data, str) else data
     return [*stream.receive(raw), *stream.end()]
@@ -57,7 +57,7 @@ def say(text: str) -> str:
 
 def test_a_frame_becomes_nothing_one_item_or_several() -> None:
     data = f'{say("a")}\n{{"type":"quiet"}}\n{{"type":"two"}}\n'
-    assert items(data) == ["a", Text("1"), Finish(ok=True)]
+    assert items(data) == ["a", Text("1"), TurnEnd(ok=True)]
 
 
 def test_a_last_line_without_its_newline_counts() -> None:
@@ -250,7 +250,7 @@ ANY = st.lists(LINES | st.binary(max_size=8)).map(b"\n".join)
 @given(data=ANY, size=st.integers(1, 40))
 def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -> None:
     stream = new_stream()
-    found: list[Item] = []
+    found: list[RawEvent] = []
     for start in range(0, len(data), size):
         found += stream.receive(data[start : start + size])
     assert [*found, *stream.end()] == items(data)

@@ -36,7 +36,7 @@ from corral.events import (
     Unknown,
     Vendor,
 )
-from corral.options import Options, PermissionMode
+from corral.options import PermissionMode, RunKwargs
 from corral.sessions.permissions import Asker, Broker
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -47,8 +47,8 @@ def agent(*arguments: str) -> str:
     return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
-def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
-    whole: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
+    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
     return whole
 
 
@@ -57,7 +57,7 @@ async def events_of(
     orders: str,
     *arguments: str,
     ask: Asker | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> list[corral.Event]:
     wanted = scripted(workspace, **options)
     async with corral.session(agent(*arguments), ask=ask, **wanted) as session:
@@ -71,9 +71,11 @@ async def result_of(
     orders: str,
     *arguments: str,
     ask: Asker | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> corral.Result:
-    return corral.fold(await events_of(workspace, orders, *arguments, ask=ask, **options))
+    return corral.result_from_events(
+        await events_of(workspace, orders, *arguments, ask=ask, **options)
+    )
 
 
 def code(result: corral.Result) -> str | None:
@@ -107,7 +109,7 @@ async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     orders = "thought hm\ntext Hel\ntext lo.\nusage 20 10"
     events = await events_of(workspace, orders)
     assert [type(event) for event in events] == [Init, Thinking, Text, Text, Done]
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.ok
     assert result.text == "Hello."
     assert result.session_id
@@ -154,7 +156,7 @@ async def test_garbage_and_the_unheard_of_are_passed_on_and_the_turn_goes_on(
     kinds = [type(event) for event in events]
     assert kinds.count(Log) == 1
     assert {Error, Unknown, Vendor} <= set(kinds)
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.ok
     assert result.text == "[-32601]x"
 
@@ -246,7 +248,7 @@ async def test_what_a_left_prompt_still_said_is_not_told_to_the_next(workspace: 
     texts = [event.delta for event in events if isinstance(event, Text)]
     assert texts[0] == "two"
     assert len(texts) == 2
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
 
 
 async def test_a_system_prompt_stands_before_the_prompt(workspace: Path) -> None:
@@ -288,7 +290,7 @@ async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_told_to_be_
         await session.run("exit 3")
         events = lawful([event async for event in session.prompt("history")])
     with pytest.raises(errors.ResumeLost):
-        corral.fold(events).raise_for_status()
+        corral.result_from_events(events).raise_for_status()
     assert children() == []
 
 
@@ -298,7 +300,7 @@ async def test_a_session_is_resumed_by_its_token_without_its_old_words(workspace
     events = await events_of(workspace, "history", "--loads", resume=first.resume_token)
     assert isinstance(events[0], Init)
     assert events[0].resumed
-    again = corral.fold(events)
+    again = corral.result_from_events(events)
     assert again.session_id == first.session_id
     assert again.text == '["(loaded)"]'
 
@@ -348,7 +350,7 @@ async def test_a_question_is_answered_by_the_policy_for_its_kind(
     workspace: Path, kind: str, policy: Policy, answer: str
 ) -> None:
     events = await events_of(workspace, f"ask {kind} {workspace}/a.txt", policy=policy)
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.ok
     assert result.text == f"[{answer}]"
     allowed = answer == "b-once"
@@ -393,7 +395,7 @@ async def test_whoever_is_asked_decides(workspace: Path, decision: Decision, ans
         return decision
 
     events = await events_of(workspace, "ask execute make it", ask=ask)
-    assert corral.fold(events).text == f"[{answer}]"
+    assert corral.result_from_events(events).text == f"[{answer}]"
     assert [(r.kind, r.title, r.input) for r in asked] == [
         ("execute", "make it", {"command": "make it"})
     ]
@@ -472,7 +474,7 @@ async def test_a_question_about_files_is_answered_by_where_they_are(
             orders = "\n".join(f"ask {each}" for each in (*denied[:10], *allowed))
         events = await events_of(workspace, orders, policy=policy, permission_mode=mode)
         count = len(denied) if mode == "prompt" else 10
-        assert said(corral.fold(events)) == "[c-no]" * count + "[b-once]" * 3
+        assert said(corral.result_from_events(events)) == "[c-no]" * count + "[b-once]" * 3
         rules = [e.rule or "" for e in events if isinstance(e, PermissionDecision)]
         assert all("protected" in rule for rule in (*rules[:4], rules[9]))
         outside = (*rules[4:7], *rules[10:count])
@@ -514,7 +516,7 @@ async def test_a_refusal_lets_the_turn_go_on_and_a_cancellation_ends_it(workspac
     assert len(refused.denied) == 1
 
     events = await events_of(workspace, orders, ask=answering("cancel"))
-    cancelled = corral.fold(events)
+    cancelled = corral.result_from_events(events)
     assert cancelled.status == "interrupted"
     assert "went on" not in cancelled.text
     assert cancelled.denied == ()
@@ -535,7 +537,7 @@ async def test_no_answer_in_time_is_a_refusal(
 
     monkeypatch.setattr(Broker, "__init__", hasty)
     events = await events_of(workspace, "ask execute\ntext went on", ask=ask)
-    assert corral.fold(events).text == "[c-no]went on"
+    assert corral.result_from_events(events).text == "[c-no]went on"
     assert decisions(events) == [("deny", "timeout")]
 
 
@@ -551,7 +553,7 @@ async def test_a_question_that_fails_is_a_refusal(workspace: Path) -> None:
         raise RuntimeError("the page is gone")
 
     events = await events_of(workspace, "ask execute\ntext went on", ask=ask, timeout=5)
-    assert corral.fold(events).text == "[c-no]went on"
+    assert corral.result_from_events(events).text == "[c-no]went on"
     assert [e.rule for e in events if isinstance(e, PermissionDecision)] == [
         "the question failed: the page is gone"
     ]
@@ -605,7 +607,7 @@ async def test_a_question_open_at_the_end_is_withdrawn_and_its_asker_told(
         assert gone == ["gone"]
         assert (await session.run("text still here")).text == "still here"
     lawful(events)
-    assert corral.fold(events).status == "interrupted"
+    assert corral.result_from_events(events).status == "interrupted"
     assert decisions(events) == [("cancel", "agent")]
 
 
@@ -615,13 +617,13 @@ async def test_a_question_nobody_waits_for_any_more_is_withdrawn(workspace: Path
         return "allow_once"
 
     events = await events_of(workspace, "text x\nask-and-end", ask=ask)
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
     assert decisions(events) == [("cancel", "agent")]
 
 
 async def test_a_question_that_makes_no_sense_is_refused_and_told(workspace: Path) -> None:
     events = await events_of(workspace, "ask-nonsense", ask=answering("allow_once"))
-    assert corral.fold(events).text == "[refused]"
+    assert corral.result_from_events(events).text == "[refused]"
     assert any(isinstance(event, Unknown) for event in events)
     assert decisions(events) == []
 
@@ -804,7 +806,7 @@ async def test_death_in_the_middle_keeps_what_was_said(
     workspace: Path, orders: str, wanted: str
 ) -> None:
     events = await events_of(workspace, f"text half\ntool t1 execute make\n{orders}")
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert code(result) == wanted
     assert result.text == "half"
     assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
@@ -844,7 +846,7 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
         async for event in session.prompt("text a\nsleep 0.05\ntext b"):
             await asyncio.sleep(0.3)
             events.append(event)
-    assert corral.fold(events).text == "ab"
+    assert corral.result_from_events(events).text == "ab"
 
 
 async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspace: Path) -> None:
@@ -873,7 +875,7 @@ async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: P
         with pytest.raises(errors.ResumeLost, match="cannot load a conversation"):
             (await session.run("text fresh")).raise_for_status()
     lawful(events)
-    assert corral.fold(events).status == "interrupted"
+    assert corral.result_from_events(events).status == "interrupted"
 
 
 async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
@@ -1039,10 +1041,10 @@ async def test_words_that_come_after_the_end_was_told_are_not_lost(workspace: Pa
     ],
 )
 async def test_a_mode_is_chosen_before_the_prompt(
-    options: Options, told: str, workspace: Path
+    options: RunKwargs, told: str, workspace: Path
 ) -> None:
     events = await events_of(workspace, "told session/set_mode", **options)
-    assert f'"modeId": "{told}"' in corral.fold(events).text.replace("'", '"')
+    assert f'"modeId": "{told}"' in corral.result_from_events(events).text.replace("'", '"')
     refused = [e for e in events if isinstance(e, Error) and e.code == "mode_refused"]
     assert len(refused) == (told == "yolo")
     for error in refused:

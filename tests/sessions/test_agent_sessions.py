@@ -13,15 +13,15 @@ from scripted import children
 
 import corral
 from corral import AgentSession, errors
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.sessions.acp import connection
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 
 
-def session(workspace: Path, *arguments: str, **options: Unpack[Options]) -> corral.Session:
+def session(workspace: Path, *arguments: str, **options: Unpack[RunKwargs]) -> corral.Session:
     command = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
-    whole: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
     return corral.session(command, **whole)
 
 
@@ -84,7 +84,11 @@ async def test_an_agent_that_lists_none_says_so_and_goes_on(workspace: Path) -> 
 async def test_an_agent_of_one_process_a_prompt_says_so_and_starts_nothing(
     workspace: Path,
 ) -> None:
-    options: Options = {"cwd": workspace, "program": STREAM_PROGRAM, "env": {"GEMINI_API_KEY": "k"}}
+    options: RunKwargs = {
+        "cwd": workspace,
+        "program": STREAM_PROGRAM,
+        "env": {"GEMINI_API_KEY": "k"},
+    }
     async with corral.session("gemini-cli", **options) as opened:
         with pytest.raises(errors.ConfigError, match="does not list its sessions"):
             await opened.list_sessions()

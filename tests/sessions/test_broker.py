@@ -9,7 +9,7 @@ import pytest
 from corral import Policy
 from corral.events import Decision, PermissionRequest
 from corral.policy import Action
-from corral.sessions.permissions import Answer, Asker, Broker
+from corral.sessions.permissions import Asker, Broker, PermissionAnswer
 
 RUN = Action("run_shell_command", "execute", "make")
 
@@ -25,19 +25,21 @@ def never(_request: PermissionRequest) -> Decision:
 @pytest.mark.parametrize(
     ("policy", "answer"),
     [
-        (Policy(shell="allow"), Answer("allow_once", "policy", "shell=allow")),
-        (Policy(shell="deny"), Answer("deny", "policy", "shell=deny")),
+        (Policy(shell="allow"), PermissionAnswer("allow_once", "policy", "shell=allow")),
+        (Policy(shell="deny"), PermissionAnswer("deny", "policy", "shell=deny")),
         (
             Policy(shell="deny", shell_rules=("allow make",)),
-            Answer("allow_once", "policy", "shell_rules: allow make"),
+            PermissionAnswer("allow_once", "policy", "shell_rules: allow make"),
         ),
         (
             Policy(shell="allow", deny_tools=("run_shell_command",)),
-            Answer("deny", "policy", "deny_tools: run_shell_command"),
+            PermissionAnswer("deny", "policy", "deny_tools: run_shell_command"),
         ),
     ],
 )
-def test_the_policy_answers_at_once_and_names_its_rule(policy: Policy, answer: Answer) -> None:
+def test_the_policy_answers_at_once_and_names_its_rule(
+    policy: Policy, answer: PermissionAnswer
+) -> None:
     assert Broker(policy, never).at_once(RUN) == answer
 
 
@@ -49,7 +51,9 @@ def test_leave_is_never_given_for_longer_than_once_by_a_policy() -> None:
 
 def test_what_is_open_waits_for_a_person_and_without_one_is_denied() -> None:
     assert Broker(Policy(), never).at_once(RUN) is None
-    assert Broker(Policy()).at_once(RUN) == Answer("deny", "policy", "shell=ask, and nobody to ask")
+    assert Broker(Policy()).at_once(RUN) == PermissionAnswer(
+        "deny", "policy", "shell=ask, and nobody to ask"
+    )
 
 
 def test_a_mode_answers_what_the_policy_leaves_open_and_nothing_else() -> None:
@@ -83,7 +87,9 @@ async def test_a_persons_word_is_passed_on(decision: Decision) -> None:
 
     askers: list[Asker] = [later, at_once]
     for ask in askers:
-        assert await Broker(Policy(), ask).put(request()) == Answer(decision, "person", "asked")
+        assert await Broker(Policy(), ask).put(request()) == PermissionAnswer(
+            decision, "person", "asked"
+        )
 
 
 async def test_a_question_that_is_put_to_nobody_is_denied() -> None:
@@ -96,7 +102,7 @@ async def test_silence_is_denied_when_the_time_is_up() -> None:
         return "allow_once"
 
     answer = await Broker(Policy(), ask, timeout=0.01).put(request())
-    assert answer == Answer("deny", "timeout", "no answer in 0.01 s")
+    assert answer == PermissionAnswer("deny", "timeout", "no answer in 0.01 s")
 
 
 async def test_an_asker_that_fails_denies() -> None:
@@ -104,7 +110,7 @@ async def test_an_asker_that_fails_denies() -> None:
         raise OSError("no terminal")
 
     answer = await Broker(Policy(), ask).put(request())
-    assert answer == Answer("deny", "person", "the question failed: no terminal")
+    assert answer == PermissionAnswer("deny", "person", "the question failed: no terminal")
 
 
 async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put() -> None:

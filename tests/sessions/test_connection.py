@@ -18,7 +18,7 @@ import corral
 from corral import errors
 from corral.events import Decision, Error, Vendor
 from corral.nesting import too_deep
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.sessions.acp import session as acp_session
 from corral.sessions.backends import acp
 
@@ -30,13 +30,13 @@ def agent(*arguments: str) -> str:
     return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
-def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
-    all_options: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
+    all_options: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
     return all_options
 
 
 async def events_of(
-    workspace: Path, orders: str, *arguments: str, **options: Unpack[Options]
+    workspace: Path, orders: str, *arguments: str, **options: Unpack[RunKwargs]
 ) -> list[corral.Event]:
     async with corral.session(agent(*arguments), **scripted(workspace, **options)) as session:
         events = [event async for event in session.prompt(orders)]
@@ -45,9 +45,9 @@ async def events_of(
 
 
 async def result_of(
-    workspace: Path, orders: str, *arguments: str, **options: Unpack[Options]
+    workspace: Path, orders: str, *arguments: str, **options: Unpack[RunKwargs]
 ) -> corral.Result:
-    return corral.fold(await events_of(workspace, orders, *arguments, **options))
+    return corral.result_from_events(await events_of(workspace, orders, *arguments, **options))
 
 
 def code(result: corral.Result) -> str | None:
@@ -64,7 +64,7 @@ async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sendi
 ) -> None:
     async with asyncio.timeout(20):
         events = await events_of(workspace, f"text the answer\n{how}", timeout=2)
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.ok
     assert result.text.startswith("the answer")
     assert warnings_of(events) == ["lingered"]
@@ -76,7 +76,7 @@ async def test_late_updates_are_waited_for_only_so_long(
     monkeypatch.setattr(acp, "DRAIN", 0.4)
     async with asyncio.timeout(20):
         events = await events_of(workspace, "text the answer\nendless")
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
     assert warnings_of(events) == ["late_updates"]
 
 
@@ -118,7 +118,7 @@ async def test_history_that_never_ends_is_a_startup_timeout(workspace: Path) -> 
 
 async def test_a_crash_right_after_the_answer_is_an_error(workspace: Path) -> None:
     events = await events_of(workspace, "text the answer\nexit-after 3")
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert (result.status, code(result)) == ("error", errors.ProcessFailed.code)
     assert result.text == "the answer"
     assert result.error is not None
@@ -146,7 +146,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
     line = '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"@","update":%s}}'
     orders = f"raw-here {line % deep}\ntext the answer"
     events = await events_of(workspace, orders, record=True)
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert (result.status, result.text) == ("success", "the answer")
     assert not any(too_deep(to_builtins(event)) for event in events)
 
@@ -183,6 +183,6 @@ async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
             await asyncio.to_thread(str)
         events = lawful([event async for event in session.prompt("text two")])
     assert (first.status, first.text) == ("success", "one")
-    assert corral.fold(events).text == "two"
+    assert corral.result_from_events(events).text == "two"
     late = [event.data for event in events if isinstance(event, Vendor)]
     assert "LATE" in late

@@ -30,22 +30,22 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions import event_normalizer as guards
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import Cost, Usage
 
 E = TypeVar("E", bound=Event)
 
 
-def new_guard(**more: Callable[[str], bool | None]) -> Guard:
+def new_guard(**more: Callable[[str], bool | None]) -> EventNormalizer:
     init = Init(
         run_id="run-1", agent="an-agent", cwd="/work", model="m-asked", agent_version="1.2.3"
     )
-    return Guard(init, started=100.0, **more)
+    return EventNormalizer(init, started=100.0, **more)
 
 
-def whole(*items: Item, error: errors.CorralError | None = None) -> list[Event]:
+def whole(*items: RawEvent, error: errors.CorralError | None = None) -> list[Event]:
     """The stream that these items become, lawful or the test fails."""
     guard = new_guard()
     events: list[Event] = []
@@ -209,7 +209,7 @@ def test_a_refusal_is_listed_with_its_reason() -> None:
     events = whole(
         ToolUse("c1", "write", title="write a.txt"),
         ToolResult("c1", "denied", error="not under this policy"),
-        Finish(ok=True),
+        TurnEnd(ok=True),
     )
     (refusal,) = done_of(events).denied
     assert (refusal.name, refusal.title, refusal.reason, refusal.call_id) == (
@@ -279,7 +279,7 @@ def test_the_status_is_the_errors_own(error: errors.CorralError, status: str) ->
 
 def test_the_agents_last_word_is_no_event_and_fills_done() -> None:
     usage = Usage(input=3, output=4, coverage="complete")
-    events = whole(Finish(ok=True, usage=usage, model="m-real", stop_reason="end"))
+    events = whole(TurnEnd(ok=True, usage=usage, model="m-real", stop_reason="end"))
     done = done_of(events)
     assert [type(event) for event in events] == [Init, Done]
     assert (done.usage, done.model, done.stop_reason) == (usage, "m-real", "end")
@@ -294,8 +294,10 @@ def test_without_a_last_word_the_latest_counters_stand_and_are_not_added_up() ->
     assert done_of(events).cost == Cost(0.5, "reported")
 
 
-@pytest.mark.parametrize("after", [(), (ToolUse("c1", "look"),), (Log("bye"), Finish(ok=True))])
-def test_that_there_was_answer_text_is_known_whatever_follows_it(after: tuple[Item, ...]) -> None:
+@pytest.mark.parametrize("after", [(), (ToolUse("c1", "look"),), (Log("bye"), TurnEnd(ok=True))])
+def test_that_there_was_answer_text_is_known_whatever_follows_it(
+    after: tuple[RawEvent, ...],
+) -> None:
     guard = new_guard()
     guard.take([Init()], 101.0)
     assert not guard.answered
@@ -312,7 +314,7 @@ def test_a_clock_that_went_back_makes_no_negative_duration() -> None:
 IDS = st.sampled_from(["", "a", "b", "a#1", "a#2", "call#1", "call#2"])
 """Few, and those that are made up here among them, so that they collide."""
 STATUSES = st.sampled_from(["success", "error", "denied", "cancelled"])
-ITEMS: st.SearchStrategy[Item] = st.one_of(
+ITEMS: st.SearchStrategy[RawEvent] = st.one_of(
     st.text(),
     st.builds(Init, session_id=st.none() | st.text(max_size=3), model=st.none() | st.just("m")),
     st.builds(ToolUse, IDS, st.just("tool"), kind=st.sampled_from(["edit", "read"]),
@@ -326,7 +328,7 @@ ITEMS: st.SearchStrategy[Item] = st.one_of(
     st.builds(Unknown, st.none() | st.integers(-(2**53), 2**53)),
     st.builds(UsageReport, st.builds(Usage, st.none() | st.integers(0, 9))),
     st.builds(Done, status=st.just("success")),
-    st.builds(Finish, ok=st.booleans()),
+    st.builds(TurnEnd, ok=st.booleans()),
 )  # fmt: skip
 ERRORS = st.sampled_from(sorted(by_code()))
 
@@ -334,7 +336,7 @@ ERRORS = st.sampled_from(sorted(by_code()))
 @unhurried
 @given(batches=st.lists(st.lists(ITEMS, max_size=8), max_size=8), code=st.none() | ERRORS)
 def test_any_items_in_any_order_become_a_lawful_stream(
-    batches: list[list[Item]], code: str | None
+    batches: list[list[RawEvent]], code: str | None
 ) -> None:
     guard = new_guard()
     events: list[Event] = []
@@ -346,7 +348,7 @@ def test_any_items_in_any_order_become_a_lawful_stream(
 
 @unhurried
 @given(items=st.lists(st.text(min_size=1) | st.builds(Thinking, st.text()), max_size=20))
-def test_no_text_is_lost_and_none_is_added(items: list[Item]) -> None:
+def test_no_text_is_lost_and_none_is_added(items: list[RawEvent]) -> None:
     said = "".join(event.delta for event in of_type(whole(*items), Text))
     assert said == "".join(item for item in items if isinstance(item, str))
 
@@ -379,11 +381,11 @@ def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
     ],
 )
 def test_counts_that_cannot_be_are_taken_as_unknown(given: Usage, believed: Usage) -> None:
-    events = whole("x", Finish(ok=True, usage=given))
+    events = whole("x", TurnEnd(ok=True, usage=given))
     assert done_of(events).usage == believed
     codes = [event.code for event in of_type(events, Error)]
     assert codes == (["implausible_usage"] if given != believed else [])
-    reported = whole("x", UsageReport(given), UsageReport(given), Finish(ok=True))
+    reported = whole("x", UsageReport(given), UsageReport(given), TurnEnd(ok=True))
     assert done_of(reported).usage == believed
     assert len(of_type(reported, Error)) == (given != believed)
     assert all(report.usage == believed for report in of_type(reported, UsageReport))
@@ -392,7 +394,7 @@ def test_counts_that_cannot_be_are_taken_as_unknown(given: Usage, believed: Usag
 @pytest.mark.parametrize("usd", [-0.5, float("inf"), float("nan"), 1e300])
 def test_a_cost_that_cannot_be_is_unknown(usd: float) -> None:
     cost = Cost(usd=usd, source="reported")
-    events = whole("x", UsageReport(Usage(), cost=cost), Finish(ok=True, cost=cost))
+    events = whole("x", UsageReport(Usage(), cost=cost), TurnEnd(ok=True, cost=cost))
     assert done_of(events).cost == Cost()
 
 

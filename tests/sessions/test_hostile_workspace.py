@@ -55,9 +55,9 @@ async def test_turns_in_a_folder_that_the_agent_sabotages(
     async with corral.session("gemini-cli", **scripted(workspace)) as session:
         events = [event async for event in session.prompt(orders)]
         lawful(events)
-        result = corral.fold(events)
+        result = corral.result_from_events(events)
         again = "init\nsh echo more >> sub/work; touch file\ntext more\nresult"
-        second = corral.fold([event async for event in session.prompt(again)])
+        second = corral.result_from_events([event async for event in session.prompt(again)])
     assert (result.status, result.text) == ("success", "the answer")
     paths = {os.path.relpath(path_from_printable(each.path), workspace) for each in result.files}
     assert paths == {".gitattributes", "sub/work", "caf\udce9"}
@@ -76,7 +76,7 @@ async def test_batches_with_worktrees_keep_embedded_repositories_and_odd_names(
         {"id": "good", "orders": sabotage(embedded, hostile)},
         {"id": "bad", "orders": "init\nsh mkdir .GIT; echo x > .GIT/x\ntext done\nresult"},
     ]
-    report = await corral.map(
+    report = await corral.batch(
         *(tasks, "{{orders}}"),
         agent="gemini-cli",
         name="b",

@@ -18,9 +18,9 @@ from corral import Usage, errors
 from corral.events import Done, Init, Json
 from corral.protocol.acp.quirks import PLAIN
 from corral.protocol.acp.replies import finish
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.structured_output import together
 from corral.values import Cost, add_by_model, since_by_model
 
@@ -37,8 +37,8 @@ async def test_a_label_stands_on_every_event_in_the_result_and_on_disk(workspace
     assert {event.label for event in events} == {"review 7"}
     assert {json.loads(corral.to_json(event))["label"] for event in events} == {"review 7"}
     assert [corral.from_json(corral.to_json(event)) for event in events] == events
-    assert corral.fold(events).label == again.label == "review 7"
-    [kept] = store.every()
+    assert corral.result_from_events(events).label == again.label == "review 7"
+    [kept] = store.all_sessions()
     assert kept.meta.label == "review 7"
 
 
@@ -48,7 +48,7 @@ async def test_a_resumed_session_keeps_its_label_unless_another_is_given(workspa
     assert (await corral.run("gemini-cli", GOOD, **options)).label == "one"
     options = scripted(workspace, resume=first.resume_token, label="two")
     assert (await corral.run("gemini-cli", GOOD, **options)).label == "two"
-    [found] = store.every()
+    [found] = store.all_sessions()
     assert found.meta.label == "two"
 
 
@@ -127,9 +127,9 @@ def test_the_quota_of_an_acp_agent_is_told_by_model_in_each_spelling() -> None:
 
 
 def test_an_impossible_count_of_one_model_is_not_believed() -> None:
-    guard = Guard(Init(), started=0.0)
+    guard = EventNormalizer(Init(), started=0.0)
     wrong = Usage(input=-4, output=2, coverage="complete")
-    events = guard.take([Init(), Finish(ok=True, usage_by_model={"m": wrong})], 0.0)
+    events = guard.take([Init(), TurnEnd(ok=True, usage_by_model={"m": wrong})], 0.0)
     events += guard.close(1.0, None)
     assert "implausible_usage" in [getattr(event, "code", None) for event in events]
     done = events[-1]

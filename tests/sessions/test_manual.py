@@ -212,7 +212,7 @@ def test_a_session_with_a_person_goes_on(workspace: Path) -> None:
 
 def test_nothing_stays_where_nothing_is_to_be_kept(workspace: Path) -> None:
     result = corral.run_sync("manual", "One?", cwd=workspace, keep=False, on_event=Person("one"))
-    assert (result.text, result.resume_token, store.every()) == ("one", None, [])
+    assert (result.text, result.resume_token, store.all_sessions()) == ("one", None, [])
 
 
 def test_a_folder_that_is_taken_away_ends_the_wait(workspace: Path) -> None:

@@ -158,7 +158,7 @@ async def test_turns_of_several_sessions_come_as_one_stream(workspace: Path) -> 
     for mine in told.values():
         assert [type(event) for event in mine] == [Init, Text, Done]
         assert [event.seq for event in mine] == [1, 2, 3]
-    assert sorted(corral.fold(mine).text for mine in told.values()) == ["one", "two"]
+    assert sorted(corral.result_from_events(mine).text for mine in told.values()) == ["one", "two"]
 
 
 def _runs(events: list[corral.Event]) -> list[str]:

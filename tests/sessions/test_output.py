@@ -25,7 +25,7 @@ from corral.sessions.structured_output import (
     wanted,
 )
 from corral.sessions.tools.tools import Tools
-from corral.values import Cost, FileChanged, Refusal, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 
 @dataclasses.dataclass
@@ -215,7 +215,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
         final_text="done",
         text="done",
         files=(FileChanged("/a", "created"),),
-        denied=(Refusal("shell"),),
+        denied=(DeniedCall("shell"),),
         cost=Cost(1.0, "reported"),
         duration=2.0,
     )

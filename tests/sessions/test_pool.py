@@ -21,11 +21,11 @@ from scripted import children, descriptors
 import corral
 from corral import errors
 from corral.agents import acp_command, registry
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.events import Decision, Event, PermissionRequest, Text
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.policy import Policy
-from corral.sessions.acp.session import Chat
+from corral.sessions.acp.session import AcpSession
 from corral.sessions.pool import Pool
 from corral.system import paths
 
@@ -36,8 +36,8 @@ def agent(*arguments: str) -> str:
     return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
-def scripted(workspace: Path, **options: Unpack[Options]) -> Options:
-    whole: Options = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
+    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
     return whole
 
 
@@ -96,7 +96,7 @@ async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: P
         for _ in range(5):
             assert (await pool.run("raw a banner\ntext x")).ok
         gc.collect()
-        assert [o for o in gc.get_objects() if isinstance(o, Chat)] == []
+        assert [o for o in gc.get_objects() if isinstance(o, AcpSession)] == []
 
 
 async def test_each_prompt_has_a_folder_of_its_own(workspace: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
 ) -> None:
     make = acp_command.agent_for
 
-    def tiring(name: str) -> Agent:
+    def tiring(name: str) -> AgentSpec:
         return msgspec.structs.replace(make(name), sessions_a_process=3)
 
     monkeypatch.setattr(acp_command, "agent_for", tiring)
@@ -340,7 +340,9 @@ async def test_each_prompts_events_are_told_to_its_own_listener_as_they_come(
             pool.run(f"text open\nuntil {release}\ntext one", on_event=partial(listen, name="one")),
             pool.run("text two", on_event=partial(listen, name="two")),
         )
-    assert tuple(corral.fold(lawful(events)) for events in heard.values()) == tuple(results)
+    assert tuple(corral.result_from_events(lawful(events)) for events in heard.values()) == tuple(
+        results
+    )
 
 
 async def test_a_listener_that_raises_ends_its_own_prompt_alone(workspace: Path) -> None:

@@ -16,8 +16,8 @@ from scripted import GOOD, PROGRAM, children, scripted
 import corral
 from corral import Policy, errors
 from corral.agents import acp_command
-from corral.agents.spec import Agent
-from corral.protocol.acp.quirks import Quirks
+from corral.agents.spec import AgentSpec
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     """From here on the scripted ACP agent has these facts in its record."""
     make = acp_command.agent_for
 
-    def other(name: str) -> Agent:
+    def other(name: str) -> AgentSpec:
         return replace(make(name), **facts)
 
     monkeypatch.setattr(acp_command, "agent_for", other)
@@ -202,7 +202,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
 async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_model(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed(monkeypatch, quirks=Quirks(set_model="session/set_model"))
+    changed(monkeypatch, quirks=AcpQuirks(set_model="session/set_model"))
     orders = "told session/set_model"
     async with corral.session(agent(), cwd=workspace, timeout=30, model="first") as session:
         asked = [await session.run(orders, model=model) for model in (None, "second", None, None)]
@@ -217,7 +217,7 @@ async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_mode
 async def test_a_model_is_not_left_over_for_the_next_prompt(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed(monkeypatch, quirks=Quirks(set_model="session/set_model"))
+    changed(monkeypatch, quirks=AcpQuirks(set_model="session/set_model"))
     async with corral.session(agent(), cwd=workspace, timeout=30) as session:
         assert (await session.run("text a")).ok
         assert (await session.run("text b", model="other")).ok

@@ -11,24 +11,24 @@ from scripted import scripted
 
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
-from corral.protocol.ndjson import Item
-from corral.sessions.redaction import Redactor, title_of
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.redaction import EventRedactor, title_of
 from corral.system import paths
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 KEY = "sk-test-0123456789abcdef"
-ERASER = Eraser({"KEY": KEY})
+ERASER = SecretRedactor({"KEY": KEY})
 MARK = "[KEY struck out]"
 
 
-def taken(*items: Item) -> list[Item]:
-    redactor = Redactor(ERASER)
+def taken(*items: RawEvent) -> list[RawEvent]:
+    redactor = EventRedactor(ERASER)
     out = [each for item in items for each in redactor.take([item])]
     return [*out, *redactor.end()]
 
 
-def text_of(items: list[Item], *, parent: str | None = None) -> str:
+def text_of(items: list[RawEvent], *, parent: str | None = None) -> str:
     said = (Text(item) if isinstance(item, str) else item for item in items)
     return "".join(item.delta for item in said if isinstance(item, Text) and item.parent == parent)
 
@@ -103,7 +103,7 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
         options = scripted(workspace, env={"SOME_API_KEY": KEY}, record=True)
     async with corral.session(agent, **options) as session:
         events = [event async for event in session.prompt(orders)]
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.text == "said: [SOME_API_KEY struck out]"
     assert result.ok
     for kind in (Text, Thinking):

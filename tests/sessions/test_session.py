@@ -21,25 +21,27 @@ from scripted import GOOD, PROGRAM, children, descriptors, scripted
 import corral
 from corral import errors
 from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.sessions import store
 
 
-async def events_of(workspace: Path, orders: str, **options: Unpack[Options]) -> list[corral.Event]:
+async def events_of(
+    workspace: Path, orders: str, **options: Unpack[RunKwargs]
+) -> list[corral.Event]:
     async with corral.session("gemini-cli", **scripted(workspace, **options)) as session:
         events = [event async for event in session.prompt(orders)]
     lawful(events)
     return events
 
 
-async def result_of(workspace: Path, orders: str, **options: Unpack[Options]) -> corral.Result:
-    return corral.fold(await events_of(workspace, orders, **options))
+async def result_of(workspace: Path, orders: str, **options: Unpack[RunKwargs]) -> corral.Result:
+    return corral.result_from_events(await events_of(workspace, orders, **options))
 
 
 async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     events = await events_of(workspace, "init\necho the prompt\ntext Hel\ntext lo.\nresult")
     assert [type(event) for event in events] == [Init, Text, Text, Done]
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert result.ok
     assert result.text == "Hello."
     assert result.session_id == "vendor-session"
@@ -54,7 +56,7 @@ async def test_run_gives_the_result_and_each_event_on_the_way(workspace: Path) -
     seen: list[corral.Event] = []
     result = await corral.run("gemini-cli", GOOD, on_event=seen.append, **scripted(workspace))
     assert result.text == "hello"
-    assert corral.fold(seen) == result
+    assert corral.result_from_events(seen) == result
 
 
 def test_run_sync_works_without_a_loop(workspace: Path) -> None:
@@ -103,7 +105,7 @@ async def test_garbage_is_passed_on_and_the_stream_goes_on(workspace: Path) -> N
     orders = 'init\nraw {"type":"message","role"\nraw {"type":"newer"}\nraw hm\ntext x\nresult'
     events = await events_of(workspace, orders)
     assert [type(e) for e in events] == [Init, Error, Unknown, Log, Text, Done]
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
 
 
 async def test_open_tools_are_closed_as_cancelled(workspace: Path) -> None:
@@ -150,7 +152,7 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
         async for event in session.prompt("init\ntext a\nsleep 0.05\ntext b\nresult"):
             await asyncio.sleep(0.3)
             events.append(event)
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
 
 
 async def test_an_agent_that_stays_after_its_last_word_is_ended(
@@ -159,7 +161,7 @@ async def test_an_agent_that_stays_after_its_last_word_is_ended(
     monkeypatch.setattr("corral.sessions.deadlines.LINGER", 0.2)
     events = await events_of(workspace, "init\ntext x\nresult\nhang")
     assert [e.code for e in events if isinstance(e, Error)] == ["lingered"]
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
 
 
 async def test_a_policy_that_did_not_load_ends_the_agent_at_once(workspace: Path) -> None:
@@ -215,7 +217,7 @@ async def test_cancel_ends_the_stream_as_interrupted(workspace: Path) -> None:
             events.append(event)
             turn.cancel()
     lawful(events)
-    assert corral.fold(events).status == "interrupted"
+    assert corral.result_from_events(events).status == "interrupted"
 
 
 async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(workspace: Path) -> None:
@@ -359,7 +361,7 @@ async def test_a_turn_cancelled_before_it_began_starts_nothing(workspace: Path) 
         turn.cancel()
         events = [event async for event in turn]
     lawful(events)
-    assert corral.fold(events).status == "interrupted"
+    assert corral.result_from_events(events).status == "interrupted"
     assert not (workspace / "ran.txt").exists()
 
 
@@ -417,7 +419,9 @@ async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:
         ({"record": True, "keep": False}, "kept with its session"),
     ],
 )
-async def test_what_cannot_be_is_told_as_such(options: Options, says: str, workspace: Path) -> None:
+async def test_what_cannot_be_is_told_as_such(
+    options: RunKwargs, says: str, workspace: Path
+) -> None:
     with pytest.raises(errors.ConfigError, match=says):
         await result_of(workspace, GOOD, **options)
 

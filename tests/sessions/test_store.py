@@ -12,17 +12,17 @@ import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text
 from corral.sessions import store
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.system import paths
 
 
-def made() -> Kept:
+def made() -> SessionRecord:
     session = store.create("an-agent", "/work")
     session.make()
     return session
 
 
-def kept(updated: float, session_id: str | None = None) -> Kept:
+def kept(updated: float, session_id: str | None = None) -> SessionRecord:
     session = made()
     session.meta.updated = updated
     session.meta.session_id = session_id
@@ -68,7 +68,7 @@ def test_a_session_is_found_by_our_id_its_tail_the_vendors_id_or_as_the_last() -
 
 def test_all_sessions_come_the_newest_first() -> None:
     ids = [kept(updated).meta.id for updated in (2.0, 3.0, 1.0)]
-    assert [session.meta.id for session in store.every()] == [ids[1], ids[0], ids[2]]
+    assert [session.meta.id for session in store.all_sessions()] == [ids[1], ids[0], ids[2]]
 
 
 @pytest.mark.parametrize("name", ["none", "vendor", "", "20261115"])
@@ -79,7 +79,7 @@ def test_a_session_that_is_not_there_is_lost(name: str) -> None:
 
 
 def test_without_any_session_there_is_no_last() -> None:
-    assert store.every() == []
+    assert store.all_sessions() == []
     with pytest.raises(ResumeLost, match="no session yet"):
         store.find("last")
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_no_session_is_stepped_over() -> None:
     broken.mkdir()
     (broken / store.META).write_text("{")
     (paths.sessions() / "a-file").write_text("x")
-    assert [found.meta.id for found in store.every()] == [session.meta.id]
+    assert [found.meta.id for found in store.all_sessions()] == [session.meta.id]
 
 
 EVENTS: list[Event] = [
@@ -175,7 +175,7 @@ async def test_a_disk_that_is_full_costs_the_transcript_and_the_warning_names_th
         folder.mkdir(parents=True)
         (folder / "events.ndjson").symlink_to("/dev/full")
         events = [event async for event in session.prompt(GOOD)]
-    assert corral.fold(events).ok
+    assert corral.result_from_events(events).ok
     [warning] = [event for event in events if isinstance(event, Error)]
     assert warning.code == "transcript_lost"
     assert f"cannot write in {folder}: No space left on device" in warning.message

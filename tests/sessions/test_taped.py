@@ -16,7 +16,7 @@ from scripted import GOOD, PROGRAM, children
 import corral
 from corral import errors
 from corral.events import Done, Text
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.system.cassette import format
 
@@ -30,10 +30,10 @@ def peer(*arguments: str) -> str:
 
 
 async def talk(
-    agent: str, *prompts: str, ask: Asker | None = None, **options: Unpack[Options]
+    agent: str, *prompts: str, ask: Asker | None = None, **options: Unpack[RunKwargs]
 ) -> list[corral.Event]:
     found: list[corral.Event] = []
-    wanted: Options = {"timeout": 30, "startup_timeout": 20, "grace": 1, **options}
+    wanted: RunKwargs = {"timeout": 30, "startup_timeout": 20, "grace": 1, **options}
     async with corral.session(agent, ask=ask, **wanted) as session:
         for prompt in prompts:
             found += lawful([event async for event in session.prompt(prompt)])
@@ -160,12 +160,17 @@ async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape
     ids=["prompt", "model", "policy", "system-prompt"],
 )
 async def test_a_process_that_is_told_otherwise_ends_in_a_difference(
-    prompt: str, change: Options, workspace: Path, tape: Path
+    prompt: str, change: RunKwargs, workspace: Path, tape: Path
 ) -> None:
-    made: Options = {"cwd": workspace, "model": "gemini-2.5-flash", "policy": "edits"}
-    then: Options = {**made, "record_to": tape, "program": PROGRAM, "env": {"GEMINI_API_KEY": KEY}}
+    made: RunKwargs = {"cwd": workspace, "model": "gemini-2.5-flash", "policy": "edits"}
+    then: RunKwargs = {
+        **made,
+        "record_to": tape,
+        "program": PROGRAM,
+        "env": {"GEMINI_API_KEY": KEY},
+    }
     await talk("gemini-cli", GOOD, **then)
-    now: Options = {**made, **change, "replay": tape}
+    now: RunKwargs = {**made, **change, "replay": tape}
     error = stop_of(await talk("gemini-cli", prompt, **now))
     assert error.code == "replay_mismatch"
     assert "\n-" in error.message

@@ -29,11 +29,11 @@ from corral import errors
 from corral.events import Event, Json, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.sessions.tools.hooks import (
-    Answer,
     Call,
     Change,
     Deny,
     Hook,
+    HookAnswer,
     call_budget,
     read_before_write,
     required_order,
@@ -79,7 +79,7 @@ def weather(
     return Forecast(city=place.city, degrees=[20] * days)
 
 
-async def answer(name: str, arguments: Json = None, *tools: Any) -> Answer:
+async def answer(name: str, arguments: Json = None, *tools: Any) -> HookAnswer:
     return await Tools(tools).call(name, arguments)
 
 
@@ -138,15 +138,15 @@ def test_other_docstrings_are_read_too(function: Any) -> None:
 
 async def test_arguments_arrive_typed_and_results_leave_as_text() -> None:
     found = await answer("weather", {"place": {"city": "Ghent"}, "days": 2}, weather)
-    assert found == Answer('{"city":"Ghent","degrees":[20,20]}')
+    assert found == HookAnswer('{"city":"Ghent","degrees":[20,20]}')
 
     def plain() -> str:
         return "as it is"
 
     def nothing() -> None: ...
 
-    assert await answer("plain", None, plain) == Answer("as it is")
-    assert await answer("nothing", {}, nothing) == Answer("null")
+    assert await answer("plain", None, plain) == HookAnswer("as it is")
+    assert await answer("nothing", {}, nothing) == HookAnswer("null")
 
 
 class Counter:
@@ -194,7 +194,7 @@ async def test_wrong_arguments_are_told_all_at_once_and_nothing_runs() -> None:
 
 async def test_an_unknown_tool_is_an_error_answer() -> None:
     said = await answer("wether", {}, weather)
-    assert said == Answer("there is no tool 'wether'; known are: weather", "error")
+    assert said == HookAnswer("there is no tool 'wether'; known are: weather", "error")
 
 
 def raises() -> None:
@@ -396,14 +396,16 @@ async def test_hooks_deny_change_and_replace() -> None:
             case _:
                 return None
 
-    async def after(call: Call, answer: Answer) -> Answer | None:
+    async def after(call: Call, answer: HookAnswer) -> HookAnswer | None:
         await asyncio.sleep(0)
-        return Answer(answer.text.upper()) if answer.ok else None
+        return HookAnswer(answer.text.upper()) if answer.ok else None
 
     tools = Tools([echo], hooks=[Hook(before, after)])
-    assert await tools.call("echo", {"text": "a"}) == Answer("A")
-    assert await tools.call("echo", {"text": "secret"}) == Answer("denied: it is secret", "denied")
-    assert await tools.call("echo", {"text": "change"}) == Answer("CHANGED")
+    assert await tools.call("echo", {"text": "a"}) == HookAnswer("A")
+    assert await tools.call("echo", {"text": "secret"}) == HookAnswer(
+        "denied: it is secret", "denied"
+    )
+    assert await tools.call("echo", {"text": "change"}) == HookAnswer("CHANGED")
     assert "text: expected a string" in (await tools.call("echo", {"text": "break"})).text
 
 
@@ -417,7 +419,7 @@ async def test_a_hook_that_raises_fails_closed() -> None:
     def before(call: Call) -> None:
         raise RuntimeError("broken")
 
-    def after(call: Call, answer: Answer) -> None:
+    def after(call: Call, answer: HookAnswer) -> None:
         raise RuntimeError("broken")
 
     said = await Tools([note], hooks=[Hook(before)]).call("note", {"text": "a"})

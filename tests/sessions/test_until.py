@@ -21,7 +21,7 @@ from corral.errors import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section
 from corral.result import Result
-from corral.sessions.until import Until, Verdict, command_succeeds, files_exist, until_done
+from corral.sessions.until import CheckResult, Until, command_succeeds, files_exist, until_done
 from corral.values import FileChanged, Usage
 
 AGENT = "gemini-cli"
@@ -41,7 +41,7 @@ async def test_what_is_done_at_once_needs_one_turn(workspace: Path) -> None:
         AGENT, orders, until=files_exist("a.txt"), on_event=seen.append, **scripted(workspace)
     )
     assert result.ok
-    assert result == corral.fold(seen)
+    assert result == corral.result_from_events(seen)
 
 
 async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> None:
@@ -274,10 +274,10 @@ async def complaint_of(check: Until, cwd: Path = Path()) -> str | None:
 class Wrapped:
     """An object that is called; nothing about it says that its answer is to be awaited."""
 
-    def __init__(self, inner: Callable[[Result], Awaitable[Verdict]]) -> None:
+    def __init__(self, inner: Callable[[Result], Awaitable[CheckResult]]) -> None:
         self.inner = inner
 
-    def __call__(self, result: Result) -> Awaitable[Verdict]:
+    def __call__(self, result: Result) -> Awaitable[CheckResult]:
         return self.inner(result)
 
 
@@ -291,11 +291,11 @@ class Wrapped:
         ("not yet", "not yet"),
     ],
 )
-async def test_a_check_says_done_or_what_is_wrong(verdict: Verdict, said: str | None) -> None:
-    def check(_result: Result) -> Verdict:
+async def test_a_check_says_done_or_what_is_wrong(verdict: CheckResult, said: str | None) -> None:
+    def check(_result: Result) -> CheckResult:
         return verdict
 
-    async def async_check(_result: Result) -> Verdict:
+    async def async_check(_result: Result) -> CheckResult:
         await asyncio.sleep(0)
         return verdict
 

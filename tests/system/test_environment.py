@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from laws import unhurried
 
 from corral.agents import registry
-from corral.options import Run
-from corral.system.environment import Environment, Eraser, gather
+from corral.options import RunOptions
+from corral.system.environment import Environment, SecretRedactor, gather
 
 OURS = {
     "PATH": "/bin",
@@ -32,7 +32,7 @@ OURS = {
 
 
 def gathered(**options: Any) -> Environment:
-    run = Run.build("gemini-cli", options)
+    run = RunOptions.build("gemini-cli", options)
     return gather(registry.find("gemini-cli"), run, OURS)
 
 
@@ -65,15 +65,15 @@ def test_the_family_is_the_agents_own_alone() -> None:
 
 def test_a_family_name_with_a_star_stands_for_all_that_begin_so() -> None:
     agent = msgspec.structs.replace(registry.find("gemini-cli"), env_family=("MY_*",))
-    found = gather(agent, Run(agent="x"), OURS)
+    found = gather(agent, RunOptions(agent="x"), OURS)
     assert found.family == {"MY_TOKEN": "canary-my-token"}
 
 
 @pytest.mark.parametrize("where", ["ours", "given"])
 def test_the_keys_of_a_cloud_pass_only_where_the_model_is_asked_there(where: str) -> None:
     claude, switch = registry.find("claude-cli"), {"CLAUDE_CODE_USE_BEDROCK": "1"}
-    assert "AWS_SECRET_ACCESS_KEY" not in gather(claude, Run(agent="x"), OURS).values
-    given = Run(agent="x", env=switch if where == "given" else {})
+    assert "AWS_SECRET_ACCESS_KEY" not in gather(claude, RunOptions(agent="x"), OURS).values
+    given = RunOptions(agent="x", env=switch if where == "given" else {})
     ours = {**OURS, **switch} if where == "ours" else OURS
     found = gather(claude, given, ours)
     assert found.family["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
@@ -104,7 +104,7 @@ def test_secrets_that_the_agent_does_not_see_are_redacted_too() -> None:
         "KEY_ID": "1234567890",
         "GITHUB_PAT": "pat-0123456789",
     }
-    found = gather(registry.find("gemini-cli"), Run.build("gemini-cli"), ours)
+    found = gather(registry.find("gemini-cli"), RunOptions.build("gemini-cli"), ours)
     assert set(found.secrets) == {"GEMINI_API_KEY"}
     hidden = {"OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_TOKEN", "GITHUB_PAT"}
     assert set(found.redacted) == {"GEMINI_API_KEY", *hidden}
@@ -121,7 +121,7 @@ def test_a_value_too_short_to_be_a_secret_is_left_in_peace() -> None:
 
 
 def test_a_secret_is_struck_out_and_named() -> None:
-    eraser = Eraser({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
+    eraser = SecretRedactor({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
     assert eraser.clean(b"a canary-1-and-more b canary-1") == (
         b"a [LONGER struck out] b [KEY struck out]"
     )
@@ -129,7 +129,7 @@ def test_a_secret_is_struck_out_and_named() -> None:
 
 
 def test_without_secrets_nothing_changes() -> None:
-    assert Eraser({}).clean_text("lone \ud800 half") == "lone \ud800 half"
+    assert SecretRedactor({}).clean_text("lone \ud800 half") == "lone \ud800 half"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_without_secrets_nothing_changes() -> None:
 def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -> None:
     import json
 
-    eraser = Eraser({"KEY": secret})
+    eraser = SecretRedactor({"KEY": secret})
     for escaped in (json.dumps({"a": secret}), json.dumps({"a": secret}, ensure_ascii=False)):
         cleaned = eraser.clean(escaped.encode())
         assert json.loads(cleaned) == {"a": "[KEY struck out]"}
@@ -152,12 +152,12 @@ def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -
 )
 def test_no_text_keeps_the_secret(secret: str, before: str, after: str) -> None:
     text = f"{before}{secret}{after}"
-    assert secret not in Eraser({"KEY": secret}).clean_text(text)
+    assert secret not in SecretRedactor({"KEY": secret}).clean_text(text)
 
 
 @pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
 def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> None:
-    eraser = Eraser({"KEY": secret, "OTHER": "another-secret"})
+    eraser = SecretRedactor({"KEY": secret, "OTHER": "another-secret"})
     whole = f"before {secret} after".encode()
     begin = whole.index(secret.encode())
     for at in range(begin + 1, begin + len(secret.encode())):
@@ -171,9 +171,9 @@ def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> No
 
 
 def test_a_part_that_was_not_cut_keeps_what_looks_like_the_rest_of_a_secret() -> None:
-    eraser = Eraser({"KEY": "canary-key-0123456789"})
+    eraser = SecretRedactor({"KEY": "canary-key-0123456789"})
     assert eraser.clean_text_part("789 and canary") == "789 and canary"
     assert eraser.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (
         "x789 and canary?"
     )
-    assert Eraser({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"
+    assert SecretRedactor({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"

@@ -44,7 +44,7 @@ def test_a_home_that_others_can_read_is_closed(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     paths.sessions().mkdir(parents=True)
     assert mode(paths.home()) == 0o775
-    paths.make(paths.sessions() / "one")
+    paths.make_dir(paths.sessions() / "one")
     assert [mode(p) for p in (paths.home(), paths.sessions())] == [0o700, 0o700]
     assert mode(tmp_path) == mode(tmp_path) | 0o500
 
@@ -56,7 +56,7 @@ def test_a_chosen_home_keeps_its_own_mode_and_what_is_in_it_is_closed(
     shared = tmp_path / "shared"
     (shared / "sessions").mkdir(parents=True)
     monkeypatch.setenv("CORRAL_HOME", str(shared))
-    paths.make(paths.sessions() / "one")
+    paths.make_dir(paths.sessions() / "one")
     assert (mode(shared), mode(shared / "sessions")) == (0o775, 0o700)
 
 

@@ -354,11 +354,11 @@ def test_passwords_are_not_shown(text: str, shown: str) -> None:
 
 
 def test_git_that_cannot_write_a_file_hints_at_a_full_disk() -> None:
-    full = command.Answer(code=128, out=b"", errors="error: unable to write file f")
+    full = command.GitOutput(code=128, out=b"", errors="error: unable to write file f")
     with pytest.raises(StorageFailed) as caught:
         checked(["read-tree"], full)
     assert "Is the disk full?" in (caught.value.hint or "")
-    other = command.Answer(code=128, out=b"", errors="fatal: bad object")
+    other = command.GitOutput(code=128, out=b"", errors="fatal: bad object")
     with pytest.raises(StorageFailed) as caught:
         checked(["read-tree"], other)
     assert caught.value.hint is None

@@ -17,7 +17,7 @@ import pytest
 
 from corral import errors
 from corral.system.process.process import Process
-from corral.system.process.registry import Entry, Ledger
+from corral.system.process.registry import Entry, ProcessRegistry
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -55,7 +55,7 @@ def leave_behind(folder: Path, kind: str, token: str) -> None:
 
 
 def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
-    ledger = Ledger(folder / "ledger", agent="sleeper")
+    ledger = ProcessRegistry(folder / "ledger", agent="sleeper")
 
     async def main() -> None:
         process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
@@ -78,7 +78,7 @@ def test_what_a_killed_owner_left_is_ended(kind: str, folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, kind, token)
     assert relatives(token) > 0
-    ledger = Ledger(folder)
+    ledger = ProcessRegistry(folder)
     assert [entry.orphaned for entry in ledger.live()] == [True]
     assert len(ledger.reap()) == 1
     assert relatives(token) == 0
@@ -103,7 +103,7 @@ def test_several_may_reap_at_once(folder: Path) -> None:
 def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, "plain", token)
-    ledger = Ledger(folder)
+    ledger = ProcessRegistry(folder)
     (entry,) = ledger.live()
     with subprocess.Popen(["sleep", "50"], start_new_session=True) as stranger:
         forged = msgspec.structs.replace(entry, pid=stranger.pid, pgid=stranger.pid)
@@ -115,7 +115,7 @@ def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> No
 
 
 def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path) -> None:
-    ledger = Ledger(folder)
+    ledger = ProcessRegistry(folder)
 
     async def main() -> None:
         process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
@@ -132,7 +132,7 @@ def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path
 
 def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> None:
     leave_behind(folder, "flood", secrets.token_hex())
-    ledger = Ledger(folder)
+    ledger = ProcessRegistry(folder)
     (entry,) = ledger.live()
     file = folder / f"{entry.mark}.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(entry, pid_space="other")))
@@ -143,8 +143,8 @@ def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> Non
 def test_files_that_are_no_entries_are_passed_over(folder: Path) -> None:
     (folder / "half.json").write_text('{"pid": 1')
     (folder / "other.json").write_text("[]")
-    assert Ledger(folder).live() == []
-    assert Ledger(folder / "missing").reap() == []
+    assert ProcessRegistry(folder).live() == []
+    assert ProcessRegistry(folder / "missing").reap() == []
 
 
 def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> None:
@@ -154,7 +154,10 @@ def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> 
     async def main() -> None:
         with pytest.raises(errors.StorageFailed, match="cannot write in"):
             await Process.start(
-                family("plain", token), cwd="/", env=os.environ, ledger=Ledger(folder / "file")
+                family("plain", token),
+                cwd="/",
+                env=os.environ,
+                ledger=ProcessRegistry(folder / "file"),
             )
 
     asyncio.run(main())

@@ -11,13 +11,13 @@ import pytest
 
 from corral import errors
 from corral.agents import registry
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.system import paths
 from corral.system.programs import locate, managed_program
 
 
 @pytest.fixture
-def agent() -> Agent:
+def agent() -> AgentSpec:
     return registry.find("gemini-cli")
 
 
@@ -52,7 +52,7 @@ def node(bin_folder: Path) -> str:
     return str(script(bin_folder / "node", "#!/bin/sh\necho 0.99.0\n"))
 
 
-def test_nothing_anywhere_says_how_to_install(agent: Agent, bin_folder: Path) -> None:
+def test_nothing_anywhere_says_how_to_install(agent: AgentSpec, bin_folder: Path) -> None:
     with pytest.raises(errors.NotInstalled, match="no gemini on PATH") as raised:
         locate(agent, None)
     assert "corral agents install gemini" in (raised.value.hint or "")
@@ -60,7 +60,7 @@ def test_nothing_anywhere_says_how_to_install(agent: Agent, bin_folder: Path) ->
 
 
 def test_a_node_script_is_started_with_node_and_its_version_read_from_its_package(
-    agent: Agent, bin_folder: Path, tmp_path: Path
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     interpreter = node(bin_folder)
     main = package(tmp_path / "lib" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
@@ -72,13 +72,15 @@ def test_a_node_script_is_started_with_node_and_its_version_read_from_its_packag
     assert not (paths.cache() / "versions.json").exists()
 
 
-def test_a_node_script_without_node_says_so(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+def test_a_node_script_without_node_says_so(
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path
+) -> None:
     (bin_folder / "gemini").symlink_to(package(tmp_path / "p", "0.61.0"))
     with pytest.raises(errors.NotInstalled, match=r"needs Node\.js 20"):
         locate(agent, None)
 
 
-def test_a_windows_shim_is_stepped_over(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+def test_a_windows_shim_is_stepped_over(agent: AgentSpec, bin_folder: Path, tmp_path: Path) -> None:
     interpreter = node(bin_folder)
     main = package(tmp_path / "npm" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
     relative = os.path.relpath(main, tmp_path / "npm")
@@ -89,7 +91,7 @@ def test_a_windows_shim_is_stepped_over(agent: Agent, bin_folder: Path, tmp_path
 
 
 def test_another_packages_version_is_not_taken(
-    agent: Agent, bin_folder: Path, tmp_path: Path
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     node(bin_folder)
     main = package(tmp_path / "p", "9.9.9", name="something-else")
@@ -97,7 +99,7 @@ def test_another_packages_version_is_not_taken(
 
 
 def test_a_program_of_any_other_kind_is_asked_for_its_version_once(
-    agent: Agent, bin_folder: Path, tmp_path: Path
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
     body = f'#!/bin/sh\necho "$@" >> {asked}\necho "gemini version 0.60.1 (x)"\n'
@@ -108,14 +110,14 @@ def test_a_program_of_any_other_kind_is_asked_for_its_version_once(
     assert asked.read_text() == "--version\n"
 
 
-def test_a_program_that_changed_is_asked_again(agent: Agent, bin_folder: Path) -> None:
+def test_a_program_that_changed_is_asked_again(agent: AgentSpec, bin_folder: Path) -> None:
     program = script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
     assert locate(agent, None).version == "0.60.1"
     script(program, "#!/bin/sh\necho 0.60.2 \n")
     assert locate(agent, None).version == "0.60.2"
 
 
-def test_a_spoilt_memory_of_versions_is_no_obstacle(agent: Agent, bin_folder: Path) -> None:
+def test_a_spoilt_memory_of_versions_is_no_obstacle(agent: AgentSpec, bin_folder: Path) -> None:
     script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
     paths.cache().mkdir(parents=True)
     (paths.cache() / "versions.json").write_text("[not what was written")
@@ -123,7 +125,7 @@ def test_a_spoilt_memory_of_versions_is_no_obstacle(agent: Agent, bin_folder: Pa
 
 
 def test_the_version_is_asked_without_our_secrets(
-    agent: Agent, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = tmp_path / "seen"
     monkeypatch.setenv("GEMINI_API_KEY", "canary-key")
@@ -138,7 +140,7 @@ def test_the_version_is_asked_without_our_secrets(
     [("echo no number", "exit 0"), ("echo 0.61.0; exit 3", "exit 3"), ("", "exit 0")],
 )
 def test_a_program_that_cannot_tell_its_version_is_broken(
-    agent: Agent, bin_folder: Path, body: str, said: str
+    agent: AgentSpec, bin_folder: Path, body: str, said: str
 ) -> None:
     script(bin_folder / "gemini", f"#!/bin/sh\necho why not >&2\n{body}\n")
     with pytest.raises(errors.BrokenInstall, match=said) as raised:
@@ -146,7 +148,7 @@ def test_a_program_that_cannot_tell_its_version_is_broken(
     assert raised.value.stderr == "why not\n"
 
 
-def test_a_program_without_its_interpreter_is_broken(agent: Agent, bin_folder: Path) -> None:
+def test_a_program_without_its_interpreter_is_broken(agent: AgentSpec, bin_folder: Path) -> None:
     script(bin_folder / "gemini", "#!/no/such/interpreter\n")
     with pytest.raises(errors.BrokenInstall, match="--version failed"):
         locate(agent, None)
@@ -154,7 +156,7 @@ def test_a_program_without_its_interpreter_is_broken(agent: Agent, bin_folder: P
 
 @pytest.mark.parametrize("version", ["0.57.9", "0.9.0", "0.57.99-preview.1"])
 def test_a_version_too_old_is_refused_with_what_to_run(
-    agent: Agent, bin_folder: Path, tmp_path: Path, version: str
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path, version: str
 ) -> None:
     node(bin_folder)
     main = package(tmp_path / "p", version)
@@ -166,26 +168,26 @@ def test_a_version_too_old_is_refused_with_what_to_run(
 
 @pytest.mark.parametrize("version", ["0.58.0", "0.61.0", "0.100.0", "1.0.0", "0.61.0-nightly.2"])
 def test_a_version_new_enough_is_taken(
-    agent: Agent, bin_folder: Path, tmp_path: Path, version: str
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path, version: str
 ) -> None:
     node(bin_folder)
     assert locate(agent, str(package(tmp_path / "p", version))).version == version
 
 
-def test_a_program_given_by_name_is_looked_for_on_path(agent: Agent, bin_folder: Path) -> None:
+def test_a_program_given_by_name_is_looked_for_on_path(agent: AgentSpec, bin_folder: Path) -> None:
     script(bin_folder / "my-gemini", "#!/bin/sh\necho 0.61.0\n")
     found = locate(agent, "my-gemini")
     assert (found.path, found.source) == (str(bin_folder / "my-gemini"), "option")
 
 
-def test_a_home_given_as_a_tilde_is_found(agent: Agent, bin_folder: Path) -> None:
+def test_a_home_given_as_a_tilde_is_found(agent: AgentSpec, bin_folder: Path) -> None:
     script(Path.home() / "gemini", "#!/bin/sh\necho 0.61.0\n")
     assert locate(agent, "~/gemini").path == str(Path.home() / "gemini")
 
 
 @pytest.mark.parametrize(("mode", "said"), [(0o644, "is not executable"), (None, "was not found")])
 def test_a_program_that_is_given_and_cannot_be_run_is_named(
-    agent: Agent, bin_folder: Path, tmp_path: Path, mode: int | None, said: str
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path, mode: int | None, said: str
 ) -> None:
     path = tmp_path / "gemini"
     if mode is not None:
@@ -195,12 +197,12 @@ def test_a_program_that_is_given_and_cannot_be_run_is_named(
     assert str(path) in raised.value.message
 
 
-def test_a_folder_is_no_program(agent: Agent, bin_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_no_program(agent: AgentSpec, bin_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(errors.NotInstalled):
         locate(agent, str(tmp_path))
 
 
-def test_a_program_on_path_comes_before_the_managed_one(agent: Agent, bin_folder: Path) -> None:
+def test_a_program_on_path_comes_before_the_managed_one(agent: AgentSpec, bin_folder: Path) -> None:
     script(managed_program(agent), "#!/bin/sh\necho 0.61.0\n")
     assert locate(agent, None).source == "managed"
     script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.0\n")

@@ -15,8 +15,8 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.system.cassette import format
-from corral.system.cassette.format import Closed, Ended, Said, Take
-from corral.system.environment import Eraser
+from corral.system.cassette.format import DataEntry, Ended, StreamClosed, Take
+from corral.system.environment import SecretRedactor
 
 RECORD = "import sys; from corral.system.cassette.record import main; main(sys.argv[1:])"
 SECRET = 'a "canary" value/ü'
@@ -79,7 +79,7 @@ def only(path: Path) -> Take:
 
 
 def heard(take: Take, dir: str = "out") -> bytes:
-    said = [entry for entry in take.entries if isinstance(entry, Said)]
+    said = [entry for entry in take.entries if isinstance(entry, DataEntry)]
     return b"".join(entry.data for entry in said if entry.dir == dir)
 
 
@@ -100,7 +100,7 @@ def test_every_byte_passes_and_is_written_down(path: Path, data: bytes) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
     take = only(path)
     assert take.typed == heard(take) == data
-    assert Closed() in take.entries
+    assert StreamClosed() in take.entries
     assert take.entries[-1] == Ended(0, None)
 
 
@@ -188,7 +188,7 @@ def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> Non
 def test_a_secret_in_a_line_too_long_to_hold_is_not_in_the_file(path: Path, before: int) -> None:
     secret = "0123456789abcdef"
     head = format.Head(cassette=1, take="t", run="r", argv=("x",))
-    writer = format.Writer(path, head, Eraser({"K": secret}), len(secret) + 2)
+    writer = format.Writer(path, head, SecretRedactor({"K": secret}), len(secret) + 2)
     whole = b"x" * before + secret.encode() + b"y" * 40
     cut = format.PIECE + 1  # where a piece is written, though the line goes on
     writer.said("out", whole[:cut])

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.redaction import Pieces
 
 SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
 
 
 def shown(text: str, cuts: list[int], secrets: dict[str, str] = SECRETS) -> str:
-    pieces = Pieces(Eraser(secrets))
+    pieces = Pieces(SecretRedactor(secrets))
     places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     parts = [pieces.add(text[a:b]) for a, b in itertools.pairwise(places)]
     return "".join([*parts, pieces.rest()])
@@ -37,7 +37,7 @@ def test_no_way_of_cutting_shows_a_secret(text: str, cuts: list[int]) -> None:
 )
 def test_pieces_show_what_the_text_at_once_would(text: str, cuts: list[int]) -> None:
     secrets = {"A": "abcabcabd"}
-    assert shown(text, cuts, secrets) == Eraser(secrets).clean_text(text)
+    assert shown(text, cuts, secrets) == SecretRedactor(secrets).clean_text(text)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_pieces_show_what_the_text_at_once_would(text: str, cuts: list[int]) -> 
     [("nothing of it", "nothing of it"), ("then abca", "then "), ("abcabx", "abcabx")],
 )
 def test_only_what_may_begin_a_secret_is_held_back(text: str, at_once: str) -> None:
-    assert Pieces(Eraser({"A": "abcabcabd"})).add(text) == at_once
+    assert Pieces(SecretRedactor({"A": "abcabcabd"})).add(text) == at_once
 
 
 def test_what_is_held_back_does_not_grow_with_the_text() -> None:
-    pieces = Pieces(Eraser({"A": "a" * 50 + "b"}))
+    pieces = Pieces(SecretRedactor({"A": "a" * 50 + "b"}))
     for _ in range(1000):
         pieces.add("a")
         assert len(pieces.held) <= 50
@@ -57,4 +57,4 @@ def test_what_is_held_back_does_not_grow_with_the_text() -> None:
 
 
 def test_without_secrets_everything_passes() -> None:
-    assert Pieces(Eraser({})).add("any text") == "any text"
+    assert Pieces(SecretRedactor({})).add("any text") == "any text"

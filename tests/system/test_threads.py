@@ -62,7 +62,7 @@ async def test_an_answer_is_not_lost_when_its_files_cannot_be_looked_at(workspac
                 if event.seq == 1:
                     loop.set_default_executor(ThreadPoolExecutor())
                     exhausted.enter_context(no_threads())
-    result = corral.fold(events)
+    result = corral.result_from_events(events)
     assert (result.status, result.text, result.files_complete) == ("success", "hello", False)
     codes = [event.code for event in events if isinstance(event, corral.events.Error)]
     assert codes == ["files_unknown"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.agents import registry
-from corral.agents.spec import Row
+from corral.agents.spec import PolicyRow
 from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena
@@ -37,10 +37,10 @@ def test_there_are_many_attempts_of_every_class_and_each_has_a_name_of_its_own()
 
 def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_reported() -> None:
     rows = [
-        Row("shell", "deny", "native"),
-        Row("network", "deny", "advisory"),
-        Row("read", "allow", "native"),
-        Row("write", "allow", "native", races="open"),
+        PolicyRow("shell", "deny", "native"),
+        PolicyRow("network", "deny", "advisory"),
+        PolicyRow("read", "allow", "native"),
+        PolicyRow("write", "allow", "native", races="open"),
     ]
     found = fold(
         [
@@ -75,14 +75,14 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
 @pytest.mark.parametrize(
     ("row", "status"),
     [
-        (Row("write", "allow", "native"), "broken"),
-        (Row("write", "deny", "native"), "broken"),
-        (Row("write", "ask", "brokered", races="open"), "broken"),
-        (Row("write", "allow", "brokered", races="open"), "not enforced"),
+        (PolicyRow("write", "allow", "native"), "broken"),
+        (PolicyRow("write", "deny", "native"), "broken"),
+        (PolicyRow("write", "ask", "brokered", races="open"), "broken"),
+        (PolicyRow("write", "allow", "brokered", races="open"), "not enforced"),
     ],
 )
 def test_a_lost_race_breaks_the_cell_unless_the_report_says_that_races_are_open(
-    row: Row, status: str
+    row: PolicyRow, status: str
 ) -> None:
     found = fold([tried("races", "effect")], frozenset({"races"}), [row])
     assert [cell.status for cell in found] == [status]
@@ -144,7 +144,7 @@ async def test_the_file_methods_of_acp_are_called_offered_or_not(
     assert {one.name.rpartition(", ")[2] for one in calls} == {"offered", "not offered"}
 
 
-ACP_AGENTS = [a.name for a in registry.every() if a.transport == "acp" and a.probe is not None]
+ACP_AGENTS = [a.name for a in registry.all_agents() if a.transport == "acp" and a.probe is not None]
 
 
 @pytest.mark.parametrize("agent", ACP_AGENTS)

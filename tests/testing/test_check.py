@@ -69,12 +69,12 @@ def test_nothing_but_skips_is_no_pass() -> None:
 async def test_an_agent_that_writes_what_it_may_not_is_found_out(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corral.builtin.tool_execution import Hands
+    from corral.builtin.tool_execution import ToolExecutor
 
     async def never(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(Hands, "_refusal", never)
+    monkeypatch.setattr(ToolExecutor, "_refusal", never)
     report = await check_agent("corral", only=["permissions"])
     wrong = {row.scenario for row in report.failed}
     assert {"a denied write does not happen", "a denied command does not run"} <= wrong

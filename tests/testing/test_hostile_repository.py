@@ -19,12 +19,12 @@ from installed import installed, mark_of
 
 import corral
 from corral.agents import registry
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
-AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
+AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 MODEL = "gemini:gemini-2.5-flash"
 KEY = "hostile-needs-no-key-0123456789"
 
@@ -36,7 +36,7 @@ REFUSES = {"cline-acp", "codex-acp", "copilot-acp", "copilot-cli", "opencode-acp
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.all_agents() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)
@@ -64,7 +64,7 @@ def cases() -> Iterator[object]:
 class Curious:
     """A model that reads a file and asks for the environment, and then has done."""
 
-    def __init__(self, agent: Agent, cwd: Path) -> None:
+    def __init__(self, agent: AgentSpec, cwd: Path) -> None:
         assert agent.probe is not None
         probe = agent.probe
         calls = [
@@ -89,7 +89,7 @@ def filled(value: Any, values: dict[str, str]) -> Any:
     return json.loads(text)
 
 
-def options(agent: Agent, url: str, cwd: Path) -> dict[str, Any]:
+def options(agent: AgentSpec, url: str, cwd: Path) -> dict[str, Any]:
     assert agent.probe is not None
     found: dict[str, Any] = {
         "cwd": cwd,

@@ -13,15 +13,15 @@ from installed import installed, mark_of
 from msgspec.structs import replace
 
 from corral.agents import registry
-from corral.agents.spec import RACES, Row, with_races
-from corral.options import Run
+from corral.agents.spec import RACES, PolicyRow, with_races
+from corral.options import RunOptions
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral.testing.attack.report import MARKS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-AGENTS = {agent.name: agent for agent in registry.every() if agent.probe is not None}
+AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 SAMPLE = 4
 """Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
@@ -31,7 +31,7 @@ EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.all_agents() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)
@@ -74,11 +74,11 @@ def test_the_docs_have_every_agent_and_no_broken_cell() -> None:
     } == set()
 
 
-def reported(name: str, policy: str) -> dict[str, Row]:
+def reported(name: str, policy: str) -> dict[str, PolicyRow]:
     """What the agent's policy report says, as a session under this setting sees it."""
     agent, setting = AGENTS[name], POLICIES[policy]
     assert agent.probe is not None
-    run = replace(Run.build(name, {"model": agent.probe.model}), interactive=setting.person)
+    run = replace(RunOptions.build(name, {"model": agent.probe.model}), interactive=setting.person)
     return {r.capability: r for r in with_races(agent, agent.compile(setting.policy, run)).report}
 
 
@@ -107,7 +107,7 @@ def test_the_table_and_the_policy_reports_agree(policy: str) -> None:
     assert wrong == []
 
 
-def _is_open_race(row: Row) -> bool:
+def _is_open_race(row: PolicyRow) -> bool:
     return row.verdict == "allow" and row.races == "open"
 
 

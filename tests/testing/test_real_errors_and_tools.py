@@ -18,7 +18,7 @@ import corral
 from corral.agents import registry
 from corral.agents.shared.api_errors import QUOTA
 from corral.events import Event, Init
-from corral.result import Result, fold
+from corral.result import Result, result_from_events
 from corral.testing import Call, ModelServer, Request, Turn, fail, say
 from corral.testing.conformance.stage import Stage
 
@@ -32,7 +32,7 @@ TELL_NO_STATUS = {"cline-acp", "opencode-acp"}
 
 
 def cases() -> Iterator[Any]:
-    for agent in registry.every():
+    for agent in registry.all_agents():
         if agent.programs:
             yield pytest.param(agent.name, marks=[getattr(pytest.mark, mark_of(agent.name))])
 
@@ -55,7 +55,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for agent in registry.every():
+    for agent in registry.all_agents():
         for name in agent.env_family:
             monkeypatch.delenv(name, raising=False)
 
@@ -73,7 +73,7 @@ async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
 
     async def run(prompt: str) -> tuple[Result, list[Event]]:
         events = lawful([event async for event in session.prompt(prompt)])
-        return fold(events), events
+        return result_from_events(events), events
 
     async with corral.session(name, **options) as session:
         if agent.transport == "acp":  # of the others each prompt is a start of its own

@@ -23,7 +23,7 @@ MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
 PROGRAMS = {
     agent.name: bool(agent.programs)
-    for agent in registry.every()
+    for agent in registry.all_agents()
     if "person" not in agent.capabilities
 }
 """Agent → whether it has a program to be installed."""
@@ -78,7 +78,7 @@ def cases() -> Iterator[object]:
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in registry.every() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.all_agents() for pattern in agent.env_family]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)

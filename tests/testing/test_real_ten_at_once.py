@@ -15,9 +15,9 @@ from installed import ON_DEMAND, installed, managed, mark_of
 import corral
 from corral.agents import registry
 from corral.events import Event, Text
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import Policy
-from corral.result import Result, fold
+from corral.result import Result, result_from_events
 from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, hang
 from corral.testing.conformance.stage import Stage
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(600)]
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for agent in registry.every():
+    for agent in registry.all_agents():
         for name in agent.env_family:
             monkeypatch.delenv(name, raising=False)
 
@@ -51,7 +51,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def here() -> dict[str, str | None]:
     """Agent → its program: all that ``make test`` installs, and of the others those that are."""
     found: dict[str, str | None] = dict.fromkeys(WIRES)
-    for agent in registry.every():
+    for agent in registry.all_agents():
         wanted = mark_of(agent.name) not in ON_DEMAND or os.path.exists(managed(agent.name))
         if agent.programs and wanted:
             found[agent.name] = installed(agent.name)
@@ -64,7 +64,7 @@ class One:
     def __init__(self, name: str, number: int, server: ModelServer, folder: Path) -> None:
         agent = registry.find(name)
         if agent.for_run is not None and name in WIRES:
-            agent = agent.for_run(Run.build(agent.name, {"model": name}))
+            agent = agent.for_run(RunOptions.build(agent.name, {"model": name}))
         self.name = name
         self.prompt = f"question {number}: write probe.txt"
         self.answer = f"This is the answer of {name}."
@@ -100,7 +100,7 @@ class One:
                 events.append(event)
                 if isinstance(event, Text) and self.name == CANCELLED:
                     turn.cancel()
-        return fold(events)
+        return result_from_events(events)
 
 
 def descriptors() -> set[str]:

@@ -16,18 +16,27 @@ from msgspec.structs import replace
 from corral import errors
 from corral.agents.shared import exit_errors, launch_checks
 from corral.agents.shared.tool_allowlist import NO_WALL
-from corral.agents.spec import ACP_OPTIONS, Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.agents.spec import (
+    ACP_OPTIONS,
+    AgentSpec,
+    CompiledPolicy,
+    Ending,
+    Launch,
+    LaunchContext,
+    Package,
+    PolicyRow,
+)
 from corral.errors import ConfigError, CorralError
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Policy
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 
 AGENTS = ()
-QUIRKS = Quirks(late_updates=0.1)
+QUIRKS = AcpQuirks(late_updates=0.1)
 """Some agents tell the end of a turn before their last words; of this one nothing is known."""
 
 
-def agent_for(command: str) -> Agent:
+def agent_for(command: str) -> AgentSpec:
     """The record of an agent that is nothing but its command. Raises ``ConfigError``."""
     try:
         words = shlex.split(command)
@@ -36,11 +45,11 @@ def agent_for(command: str) -> Agent:
     if not words:
         raise ConfigError("the agent's command is empty")
 
-    def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+    def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
         argv = (*place.program, *words[1:])
         return Launch(argv=argv, env={"TMPDIR": place.tmp}, stdin=b"")
 
-    return Agent(
+    return AgentSpec(
         name=command,
         title=words[0],
         description="any agent that speaks the Agent Client Protocol",
@@ -64,15 +73,15 @@ def keyed_agent(
     title: str,
     keys: tuple[str, ...],
     hint: str,
-    private: Callable[[Place], tuple[dict[str, str], dict[str, str]]],
-) -> Agent:
+    private: Callable[[LaunchContext], tuple[dict[str, str], dict[str, str]]],
+) -> AgentSpec:
     """One that needs one of these ``keys`` (``hint`` says where to get them), lives in a home of
     its own, and is not started where it would obey files of the repository's (its record's
     ``project_files``). ``private`` gives the variables and the files of its home."""
     base = agent_for(command)
     program = base.programs[0]
 
-    def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
         launch_checks.refuse_users(run)
         launch_checks.refuse_own_files(
             run, place, f"{title} would obey this repository's own files"
@@ -97,18 +106,18 @@ def keyed_agent(
     )
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
-    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    return CompiledPolicy(tuple(_row(policy, capability) for capability in CAPABILITIES))
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict = policy.verdict(capability)
     if verdict == "allow":
-        return Row(capability, verdict, "brokered")
+        return PolicyRow(capability, verdict, "brokered")
     if capability == "network" and verdict == "deny" and policy.shell == "allow":
-        return Row(capability, verdict, "impossible", NO_WALL)
+        return PolicyRow(capability, verdict, "impossible", NO_WALL)
     note = "as far as it asks: what it does unasked cannot be stopped"
-    return Row(capability, verdict, "brokered", note)
+    return PolicyRow(capability, verdict, "brokered", note)
 
 
 def explain(ending: Ending) -> CorralError | None:

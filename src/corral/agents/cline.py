@@ -14,11 +14,20 @@ from msgspec.structs import replace
 from corral.agents.acp_command import keyed_agent
 from corral.agents.shared.tool_allowlist import NO_WALL
 from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, Compiled, Form, Launch, Package, Place, Probe, Row
+from corral.agents.spec import (
+    Act,
+    CompiledPolicy,
+    Form,
+    Launch,
+    LaunchContext,
+    Package,
+    PolicyRow,
+    Probe,
+)
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Policy, Verdict
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
 HINT = f"Set {KEY}: of the service at {URL} where that is set, else of Cline's own."
@@ -39,7 +48,7 @@ KINDS: dict[str, ToolKind] = {
     "run_commands": "execute",
     "fetch_web_content": "fetch",
 }
-QUIRKS = Quirks(name_before=": ", path_key="path", set_model="session/set_model",
+QUIRKS = AcpQuirks(name_before=": ", path_key="path", set_model="session/set_model",
                 model_list_complete=False, late_updates=0.1, told_again=True)  # fmt: skip
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("run_commands", {"commands": ["{command}"]}),),
@@ -55,7 +64,7 @@ PROBE = Probe(("editor", {"path": "{cwd}/probe.txt", "new_text": "written by the
               ("read_files", {"files": [{"path": "here.txt"}]}), forms=FORMS)  # fmt: skip
 
 
-def private(place: Place) -> tuple[dict[str, str], dict[str, str]]:
+def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
     url, at = place.env.get(URL), "2026-01-01T00:00:00Z"
     custom = {CUSTOM: {"settings": {"provider": CUSTOM, "baseUrl": url}, "updatedAt": at}}
     providers = json.dumps({"version": 1, "providers": custom})
@@ -64,7 +73,7 @@ def private(place: Place) -> tuple[dict[str, str], dict[str, str]]:
     return env, {".cline/data/settings/providers.json": providers}
 
 
-def verdict_of(policy: Policy, capability: Capability, run: Run) -> Verdict:
+def verdict_of(policy: Policy, capability: Capability, run: RunOptions) -> Verdict:
     """With nobody to ask, what asks is denied; but rules may still allow single commands."""
     if policy.allow_tools is not None and policy.mode != "native":
         tools = TOOLS_OF.get(capability, ())
@@ -76,7 +85,7 @@ def verdict_of(policy: Policy, capability: Capability, run: Run) -> Verdict:
     return "deny" if verdict == "ask" and not (run.interactive or rules) else verdict
 
 
-def disabled(policy: Policy, run: Run) -> list[str]:
+def disabled(policy: Policy, run: RunOptions) -> list[str]:
     """The tools that are not offered."""
     if policy.mode == "native":
         return [*NEVER]
@@ -87,29 +96,29 @@ def disabled(policy: Policy, run: Run) -> list[str]:
     return sorted({*found})
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """It asks us for every call of what is left."""
     check_names(policy, KINDS, "Cline", lambda _name: False, strict=run.strict)
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
     files = {SETTINGS: json.dumps({**settings, "disabledTools": disabled(policy, run)})}
-    return Compiled(tuple(_row(policy, c, run) for c in CAPABILITIES), files=files)
+    return CompiledPolicy(tuple(_row(policy, c, run) for c in CAPABILITIES), files=files)
 
 
-def _row(policy: Policy, capability: Capability, run: Run) -> Row:
+def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     verdict = verdict_of(policy, capability, run)
     if capability == "mcp":
-        return Row(capability, "deny", "native", "it takes no tool servers")
+        return PolicyRow(capability, "deny", "native", "it takes no tool servers")
     if verdict == "deny":
         shell = policy.shell == "allow" or policy.allow_tools is not None
         free = shell and verdict_of(policy, "shell", run) == "allow"
         if capability == "network" and free and policy.network == "deny":
-            return Row(capability, verdict, "impossible", NO_WALL)
-        return Row(capability, verdict, "native", "not offered to the model")
+            return PolicyRow(capability, verdict, "impossible", NO_WALL)
+        return PolicyRow(capability, verdict, "native", "not offered to the model")
     where = {
         "read": "outside the workspace what holds for the shell holds for reading",
         "write": "in the workspace and what is writable, protected names excepted",
     }.get(capability, "")
-    return Row(capability, verdict, "brokered", "" if policy.is_unlimited else where)
+    return PolicyRow(capability, verdict, "brokered", "" if policy.is_unlimited else where)
 
 
 BASE = keyed_agent("cline --acp", "Cline", (KEY,), HINT, private)
@@ -117,7 +126,7 @@ PACKAGE = Package("cline", "3.0.65", "3.0.65", {"linux-x86_64": "@cline/cli-linu
 OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     plain = BASE.launch(run, place, prompt, resume)
     return replace(plain, files={**plain.files, **compile_policy(run.policy, run).files})
 

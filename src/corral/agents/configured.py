@@ -26,13 +26,13 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.acp_command import agent_for, explain
-from corral.agents.spec import Agent, Compiled, Ending, Launch, Place, Row
+from corral.agents.spec import AgentSpec, CompiledPolicy, Ending, Launch, LaunchContext, PolicyRow
 from corral.errors import ConfigError, CorralError, by_code
 from corral.events import Done, Event, Text
 from corral.nesting import decode_json
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Policy
-from corral.protocol.ndjson import Finish, Item, Translate
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 
 AGENTS = ()
 OWN = ("command", "transport", "title", "description", "env", "resume_flag", "model_flag")
@@ -53,7 +53,7 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a ``stream``: put before the id of its session to go on with."""
 
 
-def declared_agent(name: str, table: Mapping[str, Any], source: str) -> Agent:
+def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpec:
     """The record behind a table that has a ``command``. Raises ``ConfigError``."""
     own = {key: value for key, value in table.items() if key in OWN}
     try:
@@ -63,7 +63,7 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> Agent:
     base = agent_for(told.command)
     words = shlex.split(told.command)
 
-    def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+    def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
         argv = [*place.program, *words[1:]]
         if told.model_flag is not None and run.model is not None:
             argv += [told.model_flag, run.model]
@@ -99,12 +99,14 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> Agent:
     )
 
 
-def compile_advice(policy: Policy, run: Run) -> Compiled:
+def compile_advice(policy: Policy, run: RunOptions) -> CompiledPolicy:
     note = "it does as it pleases: nothing between it and the machine is ours"
     free = policy.mode == "native"
-    return Compiled(
+    return CompiledPolicy(
         tuple(
-            Row(capability, verdict, "native" if free or verdict == "allow" else "advisory", note)
+            PolicyRow(
+                capability, verdict, "native" if free or verdict == "allow" else "advisory", note
+            )
             for capability in CAPABILITIES
             for verdict in (policy.verdict(capability),)
         )
@@ -112,19 +114,19 @@ def compile_advice(policy: Policy, run: Run) -> Compiled:
 
 
 def translator() -> Translate:
-    def translate(frames: list[Any]) -> list[Item]:
+    def translate(frames: list[Any]) -> list[RawEvent]:
         return [_item(frame) for frame in cast("list[Event]", frames)]
 
     return translate
 
 
-def _item(event: Event) -> Item:
+def _item(event: Event) -> RawEvent:
     if isinstance(event, Text) and event.message_id is None and event.parent is None:
         return event.delta
     if not isinstance(event, Done):
         return event
     error = event.error
-    return Finish(
+    return TurnEnd(
         ok=event.status == "success",
         stop_reason=event.stop_reason,
         usage=event.usage,
@@ -178,7 +180,7 @@ class Registry(msgspec.Struct):
     agents: list[Entry] = []
 
 
-def listed_agent(registry: bytes, id: str, source: str) -> Agent:
+def listed_agent(registry: bytes, id: str, source: str) -> AgentSpec:
     """The record behind an entry of the registry. Raises ``ConfigError``, ``UnknownAgent``."""
     try:
         entries = {e.id: e for e in decode_json(registry, Registry).agents}

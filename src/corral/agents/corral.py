@@ -10,22 +10,22 @@ from msgspec.structs import replace
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
     Act,
-    Agent,
-    Compiled,
+    AgentSpec,
+    CompiledPolicy,
     Ending,
     Form,
     Launch,
+    LaunchContext,
     Package,
-    Place,
+    PolicyRow,
     Probe,
-    Row,
 )
 from corral.errors import ConfigError, CorralError
 from corral.events import ToolKind
 from corral.models import registry
 from corral.models.families import family_of
 from corral.models.spec import Provider
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy
 
 TOOLS: dict[str, ToolKind] = {
@@ -88,7 +88,7 @@ PATCH_FORMS: dict[Act, tuple[Form, ...]] = {
 }
 
 
-def for_run(run: Run) -> Agent:
+def for_run(run: RunOptions) -> AgentSpec:
     """The record for the vendor of the model that is asked for. Raises ``ConfigError``."""
     if run.model is None:
         raise ConfigError(
@@ -103,15 +103,15 @@ def for_run(run: Run) -> Agent:
     )
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
     check_names(policy, known, "our own agent", lambda _: False, strict=run.strict)
     auto = run.permission_mode == "auto"
-    return Compiled(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
+    return CompiledPolicy(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
 
 
-def _row(policy: Policy, capability: Capability, *, auto: bool) -> Row:
+def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
     verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -133,10 +133,10 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> Row:
         notes.append("its own tools; a permitted shell reaches further")
     if capability == "shell" and verdict == "allow":
         notes.append("commands are not confined to the workspace")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     return Launch(argv=(), env={}, stdin=b"")
 
 
@@ -159,7 +159,7 @@ def _probe(provider: Provider, model: str) -> Probe:
     )
 
 
-AGENT = Agent(
+AGENT = AgentSpec(
     name="corral",
     title="corral's own agent",
     description="our own coding agent, on the model that --model names",

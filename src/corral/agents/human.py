@@ -7,36 +7,48 @@ is refused before anybody is asked.
 
 from __future__ import annotations
 
-from corral.agents.spec import Agent, Compiled, Ending, Launch, Package, Place, Row
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    Ending,
+    Launch,
+    LaunchContext,
+    Package,
+    PolicyRow,
+)
 from corral.errors import ConfigError, CorralError
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Policy
 
 MONTH = 30 * 24 * 3600.0
 
 
-def for_run(run: Run) -> Agent:
+def for_run(run: RunOptions) -> AgentSpec:
     """The same for all. Raises ``ConfigError`` for what a person does not have."""
     if run.model is not None:
         raise ConfigError("a person has no model", hint="Leave model out (--model).")
     return AGENT
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
-    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES))
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    return CompiledPolicy(tuple(_row(policy, capability) for capability in CAPABILITIES))
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability) -> PolicyRow:
     if policy.allow_tools is not None or policy.deny_tools:
-        return Row(capability, "deny", "advisory", "a person cannot be held to a list of tools")
+        return PolicyRow(
+            capability, "deny", "advisory", "a person cannot be held to a list of tools"
+        )
     if capability == "shell" and policy.shell_rules:
-        return Row(capability, "deny", "advisory", "a person cannot be held to shell rules")
+        return PolicyRow(capability, "deny", "advisory", "a person cannot be held to shell rules")
     if policy.verdict(capability) == "deny":
-        return Row(capability, "deny", "advisory", "a person is told, and cannot be held to it")
-    return Row(capability, "allow", "native", "a person decides for themselves")
+        return PolicyRow(
+            capability, "deny", "advisory", "a person is told, and cannot be held to it"
+        )
+    return PolicyRow(capability, "allow", "native", "a person decides for themselves")
 
 
-def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     return Launch(argv=(), env={}, stdin=b"")
 
 
@@ -44,7 +56,7 @@ def explain(ending: Ending) -> CorralError | None:
     return None
 
 
-AGENT = Agent(
+AGENT = AgentSpec(
     name="manual",
     title="a person",
     description="you, or somebody else: asked through files, an editor or the terminal",

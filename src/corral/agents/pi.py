@@ -23,12 +23,12 @@ import msgspec
 from corral.agents.shared import exit_errors
 from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
 from corral.agents.shared.tool_allowlist import compiler
-from corral.agents.spec import Act, Agent, Form, Launch, Package, Place, Probe
+from corral.agents.spec import Act, AgentSpec, Form, Launch, LaunchContext, Package, Probe
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protected_paths import regex
-from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import call, hidden, texts
 from corral.values import Cost, Usage, add_by_model
@@ -124,9 +124,9 @@ def translator() -> Translate:
     last, usage, cost = Message(), Usage(), 0.0
     by_model: dict[str, Usage] = {}
 
-    def translate(frames: list[Any]) -> list[Item]:
+    def translate(frames: list[Any]) -> list[RawEvent]:
         nonlocal last, usage, cost, by_model
-        items: list[Item] = []
+        items: list[RawEvent] = []
         for frame in frames:
             name, piece = _NAMES[type(frame)], frame.assistant_message_event
             if name == "message_update" and piece.type == "text_delta":
@@ -150,7 +150,7 @@ def translator() -> Translate:
             elif name == "agent_end":
                 why, spent = last.stop_reason, Cost(cost, "reported") if cost else Cost()
                 message = last.error_message or f"the answer broke off: {why}"
-                items.append(Finish(ok=why == "stop", stop_reason=why, usage=usage, cost=spent,
+                items.append(TurnEnd(ok=why == "stop", stop_reason=why, usage=usage, cost=spent,
                                     usage_by_model=by_model, model=last.model,
                                     message=message))  # fmt: skip
         return items
@@ -174,7 +174,7 @@ def _tool_end(frame: Frame) -> ToolResult:
     return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=said)
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     refuse_users(run)
     refuse_own_files(run, place, "pi would obey this repository's own settings")
     effort = "off" if run.reasoning_effort == "none" else run.reasoning_effort
@@ -224,7 +224,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 PROBE = Probe(("write", {"path": "probe.txt", "content": "written by the agent\n"}),
               ("bash", {"command": "touch shell.txt"}), "OPENAI_BASE_URL", "OPENAI_API_KEY",
               "scripted", ("read", {"path": "here.txt"}), forms=FORMS)  # fmt: skip
-AGENT = Agent(
+AGENT = AgentSpec(
     name="pi-cli",
     aliases=("pi",),
     title="pi",

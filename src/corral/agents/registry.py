@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from corral import agents
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import UnknownAgent
 
 ENTRY_POINTS = "corral.agents"
@@ -20,7 +20,7 @@ DEFAULT_AGENT = "gemini-acp"
 """It can ask, think aloud and stay warm."""
 
 
-def find(name: str) -> Agent:
+def find(name: str) -> AgentSpec:
     """The agent of that name or alias; a command line is an agent too. Raises
     ``UnknownAgent`` with the nearest names."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -37,7 +37,7 @@ def find(name: str) -> Agent:
         if wanted == agent.name or wanted in agent.aliases:
             return agent
     known: list[str] = []
-    for agent in every():
+    for agent in all_agents():
         if wanted == agent.name or wanted in agent.aliases:
             return agent
         known += [agent.name, *agent.aliases]
@@ -48,7 +48,7 @@ def find(name: str) -> Agent:
     from difflib import get_close_matches
 
     near = get_close_matches(wanted, known, 1, 0.5)
-    names = ", ".join(sorted({agent.name for agent in every()}))
+    names = ", ".join(sorted({agent.name for agent in all_agents()}))
     raise UnknownAgent(
         f"no agent is called {name!r}",
         hint=f"Did you mean {near[0]!r}? Known: {names}." if near else f"Known: {names}.",
@@ -64,7 +64,7 @@ def names_a_model(name: str) -> bool:
     return names_a_model(name)
 
 
-def usual(model: str | None) -> str:
+def default(model: str | None) -> str:
     """The agent where none is named: ours for ``vendor:model``, else the default. Raises
     ``UnknownProvider`` for a vendor that nobody knows."""
     if model is None or ":" not in model:
@@ -75,7 +75,7 @@ def usual(model: str | None) -> str:
     return model
 
 
-def from_table(name: str, table: Mapping[str, Any], source: str) -> Agent:
+def from_table(name: str, table: Mapping[str, Any], source: str) -> AgentSpec:
     """The agent that a table with a ``command`` describes; see ``declared.py``."""
     from corral.agents.configured import declared_agent
 
@@ -89,14 +89,14 @@ def options_of(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in OWN}
 
 
-def from_registry(registry: bytes, id: str, source: str) -> Agent:
+def from_registry(registry: bytes, id: str, source: str) -> AgentSpec:
     """An agent of the Agent Client Protocol's registry."""
     from corral.agents.configured import listed_agent
 
     return listed_agent(registry, id, source)
 
 
-def every() -> Iterator[Agent]:
+def all_agents() -> Iterator[AgentSpec]:
     """All of them: ours by module name, then those of other packages."""
     from importlib.metadata import entry_points
     from pkgutil import iter_modules
@@ -104,10 +104,10 @@ def every() -> Iterator[Agent]:
     for module in sorted(info.name for info in iter_modules(agents.__path__)):
         yield from _of_module(module)
     for entry in entry_points(group=ENTRY_POINTS):
-        yield from cast("tuple[Agent, ...]", entry.load())
+        yield from cast("tuple[AgentSpec, ...]", entry.load())
 
 
-def _of_module(stem: str) -> tuple[Agent, ...]:
+def _of_module(stem: str) -> tuple[AgentSpec, ...]:
     if not stem.isidentifier():
         return ()
     package = f"{agents.__name__}.{stem}"
@@ -118,5 +118,5 @@ def _of_module(stem: str) -> tuple[Agent, ...]:
             if error.name not in (name, package):
                 raise
             continue
-        return cast("tuple[Agent, ...]", getattr(module, "AGENTS", ()))
+        return cast("tuple[AgentSpec, ...]", getattr(module, "AGENTS", ()))
     return ()

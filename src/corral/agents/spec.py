@@ -18,12 +18,12 @@ import msgspec
 
 from corral.errors import CorralError
 from corral.events import Json, ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import Links
-from corral.protocol.acp.quirks import Quirks
-from corral.protocol.ndjson import Finish, Item, Translate
-from corral.protocol.stream_json.quirks import Manners
+from corral.protocol.acp.quirks import AcpQuirks
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
+from corral.protocol.stream_json.quirks import StreamQuirks
 
 Transport = Literal["stream", "acp", "builtin"]
 Reach = Literal["workspace", "disk"]
@@ -80,7 +80,7 @@ class Package(msgspec.Struct, frozen=True):
     (``linux-x86_64``, ``linux-aarch64``) that it is made for."""
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the policy report."""
 
     capability: Capability
@@ -94,16 +94,16 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether a ``write`` stays in the workspace while another process swaps a link in its path."""
 
 
-class Compiled(msgspec.Struct, frozen=True):
+class CompiledPolicy(msgspec.Struct, frozen=True):
     """A policy in the agent's own controls."""
 
-    report: tuple[Row, ...]
+    report: tuple[PolicyRow, ...]
     flags: tuple[str, ...] = ()
     files: dict[str, str] = {}
     """Beside the private home: name → content."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on this machine for one session."""
 
     program: tuple[str, ...]
@@ -160,7 +160,7 @@ RACES = "not against another process that swaps a link between the check and the
 """The note of a ``write`` row whose ``races`` are open."""
 
 
-def with_races(agent: Agent, compiled: Compiled) -> Compiled:
+def with_races(agent: AgentSpec, compiled: CompiledPolicy) -> CompiledPolicy:
     """The compiled policy with a report that says where races are open: wherever a program opens
     the path itself, after it was judged. The file tools of our own agent open it through no link.
     With a free shell there is no workspace to stay in."""
@@ -170,7 +170,7 @@ def with_races(agent: Agent, compiled: Compiled) -> Compiled:
     return msgspec.structs.replace(compiled, report=tuple(map(_with_race, compiled.report)))
 
 
-def _with_race(row: Row) -> Row:
+def _with_race(row: PolicyRow) -> PolicyRow:
     enforced = row.enforcement in ("native", "brokered") and row.reach == "workspace"
     if row.capability != "write" or row.verdict == "deny" or not enforced:
         return row
@@ -189,9 +189,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None
     signal: int | None
     stderr: str
-    finish: Finish | None
+    finish: TurnEnd | None
     answered: bool
-    run: Run
+    run: RunOptions
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -260,7 +260,7 @@ def _with(value: Any, text: str, hole: str) -> Any:
     return value
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     description: str
@@ -268,8 +268,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...]
     """Names to look for on PATH."""
     package: Package
-    compile: Callable[[Policy, Run], Compiled]
-    launch: Callable[[Run, Place, str, str | None], Launch]
+    compile: Callable[[Policy, RunOptions], CompiledPolicy]
+    launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch]
     """(options, machine, prompt, vendor's session to resume) → what to start."""
     explain: Callable[[Ending], CorralError | None]
     tools: Mapping[str, ToolKind]
@@ -277,12 +277,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of a ``stream``: the type a line of its output decodes to."""
     translator: Callable[[], Translate] | None = None
     """Of a ``stream``: a fresh one for each turn."""
-    control: Manners | None = None
+    stream_quirks: StreamQuirks | None = None
     """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
     ``stdin`` is then the user's words, and images and attachments go along with them."""
-    read_report: Callable[[bytes, Finish], Finish] | None = None
+    read_report: Callable[[bytes, TurnEnd], TurnEnd] | None = None
     """Of a ``stream``: its last word, with what the ``report`` of a launch adds to it."""
-    quirks: Quirks | None = None
+    quirks: AcpQuirks | None = None
     """Of an ``acp`` agent: what it does in its own way."""
     mode_at_start: bool = False
     """Its planning mode is an argument of the program."""
@@ -315,9 +315,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     last message is then the JSON."""
     driver: str | None = None
     """Of one that runs in this process: ``module:name`` of what drives a session with it."""
-    for_run: Callable[[Run], Agent] | None = None
+    for_run: Callable[[RunOptions], AgentSpec] | None = None
     """The record for these options, where it depends on them."""
-    plain_policy: Callable[[Policy, Run], Policy] | None = None
+    plain_policy: Callable[[Policy, RunOptions], Policy] | None = None
     """The policy with its lists of tools replaced by capabilities, for an agent that has one tool
     for each. Raises ``PolicyError`` for a name that is none of its tools."""
     aliases: tuple[str, ...] = ()
@@ -369,7 +369,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the working directory and every folder above it."""
     fatal_stderr: tuple[str, ...] = ()
     """A line on stderr that holds one of these means that the policy did not load."""
-    read_stderr: Callable[[str], Item | None] | None = None
+    read_stderr: Callable[[str], RawEvent | None] | None = None
     """What a line of stderr is worth as an item of the stream, where anything."""
     noise: tuple[str, ...] = ()
     """How lines of stderr begin that say nothing: left out of errors."""

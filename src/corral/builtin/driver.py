@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.builtin import tools as shelf
-from corral.builtin.event_queue import Outbox
+from corral.builtin.event_queue import EventQueue
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
 from corral.builtin.prompt import system_prompt
-from corral.builtin.secret_filter import Striker
+from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.subagents import Subagents
-from corral.builtin.tool_execution import Emit, Hands
+from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
@@ -28,16 +28,16 @@ from corral.model_types import Request, Response
 from corral.models.families import family_of
 from corral.models.registry import split
 from corral.policy import Policy
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker, Broker
-from corral.sessions.prepare import Prepared
-from corral.sessions.store import Kept
+from corral.sessions.prepare import PreparedRun
+from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system import catalogue_overrides
 from corral.system.attachments import prompt_message
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 
 class Driver:
@@ -45,14 +45,14 @@ class Driver:
 
     def __init__(
         self,
-        prepared: Prepared,
-        kept: Kept,
-        _eraser: Eraser,
+        prepared: PreparedRun,
+        kept: SessionRecord,
+        _eraser: SecretRedactor,
         ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
         self.kept = kept
-        self.outbox = Outbox()
+        self.outbox = EventQueue()
         self.mailbox = Mailbox()
         self.tally = Tally()
         self._ask = ask
@@ -67,13 +67,13 @@ class Driver:
         self._loop: Loop | None = None
         self._configure(prepared)
 
-    def use(self, prepared: Prepared) -> None:
+    def use(self, prepared: PreparedRun) -> None:
         """Go on with these options: the session's, or those of one prompt. The history stays."""
         if prepared != self.prepared:
             self._configure(prepared)
             self._loop = None
 
-    def _configure(self, prepared: Prepared) -> None:
+    def _configure(self, prepared: PreparedRun) -> None:
         run = prepared.run
         model = run.model or ""
         provider, name = split(model)
@@ -84,7 +84,7 @@ class Driver:
         self.prepared = prepared
         self.model = model
         self._secrets = {**self._secrets, **prepared.environment.redacted}
-        self._eraser = Striker(self._secrets)
+        self._eraser = SecretFilter(self._secrets)
         self._family = family_of(provider.name, name)
         self._policy = _own_defaults(run.policy)
         self._broker = Broker(self._policy, self._ask, mode=run.permission_mode)
@@ -125,7 +125,7 @@ class Driver:
     def clean(self, text: str) -> str:
         return self._eraser.clean_text(text)
 
-    def turn(self, prompt: str, prepared: Prepared) -> Turn:
+    def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
         return Turn(self, prompt, prepared)
 
     def steer(self, text: str) -> None:
@@ -150,11 +150,11 @@ class Driver:
         listed = policy.allow_tools is None or name in policy.allow_tools
         return listed and name not in policy.deny_tools
 
-    def _hands(self, tools: list[BuiltinTool]) -> Hands:
+    def _hands(self, tools: list[BuiltinTool]) -> ToolExecutor:
         shown = {tool.name: tool for tool in tools if self._is_shown(tool.name)}
         if twice := shown.keys() & self._own.by_name.keys():
             raise ConfigError(f"{min(twice)} is a tool of the agent's own: rename yours")
-        return Hands(
+        return ToolExecutor(
             shown, self._own, self._workspace, self._broker, self._eraser, granted=self._granted
         )
 
@@ -175,7 +175,9 @@ class Driver:
     def _sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
         return self._new_loop(History(), self._sub_hands, emit, mailbox)
 
-    def _new_loop(self, history: History, hands: Hands, emit: Emit, mailbox: Mailbox) -> Loop:
+    def _new_loop(
+        self, history: History, hands: ToolExecutor, emit: Emit, mailbox: Mailbox
+    ) -> Loop:
         run = self.prepared.run
         system = system_prompt(
             cwd=Path(self.prepared.cwd),
@@ -232,7 +234,7 @@ def _own_defaults(policy: Policy) -> Policy:
     return replace(policy, mode=None, read=policy.read or "allow")
 
 
-def _for_commands(prepared: Prepared) -> dict[str, str]:
+def _for_commands(prepared: PreparedRun) -> dict[str, str]:
     """What the caller set, without the vendor's key: that is for us, unless it is passed on by
     name."""
     keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
@@ -242,7 +244,7 @@ def _for_commands(prepared: Prepared) -> dict[str, str]:
 class Turn:
     """One prompt. See ``Backend`` for what each method promises."""
 
-    def __init__(self, driver: Driver, prompt: str, prepared: Prepared) -> None:
+    def __init__(self, driver: Driver, prompt: str, prepared: PreparedRun) -> None:
         self._driver = driver
         self._prepared = prepared
         self._prompt = prompt
@@ -281,7 +283,7 @@ class Turn:
         self._task = loop.create_task(self._loop.run(self._message))
         self._task.add_done_callback(lambda _: self._driver.outbox.wake())
 
-    async def receive(self) -> list[Item] | None:
+    async def receive(self) -> list[RawEvent] | None:
         task, outbox = self._task, self._driver.outbox
         if task is None:
             return None
@@ -304,10 +306,10 @@ class Turn:
         if self._task is not None:
             self._task.cancel()
 
-    async def finish(self) -> list[Item]:
+    async def finish(self) -> list[RawEvent]:
         driver, task = self._driver, self._task
         await self.close()
-        items: list[Item] = []
+        items: list[RawEvent] = []
         if self._ended:
             said = f"sub-agents still at work at the end, and ended: {self._ended}"
             items.append(Error("subagents_ended", said, recoverable=True, level="warning"))
@@ -324,7 +326,7 @@ class Turn:
             else:
                 ok, reason = True, task.result().finish_reason.raw
         items.append(
-            Finish(
+            TurnEnd(
                 ok=ok,
                 stop_reason=reason,
                 usage=tally.usage,
@@ -347,7 +349,7 @@ class Turn:
             self._driver.mailbox.clear()  # what was meant for this turn means nothing to the next
         self._ended += await self._driver.subagents.end()
 
-    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
         if self._failure is not None:
             return self._failure
         if guard.finish is None or not guard.finish.ok:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 
 FULL = 1000
 """Items that may wait for a reader before the model is read no further."""
 
 
-class Outbox:
+class EventQueue:
     """What happened, until somebody takes it."""
 
     def __init__(self) -> None:
-        self._items: list[Item] = []
+        self._items: list[RawEvent] = []
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
 
-    def put(self, item: Item) -> None:
+    def put(self, item: RawEvent) -> None:
         self._items.append(item)
         self._filled.set()
 
@@ -28,7 +28,7 @@ class Outbox:
             self._emptied.clear()
             await self._emptied.wait()
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[RawEvent]:
         items, self._items = self._items, []
         self._filled.clear()
         self._emptied.set()

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from corral.builtin.history import History
 from corral.builtin.repetition import ADVICE, Repetition
-from corral.builtin.secret_filter import Striker
-from corral.builtin.tool_execution import Emit, Hands
+from corral.builtin.secret_filter import SecretFilter
+from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.errors import (
     ContentRefused,
     ContextLengthExceeded,
@@ -122,11 +122,11 @@ class Loop:
         client: Client,
         request: Request,
         history: History,
-        hands: Hands,
+        hands: ToolExecutor,
         emit: Emit,
         *,
         room: Callable[[], Awaitable[None]],
-        eraser: Striker,
+        eraser: SecretFilter,
         limits: Limits,
         tally: Tally,
         mailbox: Mailbox,

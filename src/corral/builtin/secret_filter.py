@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.redaction import Pieces
 
 
-class Striker(Eraser):
+class SecretFilter(SecretRedactor):
     """An eraser that also finds a secret which is cut in two."""
 
     def pieces(self) -> Pieces:

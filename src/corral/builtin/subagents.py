@@ -17,7 +17,7 @@ from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import CorralError, Interrupted
 from corral.events import Event, Text
 from corral.messages import Message
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 
 MOST = 8
 """At once: each is a conversation that costs money."""
@@ -167,8 +167,8 @@ class Subagents:
     def _under(self, parent: str, id: str) -> Emit:
         """Its events, marked as a sub-agent's; its calls are told apart from ours."""
 
-        def emit(item: Item) -> None:
-            if isinstance(item, Finish):
+        def emit(item: RawEvent) -> None:
+            if isinstance(item, TurnEnd):
                 return
             self._emit(_marked(Text(item) if isinstance(item, str) else item, parent, id))
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.corral import TOOLS
-from corral.builtin.secret_filter import Striker
+from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.tools.shell import GAP
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.truncate import Limits, truncate
@@ -34,12 +34,12 @@ from corral.events import (
 from corral.events import ToolResult as ToolResultEvent
 from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import Broker
-from corral.sessions.tools.hooks import Answer, Call, Change, Deny
+from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
 from corral.sessions.tools.tools import Tools, maybe
 
-Emit = Callable[[Item], None]
+Emit = Callable[[RawEvent], None]
 
 ENDED = "a person ended the run"
 OWN = Limits(30_000, 500)
@@ -60,7 +60,7 @@ class Done(msgspec.Struct, frozen=True):
     shown: str
 
 
-class Hands:
+class ToolExecutor:
     """The tools of one session, behind its policy."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Hands:
         own: Tools,
         workspace: Workspace,
         broker: Broker,
-        eraser: Striker,
+        eraser: SecretFilter,
         *,
         granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
@@ -199,7 +199,7 @@ class Hands:
         if done is None:
             done = await self._run(call, emit)
         for hook in self.own.agent_hooks:
-            answer = Answer(done.shown, done.status)
+            answer = HookAnswer(done.shown, done.status)
             other = await maybe(hook.after(seen, answer)) if hook.after else None
             if other is not None:
                 done = Done(other.status, other.text, other.text)

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import Agent, with_races
+from corral.agents.spec import AgentSpec, with_races
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import PRESETS, Policy
 from corral.system import config, install, programs
 
@@ -94,7 +94,7 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
         wanted = {approve: wanted[approve]}
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
-    run = msgspec.structs.replace(Run.build(agent.name), interactive=agent.asks)
+    run = msgspec.structs.replace(RunOptions.build(agent.name), interactive=agent.asks)
     reports = {
         label: with_races(agent, agent.compile(value, run)).report
         for label, value in wanted.items()
@@ -116,13 +116,13 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     from corral.cli import doctor as examination
 
     if reap:
-        return examination.reap(as_json=as_json)
+        return examination.end_leftovers(as_json=as_json)
     agent = config.find_agent(name or registry.DEFAULT_AGENT)
     report = asyncio.run(examination.examine(agent))
     if as_json:
         echo_json(json.dumps(report))
     else:
-        echo(examination.told(report))
+        echo(examination.format_report(report))
     return 0 if report["works"] else report["exit_code"]
 
 
@@ -214,7 +214,7 @@ def _checkable() -> list[str]:
     return [each.name for each in config.every_agent() if "person" not in each.capabilities]
 
 
-def _state(agent: Agent) -> dict[str, Any]:
+def _state(agent: AgentSpec) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": agent.name,
         "title": agent.title,
@@ -226,7 +226,7 @@ def _state(agent: Agent) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        program = Run.build(agent.name, {}, config.load(agent.name)).program
+        program = RunOptions.build(agent.name, {}, config.load(agent.name)).program
         found = programs.locate(agent, program)
     except CorralError as error:
         return {**shown, "problem": error.message, "hint": error.hint}

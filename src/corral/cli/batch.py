@@ -120,7 +120,7 @@ def command(tasks: str, **given: Any) -> int:
             echo_json(api.line_of(result).removesuffix(b"\n"))
         progress.show(result, report)
 
-    batch = api.map(
+    batch = api.batch(
         Path(tasks),
         _prompt(given["prompt"]),
         agent=given["agent"],
@@ -167,7 +167,7 @@ def command(tasks: str, **given: Any) -> int:
 async def _through(batch: Batch, progress: Progress) -> BatchReport:
     from corral.cli.ui.signals import signals
 
-    task = asyncio.ensure_future(batch.whole())
+    task = asyncio.ensure_future(batch.run_to_end())
 
     def end() -> None:
         task.cancel()

@@ -12,7 +12,7 @@ import click
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.run import exit_code
 from corral.cli.run_options import chosen_agent, chosen_policy
-from corral.cli.ui.answer import Answer
+from corral.cli.ui.answer import AnswerPrinter
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import Terminal, somebody_is_there
 from corral.cli.ui.signals import signals
@@ -150,7 +150,7 @@ class Chat:
 
     async def _turn(self, text: str) -> None:
         turn = self._session.prompt(text)
-        answer, progress = Answer(), Progress(enabled=not self._quiet)
+        answer, progress = AnswerPrinter(), Progress(enabled=not self._quiet)
         self._progress = progress  # a question must stop what moves on the screen
         with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
             async for event in turn:

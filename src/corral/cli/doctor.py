@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError
@@ -19,11 +19,11 @@ from corral.sessions.api import run
 from corral.sessions.prepare import prepare
 from corral.system import paths
 from corral.system.environment import gather
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 from corral.testing import Call, ModelServer, Turn
 
 
-async def examine(agent: Agent) -> dict[str, Any]:
+async def examine(agent: AgentSpec) -> dict[str, Any]:
     """What is here, and whether a scripted conversation had the effects it must have."""
     report: dict[str, Any] = {"agent": agent.name, "works": False, "checks": [], "exit_code": 1}
     try:
@@ -52,7 +52,7 @@ async def examine(agent: Agent) -> dict[str, Any]:
     return report
 
 
-async def _probe(agent: Agent) -> list[dict[str, Any]]:
+async def _probe(agent: AgentSpec) -> list[dict[str, Any]]:
     probe = agent.probe
     if probe is None:
         raise ConfigError(f"{agent.name} names no probe: there is nothing to prove it with")
@@ -95,7 +95,7 @@ def _names(result: Any) -> str:
     return ", ".join(refusal.name for refusal in result.denied) or "none"
 
 
-def told(report: dict[str, Any]) -> str:
+def format_report(report: dict[str, Any]) -> str:
     """The report for a person."""
     lines: list[str] = []
     for key in ("agent", "version", "tested_version", "program", "found_by"):
@@ -119,14 +119,14 @@ def told(report: dict[str, Any]) -> str:
 
 
 def _row_type() -> Any:
-    from corral.agents.spec import Row
+    from corral.agents.spec import PolicyRow
 
-    return Row
+    return PolicyRow
 
 
-def reap(*, as_json: bool) -> int:
+def end_leftovers(*, as_json: bool) -> int:
     """End what belongs to runs whose own process is gone."""
-    ledger = Ledger(paths.ledger())
+    ledger = ProcessRegistry(paths.ledger())
     ended = ledger.reap()
     for folder in store.abandoned():
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import msgspec
 from corral.cli.ui.questions import somebody_is_there
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.sessions.prepare import prepare, the_prompt
+from corral.sessions.prepare import prepare, resolve_prompt
 from corral.system.paths import sessions
 
 
@@ -18,7 +18,7 @@ def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: b
     """Every check of a real run is made; nothing is written and nothing started."""
     prepared = prepare(agent, options, has_asker=somebody_is_there())
     place = prepared.place(sessions() / "SESSION")
-    launch = prepared.agent.launch(prepared.run, place, the_prompt(prepared, text), None)
+    launch = prepared.agent.launch(prepared.run, place, resolve_prompt(prepared, text), None)
     shown: dict[str, Any] = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,

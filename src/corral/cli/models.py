@@ -33,7 +33,7 @@ def command() -> None:
 def list_models(name: str | None, as_json: bool) -> None:
     """The vendors known here, whether their keys are set, and the models of the catalogue.
     Any other model of theirs can be used too."""
-    known = list(registry.every()) if name is None else [registry.find(name)]
+    known = list(registry.all_providers()) if name is None else [registry.find(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
     entries = list(_of(catalogue, known))

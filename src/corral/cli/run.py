@@ -12,7 +12,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.dry_run import dry_run
 from corral.cli.prompt_input import read_prompt
 from corral.cli.run_options import chosen_agent, chosen_policy, chosen_way
-from corral.cli.ui.answer import Answer
+from corral.cli.ui.answer import AnswerPrinter
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import Terminal, somebody_is_there
 from corral.cli.ui.signals import signals
@@ -110,7 +110,7 @@ def command(prompt: str | None, file: str | None, agent: str | None, **given: An
     if given["dry_run"]:
         return dry_run(agent, {**options}, text, as_json=given["as_json"])
     gc.enable()  # all is loaded, and from here on it may take long
-    answer: Answer | _Json = _Json() if given["as_json"] else Answer()
+    answer: AnswerPrinter | _Json = _Json() if given["as_json"] else AnswerPrinter()
     return asyncio.run(_run(agent, text, options, answer, Progress(enabled=not given["quiet"])))
 
 
@@ -150,7 +150,7 @@ async def _run(
     agent: str,
     text: str | None,
     options: dict[str, Any],
-    answer: Answer | _Json,
+    answer: AnswerPrinter | _Json,
     progress: Progress,
 ) -> int:
     asker = Terminal(progress.pause) if somebody_is_there() else None

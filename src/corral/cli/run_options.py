@@ -33,7 +33,7 @@ def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
         if model is None and meta.model is not None and registry.names_a_model(meta.model):
             options["model"] = meta.model
         return meta.agent
-    return registry.usual(model)
+    return registry.default(model)
 
 
 def chosen_way(agent: str, options: dict[str, Any]) -> None:

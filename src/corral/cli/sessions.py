@@ -38,7 +38,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def list_sessions(limit: int, as_json: bool) -> None:
     """The sessions kept here, the newest first."""
-    kept = store.every()[: max(0, limit)]
+    kept = store.all_sessions()[: max(0, limit)]
     if as_json:
         echo_json(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
         return
@@ -108,7 +108,7 @@ def answer(name: str, file: str) -> None:
         echo(f"kept; nobody waits: corral run --resume {kept.meta.id} takes it")
 
 
-def _transcript(name: str) -> store.Kept:
+def _transcript(name: str) -> store.SessionRecord:
     kept = store.find(name)
     if not (kept.folder / store.EVENTS).exists():
         raise ResumeLost(

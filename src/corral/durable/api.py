@@ -34,12 +34,12 @@ from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import workspaces
 from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.events import Json
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution import memory_runner, preflight
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.scheduler.commands import Answer
@@ -81,7 +81,7 @@ async def run(
     transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
     check: bool = False,
-    options: Options | None = None,
+    options: RunKwargs | None = None,
 ) -> PipelineResult:
     """Run a pipeline (a file, a text, a graph) to its end, or to where it waits for people.
 
@@ -106,7 +106,7 @@ async def run(
         transforms=transforms,
         rules=rules,
     )
-    desk = Desk(
+    desk = NodeResources(
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
     if queue is None and repository is None:
@@ -145,7 +145,7 @@ async def run(
                     tree=tree,
                     artefacts=artifacts,
                 )
-            watched = follow.Following(name, db=db, people=people, on_event=on_event)
+            watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
             result = await _seen_through(watched, folder, on_start)
     else:
         if on_start is not None:
@@ -236,7 +236,7 @@ async def resume(
                 await durable_fork.go_on_changed(
                     run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
-        watched = follow.Following(name, db=db, people=people, on_event=on_event, told=told)
+        watched = follow.RunFollower(name, db=db, people=people, on_event=on_event, told=told)
         return await _seen_through(watched, folder, on_start)
 
 
@@ -265,7 +265,7 @@ async def fork(
             await durable_fork.fork(
                 run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name
             )
-        watched = follow.Following(name, db=db, people=people, on_event=on_event)
+        watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
         return await _seen_through(watched, folder, on_start)
 
 
@@ -310,11 +310,11 @@ def new_id(name: str) -> str:
 
 
 async def _seen_through(
-    watched: follow.Following, folder: Path, on_start: OnStart | None
+    watched: follow.RunFollower, folder: Path, on_start: OnStart | None
 ) -> PipelineResult:
     if on_start is not None:
         on_start(watched.run, folder)
-    closed = await watched.whole()
+    closed = await watched.run_to_end()
     if closed is not None:
         return ended(watched.run, closed, folder)
     asked = await open_questions.questions(watched.run, db=watched.db)

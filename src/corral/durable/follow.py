@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from corral.durable import open_questions, service
-from corral.durable.open_questions import Asked
-from corral.durable.payloads import Closed
+from corral.durable.open_questions import OpenQuestion
+from corral.durable.payloads import RunOutput
 from corral.pipelines import events as happened
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.scheduler.commands import Answer
@@ -29,7 +29,7 @@ WITHIN = {"include", "stack.manager_loop"}
 """Kinds that are runs of their own."""
 
 
-class Following:
+class RunFollower:
     """``people`` None: nobody can be asked here. ``told``: events up to this number are known."""
 
     def __init__(
@@ -47,11 +47,11 @@ class Following:
         """Questions of the run itself. Of those within it, the database is asked."""
         self._working: set[str] = set()
         self._within: set[str] = set()
-        self._asking: dict[asyncio.Task[Answer], Asked] = {}
+        self._asking: dict[asyncio.Task[Answer], OpenQuestion] = {}
         self._said: set[str] = set()
         self._quiet = 0
 
-    async def whole(self) -> Closed | None:
+    async def run_to_end(self) -> RunOutput | None:
         """What it came to; None where it waits for people."""
         events = service.follow(self.run, db=self.db)
         coming = _next(events)
@@ -138,7 +138,7 @@ class Following:
         return self._quiet > 1
 
 
-async def _asked(people: Interviewer, asked: Asked) -> Answer:
+async def _asked(people: Interviewer, asked: OpenQuestion) -> Answer:
     return await people.ask(asked.question)
 
 

@@ -111,7 +111,7 @@ async def _replay(run: str, db: str | None) -> Replay:
     def look(client: DBOSClient) -> Replay:
         return query.replayed(client, run)[1]
 
-    return await dbos_client.ask(find(db), look)
+    return await dbos_client.with_client(find(db), look)
 
 
 async def _given(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
@@ -120,12 +120,12 @@ async def _given(run: str, replay: Replay, db: str | None) -> dict[str, Message]
     def look(client: DBOSClient) -> dict[str, Message]:
         found: dict[str, Message] = {}
         for question in replay.questions:
-            told = adapter.told(client, run, dbos_client.answer_key(question.id))
+            told = adapter.find_message(client, run, dbos_client.answer_key(question.id))
             if told is not None:
                 found[question.id] = unpack(told, Answered)
         return found
 
-    return await dbos_client.ask(find(db), look)
+    return await dbos_client.with_client(find(db), look)
 
 
 async def _begin(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec.structs import replace
 
-from corral.durable.payloads import Begun, Retrying, unpack_message
+from corral.durable.payloads import Retrying, RunInput, unpack_message
 from corral.durable.workspace import workspaces
 from corral.events import Json
 from corral.pipelines import events
@@ -27,20 +27,20 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.pipelines.execution.node_kind import OF_THE_PLAN
-from corral.pipelines.execution.run_dir import EVENTS, RunFolder
+from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.scheduler.commands import (
-    Ask,
+    AskHuman,
     Checkpoint,
     Child,
+    Command,
+    EmitEvent,
     Ended,
     Message,
-    Order,
     Question,
-    Tell,
-    Visit,
+    RunNode,
 )
 from corral.pipelines.scheduler.outcome import failed
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from dbos._sys_db import StepInfo
@@ -53,11 +53,11 @@ class Stream:
         self._run_id = run_id
         self.count = 0
 
-    def of(self, order: Order | Retrying, moment: float) -> PipelineEvent | None:
+    def of(self, order: Command | Retrying, moment: float) -> PipelineEvent | None:
         """The event of this order, where it has one."""
         event: PipelineEvent
         match order:
-            case Tell():
+            case EmitEvent():
                 event = order.event
             case Checkpoint():
                 event = CheckpointSaved(node=order.node)
@@ -75,12 +75,12 @@ class Stream:
         return replace(event, seq=self.count, ts=moment, run_id=self._run_id)
 
 
-class Diaries:
+class AgentEventReader:
     """Of all visits of a run; each is read on where it was left."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._folder = RunFolder(workspaces.folder_here(replay.begun.setting.folder))
+        self._folder = RunDir(workspaces.folder_here(replay.begun.setting.folder))
         self._read: dict[str, int] = {}
         """Visit → bytes read of its diary; a visit that has ended is not in it any more."""
         self._over: set[str] = set()
@@ -125,12 +125,12 @@ RECEIVED, LOOKED, LOADED = "DBOS.recv", "look", "load "
 
 
 class Replay:
-    def __init__(self, begun: Begun) -> None:
+    def __init__(self, begun: RunInput) -> None:
         self.begun = begun
-        self.plan = Plan(begun.graph, run_id=begun.run_id, values=begun.values)
+        self.plan = Scheduler(begun.graph, run_id=begun.run_id, values=begun.values)
         self.events: list[PipelineEvent] = []
         self._stream = Stream(begun.run_id)
-        self.visits: dict[str, Visit] = {}
+        self.visits: dict[str, RunNode] = {}
         """Ordered so far."""
         self.children: dict[str, Child] = {}
         self.messages: list[Message] = []
@@ -174,25 +174,25 @@ class Replay:
         while self._at_hand:
             self._take(self._at_hand.pop(0), moment)
 
-    def _obey(self, orders: list[Order], moment: float) -> None:
+    def _obey(self, orders: list[Command], moment: float) -> None:
         for order in orders:
             match order:
-                case Visit(id=known):
+                case RunNode(id=known):
                     self.visits[known] = order
                     self._ordered(known)
                 case Child(id=known):
                     self.children[known] = order
                     self._ordered(known)
-                case Tell(event=StepStarted(visit=known, kind=kind)) if kind in OF_THE_PLAN:
+                case EmitEvent(event=StepStarted(visit=known, kind=kind)) if kind in OF_THE_PLAN:
                     self.passed[known] = len(self.ordered)
-                case Ask(question=question):
+                case AskHuman(question=question):
                     self._questions[question.id] = question
                     self._ordered(question.id)
                 case _:
                     pass
             self._happened(order, moment)
 
-    def _happened(self, order: Order | Retrying, moment: float) -> None:
+    def _happened(self, order: Command | Retrying, moment: float) -> None:
         event = self._stream.of(order, moment)
         if event is not None:
             self.events.append(event)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbos import DBOSClient
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenQuestion(msgspec.Struct, frozen=True):
     """An open question, and the run that asks it."""
 
     run: str
@@ -34,35 +34,35 @@ class Asked(msgspec.Struct, frozen=True):
         return f"{self.run}/{self.question.id}"
 
 
-async def questions(run: str, *, db: str | None = None) -> list[Asked]:
+async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
     """Those that wait for a person, of the run itself first."""
 
-    def look(client: DBOSClient) -> list[Asked]:
-        found = adapter.listing(
+    def look(client: DBOSClient) -> list[OpenQuestion]:
+        found = adapter.list_workflows(
             client, prefix=f"{run}/", name=run_workflow.NAME, states=adapter.OPEN
         )
-        asked: list[Asked] = []
+        asked: list[OpenQuestion] = []
         for name in [run, *sorted(row.workflow_id for row in found)]:
-            raw = adapter.look_up(client, name, run_workflow.QUESTIONS)
+            raw = adapter.get_event(client, name, run_workflow.QUESTIONS)
             if isinstance(raw, dict):
                 for question in (unpack(each, Question) for each in raw.values()):
-                    told = adapter.told(client, name, dbos_client.answer_key(question.id))
-                    asked.append(Asked(name, question, told is not None))
+                    told = adapter.find_message(client, name, dbos_client.answer_key(question.id))
+                    asked.append(OpenQuestion(name, question, told is not None))
         return asked
 
-    return await dbos_client.ask(find(db), look)
+    return await dbos_client.with_client(find(db), look)
 
 
 async def works(run: str, *, db: str | None = None) -> bool:
     """Whether a node of it, or of the runs within, is at work: timers are not."""
 
     def look(client: DBOSClient) -> bool:
-        found = adapter.listing(
+        found = adapter.list_workflows(
             client, prefix=f"{run}/", name=node_workflow.NAME, states=adapter.OPEN
         )
         return any(not _only_waits(row.workflow_id) for row in found)
 
-    return await dbos_client.ask(find(db), look)
+    return await dbos_client.with_client(find(db), look)
 
 
 def _only_waits(workflow: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.events import Json
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Expired, Message, Visit, Woken
+from corral.pipelines.scheduler.commands import Expired, Message, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class OwnTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Each machine has a copy of the repository."""
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where and how the nodes of a run are worked at."""
 
     folder: str
@@ -62,12 +62,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes at work at once, where that is known: how many agents are kept warm."""
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The input of ``corral.run``."""
 
     run_id: str
     graph: Graph
-    setting: Setting
+    setting: RunConfig
     pool: str
     at: float = 0.0
     """Seconds since the epoch, as the one who began it had it."""
@@ -82,11 +82,11 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Pipelines that this one is in."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The input of ``corral.node``: a visit, or a wait."""
 
     run_id: str
-    visit: Visit | None = None
+    visit: RunNode | None = None
     sleep: float = 0.0
     then: Expired | Woken | None = None
     """What is told to the run after the sleep."""
@@ -96,7 +96,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of no run: the outcome is the workflow's own output, and nobody is told."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a step came to: an attempt at a node, and what follows from it."""
 
     outcome: Outcome
@@ -114,7 +114,7 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     reason: str = ""
 
 
-class Closed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of ``corral.run``."""
 
     status: str

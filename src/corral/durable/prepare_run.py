@@ -12,7 +12,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.pipelines import loader
 from corral.pipelines import loader as pipelines_loader
 from corral.pipelines.graph import Graph
@@ -95,7 +95,7 @@ def folder_of(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     Raises ``ConfigError``."""
     place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
     try:
-        paths.make(place)
+        paths.make_dir(place)
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "it can only be read")
         used = run_dir is not None and next(place.iterdir(), None) is not None
@@ -109,7 +109,7 @@ def folder_of(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     return place / run if run_dir is None else place
 
 
-def as_json(options: Options) -> dict[str, Json]:
+def as_json(options: RunKwargs) -> dict[str, Json]:
     """Options that can be kept with the run. Raises ``ConfigError`` for those that cannot."""
     try:
         return cast("dict[str, Json]", msgspec.to_builtins(options, enc_hook=os.fspath))

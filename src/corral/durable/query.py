@@ -12,8 +12,8 @@ import msgspec
 from corral.durable.dbos import adapter, queues
 from corral.durable.dbos import client as dbos_client
 from corral.durable.dbos.database import find, is_there
-from corral.durable.history import Diaries, Replay
-from corral.durable.payloads import Begun, Closed, unpack
+from corral.durable.history import AgentEventReader, Replay
+from corral.durable.payloads import RunInput, RunOutput, unpack
 from corral.durable.worker import run_workflow
 from corral.durable.workspace import workspaces
 from corral.pipelines.events import RunEvent
@@ -58,11 +58,11 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     status: Status
-    begun: Begun
+    begun: RunInput
     state: State
     questions: list[Question]
     events: list[RunEvent]
-    closed: Closed | None = None
+    closed: RunOutput | None = None
     created: float = 0.0
     ended: float | None = None
 
@@ -88,14 +88,14 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ov
         return []
 
     def ask(client: DBOSClient) -> list[Overview]:
-        with closing(dbos_client.Lives(database)) as lives:
-            found = adapter.listing(client, name=run_workflow.NAME, limit=limit, top=True)
+        with closing(dbos_client.ExecutorLiveness(database)) as lives:
+            found = adapter.list_workflows(client, name=run_workflow.NAME, limit=limit, top=True)
             return [_overview(each, lives) for each in found]
 
-    return await dbos_client.ask(database, ask)
+    return await dbos_client.with_client(database, ask)
 
 
-def _overview(row: WorkflowStatus, lives: dbos_client.Lives) -> Overview:
+def _overview(row: WorkflowStatus, lives: dbos_client.ExecutorLiveness) -> Overview:
     labels = row.attributes or {}
     return Overview(
         id=row.workflow_id,
@@ -111,7 +111,7 @@ def _overview(row: WorkflowStatus, lives: dbos_client.Lives) -> Overview:
     )
 
 
-def _status(row: WorkflowStatus, lives: dbos_client.Lives) -> Status:
+def _status(row: WorkflowStatus, lives: dbos_client.ExecutorLiveness) -> Status:
     match row.status:
         case "PENDING":
             return "running" if lives(row.executor_id) else "interrupted"
@@ -141,7 +141,7 @@ async def show(run: str, *, db: str | None = None) -> Shown:
     def ask(client: DBOSClient) -> Shown:
         row, replay = replayed(client, run)
         closed = dbos_client.closed(client, run)
-        with closing(dbos_client.Lives(database)) as lives:
+        with closing(dbos_client.ExecutorLiveness(database)) as lives:
             return Shown(
                 id=run,
                 status=_status(row, lives),
@@ -154,15 +154,15 @@ async def show(run: str, *, db: str | None = None) -> Shown:
                 ended=row.completed_at / 1000 if row.completed_at else None,
             )
 
-    return await dbos_client.ask(database, ask)
+    return await dbos_client.with_client(database, ask)
 
 
 def replayed(client: DBOSClient, run: str) -> tuple[WorkflowStatus, Replay]:
     """Blocking. Raises ``ConfigError``."""
-    row = adapter.whole(client, run)
+    row = adapter.get_workflow(client, run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
         raise dbos_client.missing(run)
-    replay = Replay(unpack(row.input["args"][0], Begun))
+    replay = Replay(unpack(row.input["args"][0], RunInput))
     for step in adapter.journal(client, run):
         replay.feed(step)
     return row, replay
@@ -171,12 +171,12 @@ def replayed(client: DBOSClient, run: str) -> tuple[WorkflowStatus, Replay]:
 async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
     """Its events from the first on, as they come, until it has ended."""
     database = find(db)
-    async with dbos_client.door(database) as door:
-        row = await asyncio.to_thread(adapter.whole, door, run)
+    async with dbos_client.open_client(database) as door:
+        row = await asyncio.to_thread(adapter.get_workflow, door, run)
         if row is None or row.input is None:
             raise dbos_client.missing(run)
-        replay = Replay(unpack(row.input["args"][0], Begun))
-        diaries = Diaries(replay)
+        replay = Replay(unpack(row.input["args"][0], RunInput))
+        diaries = AgentEventReader(replay)
         told = 0
         seen: set[int] = set()
         pause = FIRST_LOOK
@@ -201,5 +201,5 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
 
 
 def _is_over(client: DBOSClient, run: str) -> bool:
-    found = adapter.listing(client, ids=[run])
+    found = adapter.list_workflows(client, ids=[run])
     return not found or found[0].status in adapter.ENDED

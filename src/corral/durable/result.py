@@ -14,8 +14,8 @@ from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome
 
 if TYPE_CHECKING:
-    from corral.durable.open_questions import Asked
-    from corral.durable.payloads import Closed
+    from corral.durable.open_questions import OpenQuestion
+    from corral.durable.payloads import RunOutput
     from corral.durable.query import Shown
 
 
@@ -61,7 +61,7 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.context.get("last_response", ""))
 
 
-def ended(name: str, came: Closed | RunResult, folder: Path) -> PipelineResult:
+def ended(name: str, came: RunOutput | RunResult, folder: Path) -> PipelineResult:
     left = {} if isinstance(came, RunResult) else came.left
     return PipelineResult(
         run=name,
@@ -94,7 +94,7 @@ def kept(left: dict[str, Json]) -> dict[str, Any]:
     }
 
 
-def waiting(shown: Shown, asked: list[Asked]) -> PipelineResult:
+def waiting(shown: Shown, asked: list[OpenQuestion]) -> PipelineResult:
     """Of a run that waits for people."""
     state = shown.state
     return PipelineResult(

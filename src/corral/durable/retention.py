@@ -19,7 +19,7 @@ import msgspec
 from corral.durable import query as durable_query
 from corral.durable.agent_host import client
 from corral.durable.batch import query
-from corral.durable.batch.queue import CHUNK, Ledger
+from corral.durable.batch.queue import CHUNK, BatchStore
 from corral.durable.dbos import adapter
 from corral.durable.dbos.database import Database, find, spoken_of
 from corral.errors import ConfigError
@@ -84,16 +84,16 @@ def _ours(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
 
 def _forget(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
     gone: list[Pruned] = []
-    with spoken_of(database), closing(Ledger(database)) as ledger:
+    with spoken_of(database), closing(BatchStore(database)) as ledger:
         batches = query.families(ledger)
         for each in found:
             roots = [each.name]
             if each.kind == "batch":
                 roots = [row.workflow_id for row in batches.get(each.name, [])]
             # Asked once more: it may have been taken up again meanwhile.
-            rows = adapter.listing(ledger.client, ids=roots)
+            rows = adapter.list_workflows(ledger.client, ids=roots)
             for root in roots:
-                rows += adapter.listing(ledger.client, prefix=f"{root}/")
+                rows += adapter.list_workflows(ledger.client, prefix=f"{root}/")
             if not rows or any(row.status not in adapter.ENDED for row in rows):
                 continue
             names = [row.workflow_id for row in rows]

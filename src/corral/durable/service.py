@@ -19,9 +19,9 @@ from corral.durable import query
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.dbos import adapter, queues
 from corral.durable.dbos import client as dbos_client
-from corral.durable.dbos.client import ask
+from corral.durable.dbos.client import with_client
 from corral.durable.dbos.database import Database, find, prepare, spoken_of
-from corral.durable.payloads import Begun, Closed, OwnTree, Setting, pack, unpack
+from corral.durable.payloads import OwnTree, RunConfig, RunInput, RunOutput, pack, unpack
 from corral.durable.worker import executor, run_workflow, workflows
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts as leaving
@@ -31,7 +31,7 @@ from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Answered, Cancelled, Message, Question
 from corral.system import paths
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 if TYPE_CHECKING:
     from dbos import DBOSClient
@@ -50,7 +50,7 @@ def local(
     """The engine in this process; begun where there is none. Blocking."""
     here = executor.running()
     if here is None:
-        here = Executor(database, workflows.every(), limits=limits, poll=poll)
+        here = Executor(database, workflows.all_workflows(), limits=limits, poll=poll)
         with spoken_of(database):
             here.start()
     elif here.database != database:
@@ -102,7 +102,7 @@ async def start(
     name = run_id or new_id(graph.name)
     if artefacts:
         await asyncio.to_thread(leaving.check, artefacts)
-    setting = Setting(
+    setting = RunConfig(
         folder=_kept_folder(folder, tree),
         workspace=_whole(workspace) if tree is None else tree.within,
         tree=tree,
@@ -119,7 +119,7 @@ async def start(
     where = pool
     if where is None:
         where = (await asyncio.to_thread(local, database, limits=limits)).own or queues.DEFAULT
-    begun = Begun(
+    begun = RunInput(
         run_id=name,
         graph=graph,
         setting=setting,
@@ -129,7 +129,7 @@ async def start(
         known=dict(known or {}),
         forked_from=forked_from,
     )
-    taken = await ask(database, lambda client: _begin(client, begun))
+    taken = await with_client(database, lambda client: _begin(client, begun))
     if taken:
         raise ConfigError(f"there is a run {name!r} already", hint="Name another, or resume it.")
     return name
@@ -148,9 +148,9 @@ def _kept_folder(folder: Path, tree: OwnTree | None) -> str:
     return _whole(folder)
 
 
-def _begin(client: DBOSClient, begun: Begun) -> bool:
+def _begin(client: DBOSClient, begun: RunInput) -> bool:
     """Whether there was one already."""
-    if adapter.listing(client, ids=[begun.run_id]):
+    if adapter.list_workflows(client, ids=[begun.run_id]):
         return True
     if client.retrieve_queue(begun.pool) is None:
         client.register_queue(begun.pool)
@@ -163,9 +163,9 @@ def _begin(client: DBOSClient, begun: Begun) -> bool:
     return False
 
 
-async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> Closed:
+async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
     """What the run came to. Raises ``TimeoutError``."""
-    async with dbos_client.door(find(db)) as client, asyncio.timeout(timeout):
+    async with dbos_client.open_client(find(db)) as client, asyncio.timeout(timeout):
         pause = 0.02
         while True:
             closed = await asyncio.to_thread(dbos_client.closed, client, run)
@@ -183,7 +183,9 @@ class NotAsked(ConfigError):
 
 async def questions(run: str, *, db: str | None = None) -> list[Question]:
     """Those that wait for a person."""
-    raw = await ask(find(db), lambda client: adapter.look_up(client, run, run_workflow.QUESTIONS))
+    raw = await with_client(
+        find(db), lambda client: adapter.get_event(client, run, run_workflow.QUESTIONS)
+    )
     return [unpack(each, Question) for each in raw.values()] if isinstance(raw, dict) else []
 
 
@@ -206,7 +208,9 @@ async def answer(
     words = said if isinstance(said, Answer) else Answer(value=said)
     message = pack(Answered(id=chosen[0].id, answer=words, by=by))
     key = dbos_client.answer_key(chosen[0].id)
-    if not await ask(database, lambda client: adapter.tell(client, run, message, key=key)):
+    if not await with_client(
+        database, lambda client: adapter.send_message(client, run, message, key=key)
+    ):
         raise NotAsked(
             f"{chosen[0].node} of {run} has been answered already",
             hint="The first answer counts, once somebody is at the run: corral pipeline resume.",
@@ -218,24 +222,24 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
-    def end(client: DBOSClient) -> Setting | None:
-        found = adapter.listing(client, ids=[run])
+    def end(client: DBOSClient) -> RunConfig | None:
+        found = adapter.list_workflows(client, ids=[run])
         if not found:
             raise dbos_client.missing(run)
         status = found[0]
         if status.status in adapter.ENDED:
             return None
-        with closing(dbos_client.Lives(database, surely=True)) as lives:
+        with closing(dbos_client.ExecutorLiveness(database, surely=True)) as lives:
             if status.status == "PENDING" and lives(status.executor_id):
-                adapter.tell(client, run, message)
+                adapter.send_message(client, run, message)
                 return None
         client.update_workflow_attributes(run, {"reason": reason}, merge=True)
         client.cancel_workflow(run, cancel_children=True)
         agent_host_client.close(run, cancel=True)
-        Ledger(paths.ledger()).reap()  # what its engine left, when it was killed
+        ProcessRegistry(paths.ledger()).reap()  # what its engine left, when it was killed
         return _setting(client, run)
 
-    setting = await ask(database, end)
+    setting = await with_client(database, end)
     if setting is not None:
         await workspaces.close(setting, run)
 
@@ -248,12 +252,12 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
     here = await asyncio.to_thread(local, database, limits=limits)
 
     def move(client: DBOSClient) -> None:
-        found = adapter.listing(client, ids=[run])
+        found = adapter.list_workflows(client, ids=[run])
         if not found:
             raise dbos_client.missing(run)
-        left = adapter.listing(client, ids=[run], states=adapter.OPEN)
-        left += adapter.listing(client, prefix=f"{run}/", states=adapter.OPEN)
-        with closing(dbos_client.Lives(database, surely=True)) as lives:
+        left = adapter.list_workflows(client, ids=[run], states=adapter.OPEN)
+        left += adapter.list_workflows(client, prefix=f"{run}/", states=adapter.OPEN)
+        with closing(dbos_client.ExecutorLiveness(database, surely=True)) as lives:
             for each in left:
                 # Where it waits in the queue of an executor that lives, or of a pool, it is that
                 # one's to run.
@@ -267,15 +271,15 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
                 queue = queues.moved(each.queue_name or "", here.pools[0], here.queues)
                 client.resume_workflow(each.workflow_id, queue_name=queue)
 
-    await ask(database, move)
+    await with_client(database, move)
     return run
 
 
-def _setting(client: DBOSClient, run: str) -> Setting | None:
-    row = adapter.whole(client, run)
+def _setting(client: DBOSClient, run: str) -> RunConfig | None:
+    row = adapter.get_workflow(client, run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
         return None
-    return unpack(row.input["args"][0], Begun).setting
+    return unpack(row.input["args"][0], RunInput).setting
 
 
 follow = query.follow

@@ -16,14 +16,16 @@ from msgspec.structs import replace
 
 from corral.errors import TotalTimeout
 from corral.inference.client import AnswerStream, Client, default_client
-from corral.inference.request import Asked, Options, checked, conversation, request
+from corral.inference.request import PromptInput, RequestOptions, checked, conversation, request
 from corral.inference.results import Generation, Step
 from corral.inference.tools import Toolbox
 from corral.messages import Message, ToolResult
 from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
 
 
-async def generate(model: str, prompt: Asked = None, **options: Unpack[Options]) -> Generation:
+async def generate(
+    model: str, prompt: PromptInput = None, **options: Unpack[RequestOptions]
+) -> Generation:
     """The answer of a model, ``vendor:name``, with its tools run; see ``Options``."""
     rounds = Rounds(model, prompt, options)
     client = options.get("client") or await default_client()
@@ -34,7 +36,7 @@ async def generate(model: str, prompt: Asked = None, **options: Unpack[Options])
 class Rounds:
     """A conversation that grows by an answer and the results of its tools."""
 
-    def __init__(self, model: str, prompt: Asked, options: Options) -> None:
+    def __init__(self, model: str, prompt: PromptInput, options: RequestOptions) -> None:
         """Raises ``ConfigError`` for whatever cannot be, before anything is sent."""
         checked(options)
         self._box = Toolbox(options.get("tools", ()))
@@ -44,7 +46,7 @@ class Rounds:
         self.request = request(model, said, self._box, options.get("tool_choice"), options)
         self._steps: list[Step] = []
 
-    async def play(self, client: Client, options: Options) -> Generation:
+    async def play(self, client: Client, options: RequestOptions) -> Generation:
         """Ask and run tools until an answer is the last."""
         while True:
             async with limit(options.get("step_timeout"), "step_timeout"):
@@ -99,7 +101,9 @@ class Rounds:
         return Generation(steps=tuple(self._steps), messages=self.request.messages)
 
 
-def stream(model: str, prompt: Asked = None, **options: Unpack[Options]) -> GenerationStream:
+def stream(
+    model: str, prompt: PromptInput = None, **options: Unpack[RequestOptions]
+) -> GenerationStream:
     """``generate`` as events: ``async for event in stream("vendor:name", "…")``. Each answer
     ends with ``step_finish``, the whole with ``finish``."""
     rounds = Rounds(model, prompt, options)
@@ -113,7 +117,7 @@ class GenerationStream:
     """The events of one or more answers. Left half-way, the connection is closed; as
     ``async with`` at once."""
 
-    def __init__(self, rounds: Rounds, options: Options, ends: float | None = None) -> None:
+    def __init__(self, rounds: Rounds, options: RequestOptions, ends: float | None = None) -> None:
         """``ends``: the loop's time at which ``timeout`` is over, where it runs already."""
         self._rounds = rounds
         self._ends = ends

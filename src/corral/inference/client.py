@@ -64,7 +64,7 @@ class Client:
     @property
     def providers(self) -> tuple[str, ...]:
         """The vendors that can be called: their key is known."""
-        every = {provider.name: provider for provider in registry.every()} | self._own
+        every = {provider.name: provider for provider in registry.all_providers()} | self._own
         return tuple(
             name
             for name, provider in every.items()

@@ -15,7 +15,7 @@ from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
 from corral.values import Effort
 
-Asked: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
+PromptInput: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
 Steps: TypeAlias = tuple[Step, ...]
 
 
@@ -32,7 +32,7 @@ class Settings(TypedDict, total=False):
     provider_options: Mapping[str, Mapping[str, Json]]
 
 
-class Options(Settings, total=False):
+class RequestOptions(Settings, total=False):
     """Everything the doors take by name.
 
     After ``max_tool_rounds`` rounds of tools (1; 0 runs none) the calls of the last answer are
@@ -54,7 +54,7 @@ class Options(Settings, total=False):
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
 SETTINGS = frozenset(Settings.__annotations__)
-OPTIONS = tuple(Options.__annotations__)
+OPTIONS = tuple(RequestOptions.__annotations__)
 _TIMES = frozenset({"timeout", "step_timeout"})
 _COUNTS = frozenset({"max_tool_rounds", "max_retries"})
 
@@ -80,7 +80,7 @@ def checked(options: Mapping[str, Any]) -> None:
 
 
 def conversation(
-    prompt: Asked,
+    prompt: PromptInput,
     messages: Sequence[Message] | None,
     system: str | None,
 ) -> tuple[Message, ...]:

@@ -11,7 +11,7 @@ from corral.errors import ConfigError, NoObject
 from corral.events import Json
 from corral.inference.api import GenerationStream, Rounds, deadline, limit
 from corral.inference.client import default_client
-from corral.inference.request import Asked, Options
+from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NOTHING, Partial
@@ -22,16 +22,16 @@ from corral.sessions.structured_output import REPAIRS, find, repair_prompt, want
 async def generate_object(
     model: str,
     schema: object,
-    prompt: Asked = None,
+    prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
-    **options: Unpack[Options],
+    **options: Unpack[RequestOptions],
 ) -> Generation:
     """As ``generate``, with ``object``: a value of ``schema``, a type or a JSON Schema. What does
     not fit is repaired in the same conversation at most ``repairs`` times; then ``NoObject`` is
     raised, with the last text as ``frame``."""
     aim = Aim(schema, repairs)
-    rounds = Rounds(model, prompt, aim.told(options))
+    rounds = Rounds(model, prompt, aim.with_request(options))
     client = options.get("client") or await default_client()
     client.check(model)
     async with limit(options.get("timeout"), "timeout"):
@@ -54,7 +54,7 @@ class Aim:
         self._complaints: tuple[str, ...] = ()
         self.value: Any = None
 
-    def told(self, options: Options) -> Options:
+    def with_request(self, options: RequestOptions) -> RequestOptions:
         """The options, with the schema in the form that every vendor takes: of an object."""
         if options.get("response_format") is not None:
             raise ConfigError("response_format and a schema both given")
@@ -66,7 +66,7 @@ class Aim:
             json = {"type": "object", "properties": properties, "required": ["value"], **shared}
         name = "".join(c if c.isalnum() else "_" for c in self._schema.name)[:48] or "result"
         form = ResponseFormat("json_schema", json, name)
-        return cast("Options", {**options, "response_format": form})
+        return cast("RequestOptions", {**options, "response_format": form})
 
     def shown(self, value: Json | object) -> Json | object:
         """A value under way, without the object that was put around it; ``NOTHING`` before it."""
@@ -100,21 +100,21 @@ class Aim:
 def stream_object(
     model: str,
     schema: object,
-    prompt: Asked = None,
+    prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
-    **options: Unpack[Options],
+    **options: Unpack[RequestOptions],
 ) -> ObjectStream:
     """Growing values: ``async for partial in stream_object(…)``; after the last,
     ``stream.object`` is the typed one."""
     aim = Aim(schema, repairs)
-    return ObjectStream(Rounds(model, prompt, aim.told(options)), aim, options)
+    return ObjectStream(Rounds(model, prompt, aim.with_request(options)), aim, options)
 
 
 class ObjectStream:
     """Each value is JSON as far as it was written; it only grows, until a repair begins anew."""
 
-    def __init__(self, rounds: Rounds, aim: Aim, options: Options) -> None:
+    def __init__(self, rounds: Rounds, aim: Aim, options: RequestOptions) -> None:
         self._rounds = rounds
         self._aim = aim
         self._options = options

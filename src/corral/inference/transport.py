@@ -16,14 +16,14 @@ from corral.protocol.response_builder import Parts
 from corral.protocol.sse import Sse
 from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, with_token
-from corral.system.http.client import LARGEST_ERROR, Answer, Http
+from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import loaded
 
 
 class Sent(msgspec.Struct, frozen=True):
     """A request on its way: its answer has begun."""
 
-    answer: Answer
+    answer: HttpResponse
     parts: Parts
     provider: Provider
     key: str | None = None
@@ -81,7 +81,7 @@ _tokens: dict[str, Any] = {}
 """Credentials that were got once, such as Google's."""
 
 
-async def _refusal(answer: Answer, provider: Provider, name: str) -> CorralError:
+async def _refusal(answer: HttpResponse, provider: Provider, name: str) -> CorralError:
     if 300 <= answer.status < 400:
         where = answer.headers.get("Location", "somewhere")
         answer.close()
@@ -207,7 +207,7 @@ def _finished(sent: Sent, model: str, raw: Json = None) -> Response:
     )
 
 
-def _refuse_pages(answer: Answer, provider: Provider, body: bytes) -> None:
+def _refuse_pages(answer: HttpResponse, provider: Provider, body: bytes) -> None:
     """HTML with a good status is a proxy's page, or the wrong address."""
     if answer.media_type == "text/html" or body[:15].lstrip()[:5].lower() in (b"<!doc", b"<html"):
         answer.close()
@@ -220,7 +220,7 @@ def _refuse_pages(answer: Answer, provider: Provider, body: bytes) -> None:
         )
 
 
-def _rate_limit(names: Mapping[str, str], answer: Answer) -> RateLimit | None:
+def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | None:
     told = {field: answer.headers[name] for field, name in names.items() if name in answer.headers}
     if not told:
         return None

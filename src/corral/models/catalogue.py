@@ -255,7 +255,7 @@ def lookup(model_id: str) -> Entry | None:
     return shipped().lookup(model_id)
 
 
-def every() -> Iterator[Entry]:
+def all_entries() -> Iterator[Entry]:
     return shipped().every()
 
 

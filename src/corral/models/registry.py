@@ -26,7 +26,7 @@ def find(name: str) -> Provider:
         if wanted == provider.name or wanted in provider.aliases:
             return provider
     known: dict[str, Provider] = {}
-    for provider in every():
+    for provider in all_providers():
         known.update(dict.fromkeys((provider.name, *provider.aliases), provider))
     if wanted in known:
         return known[wanted]
@@ -69,7 +69,7 @@ def names_a_model(text: str) -> bool:
     return True
 
 
-def every() -> Iterator[Provider]:
+def all_providers() -> Iterator[Provider]:
     """All of them: ours by module name, then those of other packages."""
     from importlib.metadata import entry_points
     from pkgutil import iter_modules

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         Queued,
         Recording,
     )
-    from corral.pipelines.execution.node_kind import Work, handler, register
-    from corral.pipelines.execution.resources import Desk
+    from corral.pipelines.execution.node_kind import NodeContext, handler, register
+    from corral.pipelines.execution.resources import NodeResources
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.linter.engine import LintError, lint
     from corral.pipelines.linter.finding import Finding
@@ -42,10 +42,10 @@ _HOMES = {
     "corral.durable.result": "PipelineResult",
     "corral.durable.api": "answer cancel fork resume run run_sync runs show",
     "corral.pipelines": "events",
-    "corral.pipelines.execution.resources": "Desk",
+    "corral.pipelines.execution.resources": "NodeResources",
     "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.graph": "Edge Graph Node",
-    "corral.pipelines.execution.node_kind": "Work handler register",
+    "corral.pipelines.execution.node_kind": "NodeContext handler register",
     "corral.pipelines.linter.finding": "Finding",
     "corral.pipelines.linter.engine": "LintError lint",
     "corral.pipelines.loader": "load",
@@ -64,7 +64,6 @@ __all__ = [
     "Callback",
     "Choice",
     "Console",
-    "Desk",
     "DotError",
     "Edge",
     "Finding",
@@ -72,12 +71,13 @@ __all__ = [
     "Interviewer",
     "LintError",
     "Node",
+    "NodeContext",
+    "NodeResources",
     "Outcome",
     "PipelineResult",
     "Question",
     "Queued",
     "Recording",
-    "Work",
     "answer",
     "as_dot",
     "as_svg",

@@ -106,10 +106,10 @@ def _malformed(message: str, text: str) -> Error:
     )
 
 
-__all__ = ["LOG_LIMIT", "Finish", "Item", "Stream", "Translate"]
+__all__ = ["LOG_LIMIT", "RawEvent", "Stream", "Translate", "TurnEnd"]
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True):
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own last word on a turn. Not an event: the guard makes ``done`` of it."""
 
     ok: bool
@@ -124,8 +124,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """What it said of that."""
 
 
-Item: TypeAlias = str | Event | Finish
-Translate: TypeAlias = Callable[[list[Any]], list[Item]]
+RawEvent: TypeAlias = str | Event | TurnEnd
+Translate: TypeAlias = Callable[[list[Any]], list[RawEvent]]
 """Typed frames → items. A list at a time: a call a frame would cost a tenth of the whole."""
 
 
@@ -146,14 +146,14 @@ class Stream:
         self.last_line = b""
         """The last raw line, for an error's facts."""
 
-    def receive(self, chunk: bytes) -> list[Item]:
+    def receive(self, chunk: bytes) -> list[RawEvent]:
         return self._items(self._lines.feed(chunk))
 
-    def end(self) -> list[Item]:
+    def end(self) -> list[RawEvent]:
         return self._items(self._lines.end())
 
-    def _items(self, blocks: Iterable[bytes | Oversized]) -> list[Item]:
-        items: list[Item] = []
+    def _items(self, blocks: Iterable[bytes | Oversized]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for block in blocks:
             if isinstance(block, Oversized):
                 items.append(oversized(block, self._clean))
@@ -161,7 +161,7 @@ class Stream:
             self._translate_block(block if self._clean is None else self._clean(block), items)
         return items
 
-    def _translate_block(self, block: bytes, items: list[Item]) -> None:
+    def _translate_block(self, block: bytes, items: list[RawEvent]) -> None:
         try:
             frames = self._decode_lines(block)
             # The decoder splits at any blank; a frame a line is what was promised.

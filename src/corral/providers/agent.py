@@ -7,20 +7,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
 from corral.events import Done, Error, Event, Init, Log
 from corral.models import registry
-from corral.options import APPROVAL_MODES, Run
-from corral.policy import Action, decide
+from corral.options import APPROVAL_MODES, RunOptions
+from corral.policy import Action
 from corral.providers.provider import FsAbility, ProviderError, ProviderResult, ResponseProvider
 from corral.result import Result
 from corral.sessions.api import blocking
-from corral.sessions.prepare import prepare, the_prompt
+from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session
 from corral.system import api_keys, config
 from corral.system.paths import sessions
-from corral.values import Refusal
+from corral.values import DeniedCall
 
 SAMPLES = 3
 NO_TIMEOUT = 10 * 365 * 86_400.0
@@ -178,7 +178,7 @@ class AgentProvider(ResponseProvider):
 
     def _writes_by_shell(self) -> bool:
         options = self.options({})
-        policy = Run.build(
+        policy = RunOptions.build(
             self.agent, {key: options[key] for key in POLICY if key in options}
         ).policy
         if policy.allow_tools is None:
@@ -212,7 +212,7 @@ class AgentProvider(ResponseProvider):
         by_mode = (
             name
             for name, kind in tools.items()
-            if decide(preset, Action(tool=name, kind=kind)).verdict == "allow"
+            if preset.evaluate(Action(tool=name, kind=kind)).verdict == "allow"
         )
         return [*dict.fromkeys((*by_mode, *listed))]
 
@@ -222,7 +222,7 @@ class AgentProvider(ResponseProvider):
         if system and "system_prompt" in config.find_agent(self.agent).supports:
             options["system_prompt"] = system
         elif system:
-            prompt = f"{system}\n\n{the_prompt(prepare(self.agent, options), prompt)}"
+            prompt = f"{system}\n\n{resolve_prompt(prepare(self.agent, options), prompt)}"
             options.pop("prompt_file", None)
         async with Session(self.agent, options) as session:
             try:
@@ -293,7 +293,7 @@ def denied(result: Result) -> tuple[str, ...]:
     return tuple(_refused(refusal) for refusal in result.denied)
 
 
-def _refused(refusal: Refusal) -> str:
+def _refused(refusal: DeniedCall) -> str:
     return f"{refusal.name}: {refusal.title}" if refusal.title else refusal.name
 
 
@@ -305,7 +305,7 @@ _MORE: dict[str, Check] = {
 }
 
 
-def provider_of(record: Agent) -> type[AgentProvider]:
+def provider_of(record: AgentSpec) -> type[AgentProvider]:
     """The provider over one agent, with the keys that the agent has."""
 
     class Provider(AgentProvider):

@@ -18,7 +18,7 @@ from corral.providers.agent import (
 )
 from corral.result import Result
 from corral.sessions import question_files, store
-from corral.sessions.prepare import prepare, the_prompt
+from corral.sessions.prepare import prepare, resolve_prompt
 
 
 class ManualProvider(AgentProvider):
@@ -46,13 +46,13 @@ class ManualProvider(AgentProvider):
         self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
     ) -> Result:
         prepared = prepare(self.agent, options)
-        wanted = the_prompt(prepared, prompt)
-        for kept in store.every():
+        wanted = resolve_prompt(prepared, prompt)
+        for kept in store.all_sessions():
             here = (kept.meta.agent, kept.meta.cwd) == (prepared.agent.name, prepared.cwd)
             if here and question_files.open_prompt(kept) == wanted and not store.in_use(kept):
                 options["resume"] = kept.meta.id
                 break
-        return await super()._run(prompt, system, options, Told(self.name))
+        return await super()._run(prompt, system, options, HumanEvents(self.name))
 
     def _writes_by_shell(self) -> bool:
         return True  # a person writes by whatever means
@@ -61,7 +61,7 @@ class ManualProvider(AgentProvider):
         prepare(self.agent, self.options({}))
 
 
-class Told(Heard):
+class HumanEvents(Heard):
     """Lines that say where the answer is awaited, for somebody to read them."""
 
     def __call__(self, event: Event) -> None:

@@ -13,15 +13,15 @@ from corral.agents import registry
 from corral.agents.registry import DEFAULT_AGENT
 from corral.errors import CorralError
 from corral.events import Event
-from corral.options import Run
+from corral.options import RunOptions
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions.prepare import prepare, the_prompt
+from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session, tool_names
 from corral.system import config, programs, threads
 
 if TYPE_CHECKING:
-    from corral.options import Options
+    from corral.options import RunKwargs
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
     from corral.sessions.tools.tools import Tool, Tools
@@ -36,7 +36,7 @@ def session(
     *,
     ask: Asker | None = None,
     tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> Session:
     """A conversation with an agent, as ``async with``; see ``Options`` for the names.
 
@@ -45,7 +45,7 @@ def session(
     ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
     """
-    agent = registry.usual(options.get("model")) if agent is None else agent
+    agent = registry.default(options.get("model")) if agent is None else agent
     return Session(agent, cast("dict[str, Any]", options), ask, tools)
 
 
@@ -55,7 +55,7 @@ def pool(
     size: int = 1,
     prompts_at_once: int = 4,
     ask: Asker | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> Pool:
     """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``."""
     from corral.sessions.pool import Pool
@@ -82,7 +82,7 @@ async def run(
     until: Until | None = None,
     rounds: int = 10,
     max_tokens: int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> Result:
     """One prompt to its end.
 
@@ -120,7 +120,7 @@ async def run(
     given = cast("dict[str, object]", options)
     own = tool_names(tools)
     prepared = prepare(agent, given, has_asker=ask is not None, own_tools=own)
-    text = the_prompt(prepared, prompt)
+    text = resolve_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
@@ -144,11 +144,11 @@ def run_sync(*given: Any, **options: Any) -> Result:
     return blocking(run(*given, **options))
 
 
-def available(agent: str) -> bool:
+def is_installed(agent: str) -> bool:
     """Whether the agent's program is here and new enough. Starts nothing expensive."""
     found = config.find_agent(agent)
     try:
-        programs.locate(found, Run.build(found.name, {}, config.load(found.name)).program)
+        programs.locate(found, RunOptions.build(found.name, {}, config.load(found.name)).program)
     except CorralError:
         return False
     return True

@@ -11,9 +11,9 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import AuthenticationFailed, ConfigError
-from corral.options import Run
+from corral.options import RunOptions
 from corral.system.environment import Environment
 
 Family = Literal["api_key", "subscription"]
@@ -27,7 +27,9 @@ class Chosen(msgspec.Struct, frozen=True):
     """None where nobody can tell."""
 
 
-def choose(agent: Agent, run: Run, environment: Environment, files: tuple[str, ...]) -> Chosen:
+def choose(
+    agent: AgentSpec, run: RunOptions, environment: Environment, files: tuple[str, ...]
+) -> Chosen:
     """Raises ``ConfigError`` for an ambiguity, ``AuthenticationFailed`` for what is missing."""
     held = environment.family
     keys = [n for n in agent.secret_env if n not in agent.subscription_env and held.get(n)]
@@ -62,7 +64,7 @@ def choose(agent: Agent, run: Run, environment: Environment, files: tuple[str, .
             return Chosen(environment, files, family)
 
 
-def _keys_of(agent: Agent) -> list[str]:
+def _keys_of(agent: AgentSpec) -> list[str]:
     return [name for name in agent.secret_env if name not in agent.subscription_env]
 
 

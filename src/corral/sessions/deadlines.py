@@ -11,14 +11,14 @@ import weakref
 from collections.abc import Callable
 
 from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
-from corral.options import Run
+from corral.options import RunOptions
 
 LINGER = 10.0
 """Seconds a program may stay after its own last word before it is ended."""
 
 
 class Deadlines:
-    def __init__(self, run: Run, late: Callable[[CorralError | None], None]) -> None:
+    def __init__(self, run: RunOptions, late: Callable[[CorralError | None], None]) -> None:
         """``late`` is called once with the error, or with None when a finished agent lingers.
         It is held weakly: a turn that is dropped must not live on in a timer."""
         self._run = run
@@ -98,21 +98,21 @@ class Deadlines:
             late(error)
 
 
-def _total(run: Run) -> CorralError:
+def _total(run: RunOptions) -> CorralError:
     return TotalTimeout(
         f"timed out after {run.timeout:g}s in all",
         hint="Raise timeout (--timeout) if the task needs longer.",
     )
 
 
-def _startup(run: Run) -> CorralError:
+def _startup(run: RunOptions) -> CorralError:
     return StartupTimeout(
         f"no sign of life {run.startup_timeout:g}s after the start",
         hint="Raise startup_timeout, or see what `corral agents doctor` says.",
     )
 
 
-def _idle(run: Run) -> CorralError:
+def _idle(run: RunOptions) -> CorralError:
     return IdleTimeout(
         f"timed out after {run.idle_timeout:g}s without any event",
         hint="Raise idle_timeout (--idle-timeout) if the agent works long in silence.",

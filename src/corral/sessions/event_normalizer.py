@@ -33,8 +33,8 @@ from corral.events import (
     Vendor,
 )
 from corral.nesting import TOO_DEEP, too_deep
-from corral.protocol.ndjson import Finish, Item
-from corral.values import MOST_TOKENS, Cost, FileChanged, Refusal, Usage
+from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.values import MOST_TOKENS, Cost, DeniedCall, FileChanged, Usage
 
 HELD_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
@@ -52,7 +52,7 @@ class _Open(msgspec.Struct):
     since: float
 
 
-class Guard:
+class EventNormalizer:
     """One turn's guard. ``existed`` says whether a path was there before the turn."""
 
     def __init__(
@@ -84,12 +84,12 @@ class Guard:
         self._usage = Usage()
         self._cost = Cost()
         self._disbelieved = False
-        self.finish: Finish | None = None
+        self.finish: TurnEnd | None = None
         self.answered = False
         """Whether any answer text came."""
         self.worked = False
         """Whether any tool ran."""
-        self.denied: list[Refusal] = []
+        self.denied: list[DeniedCall] = []
         self.written: dict[str, FileKind] = {}
         """Paths that the agent's tools confirmed to have written."""
 
@@ -97,7 +97,7 @@ class Guard:
     def session_id(self) -> str | None:
         return self._session_id
 
-    def take(self, items: Iterable[Item], ts: float) -> list[Event]:
+    def take(self, items: Iterable[RawEvent], ts: float) -> list[Event]:
         """The lawful events that these items become."""
         out: list[Event] = []
         append = out.append
@@ -145,7 +145,7 @@ class Guard:
             self._result(ToolResult(call_id, "cancelled"), ts, out)
         if error is not None:
             self._emit(error.event(), ts, out)
-        finish = self.finish or Finish(ok=False)
+        finish = self.finish or TurnEnd(ok=False)
         done = Done(
             status=error.status if error else "success",
             stop_reason=finish.stop_reason,
@@ -164,8 +164,8 @@ class Guard:
         self._emit(done, ts, out)
         return out
 
-    def _take_one(self, item: Event | Finish, ts: float, out: list[Event]) -> None:
-        if isinstance(item, Finish):
+    def _take_one(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
+        if isinstance(item, TurnEnd):
             self._finished(item, ts, out)
             return
         if not self._seq and not self._begin_or_hold(item, ts, out):
@@ -197,7 +197,7 @@ class Guard:
             case _:
                 self._emit(item, ts, out)
 
-    def _finished(self, finish: Finish, ts: float, out: list[Event]) -> None:
+    def _finished(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
         """A turn that ended well keeps its status: a later result is reported, nothing more."""
         if self.finish is not None and self.finish.ok:
             if self._seq:
@@ -317,7 +317,7 @@ class Guard:
         self._emit(named, ts, out)
         if named.status == "denied":
             self.denied.append(
-                Refusal(tool.name, title=tool.title, reason=named.error, call_id=call_id)
+                DeniedCall(tool.name, title=tool.title, reason=named.error, call_id=call_id)
             )
         elif (
             named.status == "success"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, RemoteError
 from corral.result import Result
 from corral.sessions.session import Session
@@ -61,7 +61,7 @@ def with_submission(
     return msgspec.structs.replace(goal, submission=submission), more
 
 
-def with_schema(goal: Goal, agent: Agent, options: dict[str, Any]) -> Goal:
+def with_schema(goal: Goal, agent: AgentSpec, options: dict[str, Any]) -> Goal:
     """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
     if goal.output is None or agent.native_schema is None or goal.submission is not None:
         return goal

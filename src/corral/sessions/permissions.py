@@ -24,11 +24,11 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from corral.events import Decider, Decision, PermissionDecision, PermissionRequest
-from corral.options import PermissionMode, Run
-from corral.policy import CAPABILITY_OF, Action, Policy, Ruling, decide
+from corral.options import PermissionMode, RunOptions
+from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.named_paths import named_paths
-from corral.protocol.ndjson import Item
-from corral.protocol.stream_json.client import Ask, Control
+from corral.protocol.ndjson import RawEvent
+from corral.protocol.stream_json.client import Control, PermissionAsked
 from corral.system.path_guard import PathGuard
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
@@ -37,7 +37,7 @@ Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 _DECISIONS: tuple[str, ...] = get_args(Decision)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PermissionAnswer(msgspec.Struct, frozen=True):
     decision: Decision
     by: Decider
     rule: str
@@ -67,29 +67,33 @@ class Broker:
         """Whether the policy knows no workspace."""
         return self._policy.is_unlimited
 
-    def at_once(self, action: Action, paths: Collection[str] | None = None) -> Answer | None:
+    def at_once(
+        self, action: Action, paths: Collection[str] | None = None
+    ) -> PermissionAnswer | None:
         """The answer where nobody need be asked; None where a person decides. ``paths`` are all
         that the request names; None for a request that is not about files."""
-        ruling = decide(self._policy, action)
+        ruling = self._policy.evaluate(action)
         if ruling.verdict != "deny" and paths is not None:
             ruling = self._path_ruling(action, paths) or ruling
         if ruling.verdict == "allow":
-            return Answer("allow_once", "policy", ruling.rule)
+            return PermissionAnswer("allow_once", "policy", ruling.rule)
         if ruling.verdict == "ask" and self._mode != "prompt":
             told: Decision = "allow_once" if self._mode == "auto" else "deny"
-            return Answer(told, "policy", f"{ruling.rule}, permission_mode={self._mode}")
+            return PermissionAnswer(told, "policy", f"{ruling.rule}, permission_mode={self._mode}")
         if ruling.verdict == "deny" or self._ask is None:
             nobody = "" if ruling.verdict == "deny" else ", and nobody to ask"
-            return Answer("deny", "policy", ruling.rule + nobody)
+            return PermissionAnswer("deny", "policy", ruling.rule + nobody)
         return None
 
-    def confirmed(self, answer: Answer, action: Action, paths: Collection[str]) -> Answer:
+    def confirmed(
+        self, answer: PermissionAnswer, action: Action, paths: Collection[str]
+    ) -> PermissionAnswer:
         """A person's answer, unless what the request names has come to be denied meanwhile."""
         if not answer.decision.startswith("allow"):
             return answer
         ruling = self._path_ruling(action, paths)
         if ruling is not None and ruling.verdict == "deny":
-            return Answer("deny", "policy", ruling.rule)
+            return PermissionAnswer("deny", "policy", ruling.rule)
         return answer
 
     def _path_ruling(self, action: Action, paths: Collection[str]) -> Ruling | None:
@@ -109,25 +113,25 @@ class Broker:
             return None if shell == "allow" else Ruling(shell, f"{refusal}, shell={shell}")
         return Ruling("deny", refusal)
 
-    async def put(self, request: PermissionRequest) -> Answer:
+    async def put(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
         if self._ask is None:
-            return Answer("deny", "policy", "nobody to ask")
+            return PermissionAnswer("deny", "policy", "nobody to ask")
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout):
                     told = self._ask(request)
                     decision = await told if isinstance(told, Awaitable) else told
             except TimeoutError:
-                return Answer("deny", "timeout", f"no answer in {self._timeout:g} s")
+                return PermissionAnswer("deny", "timeout", f"no answer in {self._timeout:g} s")
             except Exception as error:
-                return Answer("deny", "person", f"the question failed: {error}")
+                return PermissionAnswer("deny", "person", f"the question failed: {error}")
         if decision not in _DECISIONS:
-            return Answer("deny", "person", f"not an answer: {decision!r}")
-        return Answer(decision, "person", "asked")
+            return PermissionAnswer("deny", "person", f"not an answer: {decision!r}")
+        return PermissionAnswer(decision, "person", "asked")
 
 
-def guard_of(run: Run, cwd: str) -> PathGuard:
+def guard_of(run: RunOptions, cwd: str) -> PathGuard:
     """The folders of a session."""
     protects = not run.policy.is_unlimited
     return PathGuard(cwd, run.include_directories, run.policy.writable, protects=protects)
@@ -146,7 +150,7 @@ class Questions:
     def __init__(
         self,
         control: Control,
-        run: Run,
+        run: RunOptions,
         cwd: str,
         ask: Asker | None,
         write: Write,
@@ -160,7 +164,7 @@ class Questions:
         self._open: dict[str, asyncio.Task[None]] = {}
         self._leaving: list[asyncio.Task[None]] = []
         self._granted = granted
-        self.inbox: list[Item] = []
+        self.inbox: list[RawEvent] = []
         """What was decided since it was last looked at."""
 
     @property
@@ -168,9 +172,9 @@ class Questions:
         """Whether the agent waits for a person's answer."""
         return bool(self._open)
 
-    def take(self, items: list[Item]) -> list[Item]:
+    def take(self, items: list[RawEvent]) -> list[RawEvent]:
         """The same items, with the answers that need nobody."""
-        out: list[Item] = []
+        out: list[RawEvent] = []
         for item in items:
             out.append(item)
             if isinstance(item, PermissionRequest):
@@ -194,7 +198,7 @@ class Questions:
         if questions:
             await asyncio.wait(questions)
 
-    def _put(self, ask: Ask, request: PermissionRequest, out: list[Item]) -> None:
+    def _put(self, ask: PermissionAsked, request: PermissionRequest, out: list[RawEvent]) -> None:
         answer = self._at_once(ask)
         if answer is not None:
             self._decided(ask, answer, out)
@@ -202,13 +206,13 @@ class Questions:
         task = asyncio.get_running_loop().create_task(self._wait(ask, request))
         self._open[ask.request_id] = task
 
-    def _at_once(self, ask: Ask) -> Answer | None:
+    def _at_once(self, ask: PermissionAsked) -> PermissionAnswer | None:
         answer = self._broker.at_once(_action(ask), _paths(ask))
         if answer is None and (ask.name, ask.command) in self._granted:
-            return Answer("allow_session", "person", "asked before")
+            return PermissionAnswer("allow_session", "person", "asked before")
         return answer
 
-    async def _wait(self, ask: Ask, request: PermissionRequest) -> None:
+    async def _wait(self, ask: PermissionAsked, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
         answer = self._broker.confirmed(answer, _action(ask), _paths(ask))
         if self._open.pop(ask.request_id, None) is not None:
@@ -216,7 +220,7 @@ class Questions:
                 self._granted.add((ask.name, ask.command))
             self._decided(ask, answer, self.inbox)
 
-    def _decided(self, ask: Ask, answer: Answer, out: list[Item]) -> None:
+    def _decided(self, ask: PermissionAsked, answer: PermissionAnswer, out: list[RawEvent]) -> None:
         out.append(
             PermissionDecision(
                 ask.request_id,
@@ -237,9 +241,9 @@ class Questions:
             write(reply)
 
 
-def _action(ask: Ask) -> Action:
+def _action(ask: PermissionAsked) -> Action:
     return Action(ask.name, ask.kind, ask.command, own=ask.own)
 
 
-def _paths(ask: Ask) -> tuple[str, ...]:
+def _paths(ask: PermissionAsked) -> tuple[str, ...]:
     return (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))

@@ -30,14 +30,14 @@ from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.acp.connection import Connection
-from corral.sessions.acp.session import Chat
+from corral.sessions.acp.session import AcpSession
 from corral.sessions.backends.acp import AcpBackend
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import Prepared, prepare, the_prompt
+from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
 from corral.sessions.prompt_options import check_narrower, needs_new_process
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.process import platform
 
 IDLE = 300.0
@@ -86,7 +86,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._places = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedRun | None = None
         self._ending: set[asyncio.Task[None]] = set()
         """Idle processes that are on their way out."""
         self.started = 0
@@ -137,7 +137,7 @@ class Pool:
                 chosen.pop(spelling, None)
         prepared = prepare(self._agent, chosen, has_asker=self._ask is not None)
         self._check_shareable(prepared)
-        text = the_prompt(prepared, prompt)
+        text = resolve_prompt(prepared, prompt)
         async with self._places:
             worker = self._take(prepared)
             try:
@@ -146,7 +146,7 @@ class Pool:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
 
-    def _check_shareable(self, prompt: Prepared) -> None:
+    def _check_shareable(self, prompt: PreparedRun) -> None:
         """Raises ``ConfigError`` where the pool's processes cannot serve this prompt."""
         pool = self._prepared
         if pool is None:
@@ -162,7 +162,7 @@ class Pool:
     async def _prompt(
         self,
         worker: _Worker,
-        prepared: Prepared,
+        prepared: PreparedRun,
         text: str,
         on_event: Callable[[Event], None] | None,
     ) -> Result:
@@ -177,7 +177,7 @@ class Pool:
             line.leave()
             kept.close(keep=False)
 
-    def _take(self, prepared: Prepared) -> _Worker:
+    def _take(self, prepared: PreparedRun) -> _Worker:
         """The least busy process that may take one more, or a new one."""
         free = [w for w in self._workers if w.busy < self._at_once and w.is_fit]
         room = len([w for w in self._workers if w.is_fit]) < self._size
@@ -190,7 +190,7 @@ class Pool:
         worker.take()
         return worker
 
-    def _as_pool(self, prompt: Prepared) -> Prepared:
+    def _as_pool(self, prompt: PreparedRun) -> PreparedRun:
         """What a process is started for: the pool's own model and policy, not the prompt's."""
         pool = self._prepared or prompt
         run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
@@ -216,13 +216,13 @@ class Pool:
 class _Worker:
     """One process of a pool, started when first used."""
 
-    def __init__(self, prepared: Prepared, sessions: int) -> None:
-        self.eraser = Eraser(prepared.environment.redacted)
+    def __init__(self, prepared: PreparedRun, sessions: int) -> None:
+        self.eraser = SecretRedactor(prepared.environment.redacted)
         self.busy = 0
         self._prepared = prepared
         self._sessions = sessions
         self._served = 0
-        self._kept: Kept = store.create(prepared.agent.name, prepared.cwd)
+        self._kept: SessionRecord = store.create(prepared.agent.name, prepared.cwd)
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._broken = False
@@ -250,7 +250,7 @@ class _Worker:
     def spoil(self) -> None:
         self._broken = True
 
-    async def connection(self, prepared: Prepared) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> Connection:
         """Raises where the agent could not be started for this prompt."""
         async with self._opening:
             if self._connection is not None:
@@ -265,7 +265,7 @@ class _Worker:
                 self._connection = opened
             return self._connection
 
-    def _check(self, prepared: Prepared) -> None:
+    def _check(self, prepared: PreparedRun) -> None:
         """The process was started for another prompt, whose folder was looked at then. An agent
         that obeys or trusts its folders does so for each session."""
         first, run = self._prepared, prepared.run
@@ -302,13 +302,13 @@ class _Worker:
 class _PoolLine:
     """One prompt's share of a worker."""
 
-    def __init__(self, worker: _Worker, prepared: Prepared) -> None:
-        self.chat: Chat | None = None
+    def __init__(self, worker: _Worker, prepared: PreparedRun) -> None:
+        self.chat: AcpSession | None = None
         self._worker = worker
         self._prepared = prepared
         self._connection: Connection | None = None
 
-    async def connection(self, prepared: Prepared) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> Connection:
         self._connection = await self._worker.connection(self._prepared)
         return self._connection
 

@@ -13,11 +13,18 @@ from pathlib import Path
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import Agent, Compiled, Launch, Place, Row, with_races
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    Launch,
+    LaunchContext,
+    PolicyRow,
+    with_races,
+)
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.events import Json
 from corral.nesting import decode_json
-from corral.options import KNOWN, Run, check_prompt
+from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.protected_paths import Links
@@ -53,13 +60,13 @@ COMMON = frozenset(
 LARGEST_FILE = 20 * 1024 * 1024
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    agent: Agent
-    run: Run
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    agent: AgentSpec
+    run: RunOptions
     cwd: str
     program: programs.Found
     environment: environment.Environment
-    compiled: Compiled
+    compiled: CompiledPolicy
     linked: tuple[str, ...]
     """Names in the real home that the private one links to."""
     credentials: tuple[str, ...]
@@ -77,9 +84,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
         return env
 
-    def place(self, folder: Path) -> Place:
+    def place(self, folder: Path) -> LaunchContext:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""
-        return Place(
+        return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
             cwd=self.cwd,
@@ -107,7 +114,7 @@ def prepare(
     *,
     has_asker: bool = False,
     own_tools: Iterable[str] = (),
-) -> Prepared:
+) -> PreparedRun:
     """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin.
 
     ``has_asker``: somebody answers the agent's permission questions. Without, what the policy
@@ -118,7 +125,7 @@ def prepare(
     if registry.names_a_model(name):
         options = _with_model(name, options)
     defaults = {**agent.patience, **config.load(agent.name)}
-    run = Run.build(agent.name, options, defaults, "corral.toml")
+    run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _supported(agent, run)
@@ -144,7 +151,7 @@ def prepare(
     payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
     chosen = choose(agent, payer, env, _in_home(agent.credential_files))
     credentials = chosen.files
-    return Prepared(
+    return PreparedRun(
         agent=agent,
         run=run,
         cwd=cwd,
@@ -159,11 +166,13 @@ def prepare(
     )
 
 
-def _is_interactive(run: Run, *, has_asker: bool) -> bool:
+def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
     return run.permission_mode == "auto" or (run.permission_mode == "prompt" and has_asker)
 
 
-def _program(agent: Agent, run: Run) -> tuple[Agent, programs.Found, environment.Environment]:
+def _program(
+    agent: AgentSpec, run: RunOptions
+) -> tuple[AgentSpec, programs.Found, environment.Environment]:
     """What is started, and what it sees. A recording stands for the agent."""
     if run.replay is not None:
         from corral.sessions.recording import replayed
@@ -184,7 +193,7 @@ def _with_model(model: str, options: dict[str, object]) -> dict[str, object]:
     return {**options, "model": model}
 
 
-def the_prompt(prepared: Prepared, prompt: str | Prompt | None) -> str:
+def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
     """The text to send: ``prompt_file`` beats ``prompt``."""
     if isinstance(prompt, Prompt):
         prompt = prompt.render()
@@ -208,8 +217,8 @@ def the_prompt(prepared: Prepared, prompt: str | Prompt | None) -> str:
     return check_prompt(text, limit)
 
 
-def _supported(agent: Agent, run: Run) -> None:
-    plain = Run(agent=run.agent)
+def _supported(agent: AgentSpec, run: RunOptions) -> None:
+    plain = RunOptions(agent=run.agent)
     for name in KNOWN:
         if name in COMMON or name in agent.supports or not hasattr(run, name):
             continue
@@ -227,7 +236,7 @@ def _supported(agent: Agent, run: Run) -> None:
         raise ConfigError(f"{agent.name} cannot resume a session")
 
 
-def _enforced(agent: Agent, run: Run, report: tuple[Row, ...]) -> None:
+def _enforced(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRow, ...]) -> None:
     for row in report:
         if run.strict and row.enforcement in ("advisory", "impossible"):
             raise PolicyNotEnforceable(
@@ -236,7 +245,7 @@ def _enforced(agent: Agent, run: Run, report: tuple[Row, ...]) -> None:
             )
 
 
-def _nearest(policy: Policy, row: Row) -> str:
+def _nearest(policy: Policy, row: PolicyRow) -> str:
     if row.capability == "network" and policy.shell == "allow":
         return (
             "The nearest that works: shell='deny' with network='deny', or leave network unset."
@@ -281,7 +290,7 @@ def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if (home / name).exists())
 
 
-def _user_settings(agent: Agent) -> dict[str, Json]:
+def _user_settings(agent: AgentSpec) -> dict[str, Json]:
     path = paths.user_home() / (agent.user_settings or "")
     if agent.user_settings is None or not path.is_file():
         return {}
@@ -294,7 +303,7 @@ def _user_settings(agent: Agent) -> dict[str, Json]:
         ) from error
 
 
-def _refuse_git_programs(agent: Agent, cwd: Path) -> None:
+def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
     """For an agent that runs git by itself. Raises ``UntrustedFolder``."""
     from corral.system.git import settings
 
@@ -309,7 +318,7 @@ def _refuse_git_programs(agent: Agent, cwd: Path) -> None:
         )
 
 
-def _project_files(agent: Agent, cwd: Path) -> tuple[str, ...]:
+def _project_files(agent: AgentSpec, cwd: Path) -> tuple[str, ...]:
     """What of the repository's own the agent would obey. The user's own home is not a
     repository: its settings folder counts only where it is the working directory itself."""
     found = [cwd / name for name in agent.project_files if (cwd / name).exists()]

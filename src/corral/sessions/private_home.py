@@ -7,14 +7,14 @@ import shutil
 import time
 from pathlib import Path
 
-from corral.agents.spec import Agent, Launch, image_name
+from corral.agents.spec import AgentSpec, Launch, image_name
 from corral.errors import StorageFailed
-from corral.sessions.prepare import Prepared
-from corral.sessions.store import Kept
+from corral.sessions.prepare import PreparedRun
+from corral.sessions.store import SessionRecord
 from corral.system import paths
 
 
-def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
+def furnish(launch: Launch, prepared: PreparedRun, kept: SessionRecord) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
     kept.make()
     try:
@@ -36,7 +36,7 @@ def furnish(launch: Launch, prepared: Prepared, kept: Kept) -> None:
         raise _unwritable(kept, error) from error
 
 
-def make_loadable(agent: Agent, kept: Kept) -> None:
+def make_loadable(agent: AgentSpec, kept: SessionRecord) -> None:
     """See that the agent can load the session's conversation now."""
     session = kept.meta.session_id
     if agent.rename_to_load is None or session is None:
@@ -49,7 +49,7 @@ def make_loadable(agent: Agent, kept: Kept) -> None:
         raise _unwritable(kept, error) from error
 
 
-def _unwritable(kept: Kept, error: OSError) -> StorageFailed:
+def _unwritable(kept: SessionRecord, error: OSError) -> StorageFailed:
     return StorageFailed(
         f"cannot write the session's folder {kept.folder}: {error.strerror}",
         hint="Free some space, or set CORRAL_HOME to a folder that can be written.",

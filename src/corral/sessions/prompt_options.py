@@ -19,22 +19,27 @@ import msgspec
 
 from corral.agents import registry
 from corral.errors import ConfigError
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import Policy, is_narrower
-from corral.sessions.prepare import Prepared, prepare
+from corral.sessions.prepare import PreparedRun, prepare
 
 PER_PROMPT = ("timeout", "idle_timeout", "model", "policy")
 
 
 def for_prompt(
-    session: Prepared, name: str, options: dict[str, Any], given: dict[str, Any], *, has_asker: bool
-) -> Prepared:
+    session: PreparedRun,
+    name: str,
+    options: dict[str, Any],
+    given: dict[str, Any],
+    *,
+    has_asker: bool,
+) -> PreparedRun:
     """The session's ``Prepared`` with what one prompt chooses; None in ``given`` is not chosen.
     ``name`` and ``options`` are those the session was prepared with. Raises ``ConfigError``."""
     chosen = {key: value for key, value in given.items() if value is not None}
     if not chosen:
         return session
-    checked = Run.build(session.run.agent, chosen)
+    checked = RunOptions.build(session.run.agent, chosen)
     if not {"model", "policy"} & chosen.keys():
         run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
         return msgspec.structs.replace(session, run=run)
@@ -51,7 +56,7 @@ def for_prompt(
     return prepare(name, merged, has_asker=has_asker, own_tools=session.run.own_tools)
 
 
-def check_narrower(policy: Policy, session: Prepared) -> None:
+def check_narrower(policy: Policy, session: PreparedRun) -> None:
     """Raises ``ConfigError`` for a policy of one prompt that allows more than the session's."""
     if not is_narrower(policy, session.run.policy, session.agent.tools):
         raise ConfigError(
@@ -62,7 +67,7 @@ def check_narrower(policy: Policy, session: Prepared) -> None:
         )
 
 
-def needs_new_process(prompt: Prepared, running: Prepared) -> bool:
+def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
     """Whether a process that was started for ``running`` cannot serve ``prompt``."""
     agent = prompt.agent
     if agent.model_at_start and prompt.run.model != running.run.model:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.system import paths
 
 WAITING = "waiting"
@@ -33,7 +33,7 @@ class Seen(msgspec.Struct, frozen=True):
     stamp: tuple[int, int, int]
 
 
-class Asked:
+class QuestionFile:
     """One question's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,30 +84,30 @@ class Asked:
         paths.write_private(self.answer, text.replace(UNFINISHED, "").encode())
 
 
-def next_question(kept: Kept, prompt: str) -> tuple[Asked, bool]:
+def next_question(kept: SessionRecord, prompt: str) -> tuple[QuestionFile, bool]:
     """The question for this prompt, and whether it is the one that is open already. Another
     that was open stays as it is, and is not asked any more."""
     before = open_question(kept)
     if before is not None and before.very_prompt == prompt:
         return before, True
-    return Asked(kept.folder / f"turn-{_last(kept) + 1}"), False
+    return QuestionFile(kept.folder / f"turn-{_last(kept) + 1}"), False
 
 
-def open_question(kept: Kept) -> Asked | None:
+def open_question(kept: SessionRecord) -> QuestionFile | None:
     """What a person was asked last, unless it was answered and the answer was taken."""
     number = _last(kept)
     if not number or kept.meta.status == "success":
         return None
-    question = Asked(kept.folder / f"turn-{number}")
+    question = QuestionFile(kept.folder / f"turn-{number}")
     return question if question.very_prompt is not None else None
 
 
-def open_prompt(kept: Kept) -> str | None:
+def open_prompt(kept: SessionRecord) -> str | None:
     """The prompt that still waits for its answer."""
     question = open_question(kept)
     return question.very_prompt if question is not None else None
 
 
-def _last(kept: Kept) -> int:
+def _last(kept: SessionRecord) -> int:
     names = (path.name.removeprefix("turn-") for path in kept.folder.glob("turn-*"))
     return max((int(name) for name in names if name.isdecimal()), default=0)

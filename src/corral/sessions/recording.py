@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import Agent, Ending
+from corral.agents.spec import AgentSpec, Ending
 from corral.errors import ConfigError, CorralError, ReplayMismatch
-from corral.options import Run
+from corral.options import RunOptions
 from corral.system import environment
 from corral.system.cassette import format
 from corral.system.cassette.record import RUN, SECRETS
@@ -27,7 +27,9 @@ from corral.system.environment import Environment
 from corral.system.programs import Found
 
 
-def recorded(agent: Agent, run: Run, found: Found, env: Environment) -> tuple[Found, Environment]:
+def recorded(
+    agent: AgentSpec, run: RunOptions, found: Found, env: Environment
+) -> tuple[Found, Environment]:
     """The same program and environment, with the recorder before it."""
     path = _file(agent, run.record_to or "")
     words = (path, str(len(found.argv)), agent.name, found.version or "")
@@ -35,7 +37,7 @@ def recorded(agent: Agent, run: Run, found: Found, env: Environment) -> tuple[Fo
     return replace(found, argv=argv), _told(env)
 
 
-def replayed(agent: Agent, run: Run) -> tuple[Agent, Found, Environment]:
+def replayed(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Environment]:
     """What stands for the agent, its program and its environment. Raises ``ConfigError`` where
     there is no recording, or one of another agent."""
     path = _file(agent, run.replay or "")
@@ -56,7 +58,7 @@ def replayed(agent: Agent, run: Run) -> tuple[Agent, Found, Environment]:
     return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
 
 
-def _explain(agent: Agent) -> Callable[[Ending], CorralError | None]:
+def _explain(agent: AgentSpec) -> Callable[[Ending], CorralError | None]:
     def explain(ending: Ending) -> CorralError | None:
         _, sign, said = ending.stderr.rpartition(SIGN)
         if ending.code == DIFFERS and sign:
@@ -68,7 +70,7 @@ def _explain(agent: Agent) -> Callable[[Ending], CorralError | None]:
     return explain
 
 
-def _file(agent: Agent, path: str) -> str:
+def _file(agent: AgentSpec, path: str) -> str:
     if agent.driver is not None:
         raise ConfigError(
             f"{agent.name} runs in this process: there is no program to record",

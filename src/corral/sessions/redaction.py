@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.events import Event, Text, Thinking, ToolOutput, ToolResult
-from corral.protocol.ndjson import Finish, Item
-from corral.system.environment import Eraser
+from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.system.environment import SecretRedactor
 from corral.system.redaction import Pieces
 
 
@@ -25,7 +25,7 @@ class _Message(msgspec.Struct):
     is_text: bool = True
     message_id: str | None = None
 
-    def rest(self) -> Item | None:
+    def rest(self) -> RawEvent | None:
         held = self.pieces.rest()
         if not held:
             return None
@@ -35,31 +35,31 @@ class _Message(msgspec.Struct):
         return kind(held, message_id=self.message_id, parent=self.parent)
 
 
-class Redactor:
+class EventRedactor:
     """One turn's. ``take`` what came, in order, and ``end`` when no more can come."""
 
-    def __init__(self, eraser: Eraser) -> None:
+    def __init__(self, eraser: SecretRedactor) -> None:
         self._eraser = eraser
         self._messages: dict[str | None, _Message] = {}
         self._outputs: dict[str, tuple[Pieces, str | None]] = {}
 
-    def take(self, items: list[Item]) -> list[Item]:
+    def take(self, items: list[RawEvent]) -> list[RawEvent]:
         if not self._eraser.values:
             return items
-        out: list[Item] = []
+        out: list[RawEvent] = []
         for item in items:
             if isinstance(item, str):
                 if shown := self._message(None, None, out, is_text=True).pieces.add(item):
                     out.append(shown)
-            elif not isinstance(item, Finish):
+            elif not isinstance(item, TurnEnd):
                 self._event(item, out)
             else:
                 out.append(item)
         return out
 
-    def end(self) -> list[Item]:
+    def end(self) -> list[RawEvent]:
         held = [message.rest() for message in self._messages.values()]
-        out: list[Item] = [item for item in held if item is not None]
+        out: list[RawEvent] = [item for item in held if item is not None]
         for call_id, (pieces, parent) in self._outputs.items():
             if rest := pieces.rest():
                 out.append(ToolOutput(call_id, rest, parent=parent))
@@ -67,7 +67,7 @@ class Redactor:
         self._outputs.clear()
         return out
 
-    def _event(self, event: Event, out: list[Item]) -> None:
+    def _event(self, event: Event, out: list[RawEvent]) -> None:
         if isinstance(event, Text | Thinking):
             is_text = isinstance(event, Text)
             message = self._message(event.parent, event.message_id, out, is_text=is_text)
@@ -86,7 +86,7 @@ class Redactor:
                 out.append(ToolOutput(event.call_id, rest, parent=parent))
         out.append(event)
 
-    def _output(self, event: ToolOutput, out: list[Item]) -> None:
+    def _output(self, event: ToolOutput, out: list[RawEvent]) -> None:
         pieces, _ = self._outputs.setdefault(event.call_id, (Pieces(self._eraser), event.parent))
         if shown := pieces.add(event.delta):
             out.append(event if shown == event.delta else replace(event, delta=shown))
@@ -94,7 +94,7 @@ class Redactor:
             del self._outputs[event.call_id]
 
     def _message(
-        self, parent: str | None, message_id: str | None, out: list[Item], *, is_text: bool
+        self, parent: str | None, message_id: str | None, out: list[RawEvent], *, is_text: bool
     ) -> _Message:
         """The message that a delta goes on with; one that it ends is released."""
         message = self._messages.get(parent)
@@ -108,16 +108,16 @@ class Redactor:
             self._messages[parent] = message
         return message
 
-    def _release(self, message: _Message, out: list[Item]) -> None:
+    def _release(self, message: _Message, out: list[RawEvent]) -> None:
         if (rest := message.rest()) is not None:
             out.append(rest)
 
 
-def title_of(prompt: str, eraser: Eraser) -> str:
+def title_of(prompt: str, eraser: SecretRedactor) -> str:
     """The beginning of a prompt on one line; redacted before it is cut."""
     longest = max(map(len, eraser.values), default=0)
     head = eraser.clean_text(prompt[: 200 + longest])[:200]
     return " ".join(head.split())[:80]
 
 
-__all__ = ["Redactor", "title_of"]
+__all__ = ["EventRedactor", "title_of"]

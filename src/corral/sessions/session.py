@@ -29,15 +29,15 @@ from corral.result import Result
 from corral.sessions import question_files, store
 from corral.sessions.backends.base import Backend, Driver, Overheard, Steered
 from corral.sessions.backends.stream import StreamBackend
-from corral.sessions.prepare import Prepared, prepare, the_prompt
+from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
 from corral.sessions.prompt_options import for_prompt
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.values import AgentSession
 
 if TYPE_CHECKING:
-    from corral.sessions.acp.connection import OwnLine
+    from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import Tool, Tools
@@ -60,12 +60,12 @@ class Session:
         self._ask = ask
         self._tools = tools
         self._server: ToolServer | None = None
-        self._line: OwnLine | None = None
+        self._line: PrivateConnection | None = None
         self._driver: Driver | None = None
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedRun | None = None
         self._effective = options
         """Those that the session was prepared with: its own tools included."""
-        self._kept: Kept | None = None
+        self._kept: SessionRecord | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
@@ -76,7 +76,7 @@ class Session:
         return self._open()[1].meta.id
 
     @property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedRun:
         """What was found and decided before anything starts."""
         return self._open()[0]
 
@@ -102,12 +102,12 @@ class Session:
         self._kept = kept or store.create(prepared.agent.name, prepared.cwd)
         return self
 
-    def _prepare(self, options: dict[str, Any]) -> Prepared:
+    def _prepare(self, options: dict[str, Any]) -> PreparedRun:
         self._effective = options
         own = tool_names(self._tools)
         return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
 
-    async def _with_tools(self, prepared: Prepared) -> Prepared:
+    async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
         """The same, with the caller's own functions as one more tool server; an agent that
         runs in this process calls them itself."""
         options = dict(self._options)
@@ -209,8 +209,8 @@ class Session:
         prepared = for_prompt(session, self._agent, self._effective, given, has_asker=asks)
         if text is None and prepared.agent.open_turns:
             text = question_files.open_prompt(kept)
-        whole = the_prompt(prepared, text)
-        eraser = Eraser(prepared.environment.redacted)
+        whole = resolve_prompt(prepared, text)
+        eraser = SecretRedactor(prepared.environment.redacted)
         backend: Backend
         if prepared.agent.driver is not None:
             backend = self._drive().turn(whole, prepared)
@@ -235,7 +235,7 @@ class Session:
 
     def whole_prompt(self, text: str | None) -> str:
         """The text a prompt would send: a prompt file's content where one is set."""
-        return the_prompt(self._open()[0], text)
+        return resolve_prompt(self._open()[0], text)
 
     def steer(self, text: str) -> None:
         """Words for the agent while it works: it gets them after its current round of tools.
@@ -258,7 +258,7 @@ class Session:
     def _drive(self) -> Driver:
         if self._driver is None:
             prepared, kept = self._open()
-            eraser = Eraser(prepared.environment.redacted)
+            eraser = SecretRedactor(prepared.environment.redacted)
             self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
         return self._driver
 
@@ -289,14 +289,14 @@ class Session:
         connection = await self._own_line().connection(prepared)
         return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
 
-    def _own_line(self) -> OwnLine:
-        from corral.sessions.acp.connection import OwnLine
+    def _own_line(self) -> PrivateConnection:
+        from corral.sessions.acp.connection import PrivateConnection
 
         if self._line is None:
-            self._line = OwnLine(*self._open())
+            self._line = PrivateConnection(*self._open())
         return self._line
 
-    def _open(self) -> tuple[Prepared, Kept]:
+    def _open(self) -> tuple[PreparedRun, SessionRecord]:
         if self._prepared is None or self._kept is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._kept
@@ -311,14 +311,14 @@ def tool_names(tools: Sequence[Tool | Callable[..., Any]] | Tools | None) -> tup
     return tuple((tools if isinstance(tools, Tools) else Tools(tools)).by_name)
 
 
-def _absolute(prepared: Prepared, folder: str | Path) -> str:
+def _absolute(prepared: PreparedRun, folder: str | Path) -> str:
     return os.path.normpath(os.path.join(prepared.cwd, folder))
 
 
 def _driver(
-    prepared: Prepared,
-    kept: Kept,
-    eraser: Eraser,
+    prepared: PreparedRun,
+    kept: SessionRecord,
+    eraser: SecretRedactor,
     ask: Asker | None,
     tools: Sequence[Tool | Callable[..., Any]] | Tools,
 ) -> Driver:
@@ -328,7 +328,7 @@ def _driver(
     return make(prepared, kept, eraser, ask, tools)
 
 
-def _resumed(prepared: Prepared) -> Kept:
+def _resumed(prepared: PreparedRun) -> SessionRecord:
     kept = store.find(prepared.run.resume or "last")
     meta = kept.meta
     if meta.agent != prepared.agent.name:

@@ -57,7 +57,7 @@ class Meta(msgspec.Struct, omit_defaults=True):
     """The option ``label``; a resumed session keeps it unless another is given."""
 
 
-class Kept:
+class SessionRecord:
     """One session's folder."""
 
     def __init__(self, folder: Path, meta: Meta) -> None:
@@ -81,7 +81,7 @@ class Kept:
     def make(self) -> None:
         """The folders of a turn. Raises ``StorageFailed``."""
         try:
-            paths.make(self.folder)
+            paths.make_dir(self.folder)
             if self._lock is None:
                 self._lock = lock_file(self.folder / LOCK)
             self.home.mkdir(mode=0o700, exist_ok=True)
@@ -146,14 +146,14 @@ def no_conversation(meta: Meta) -> ResumeLost:
     )
 
 
-def create(agent: str, cwd: str) -> Kept:
+def create(agent: str, cwd: str) -> SessionRecord:
     """A new session. Its folder is made when its first turn starts."""
     now = time.time()
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
-    return Kept(paths.sessions() / name, Meta(name, agent, cwd, now, now))
+    return SessionRecord(paths.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
-def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
+def fork(kept: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     """A session that goes on from another, which stays as it was. Names that fit ``without``
     are not copied. Raises ``StorageFailed``."""
     meta = kept.meta
@@ -161,7 +161,7 @@ def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
     other.meta.session_id = other.meta.forked_from = meta.session_id
     other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
-        paths.make(paths.sessions())
+        paths.make_dir(paths.sessions())
         skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
         shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
@@ -169,10 +169,10 @@ def fork(kept: Kept, without: tuple[str, ...] = ()) -> Kept:
     return other
 
 
-def find(name: str) -> Kept:
+def find(name: str) -> SessionRecord:
     """By our id, the vendor's, or ``last``. Raises ``ResumeLost``."""
     if name == "last":
-        latest = next(iter(every()), None)
+        latest = next(iter(all_sessions()), None)
         if latest is None:
             raise ResumeLost("there is no session yet", hint="corral sessions list")
         return latest
@@ -181,13 +181,13 @@ def find(name: str) -> Kept:
     direct = _open(paths.sessions() / name)
     if direct is not None:
         return direct
-    for kept in every():
+    for kept in all_sessions():
         if kept.meta.session_id == name or kept.meta.id.endswith(f"-{name}"):
             return kept
     raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
 
 
-def every() -> list[Kept]:
+def all_sessions() -> list[SessionRecord]:
     """All, the newest first."""
     try:
         names = os.listdir(paths.sessions())
@@ -197,7 +197,7 @@ def every() -> list[Kept]:
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
-def in_use(kept: Kept) -> bool:
+def in_use(kept: SessionRecord) -> bool:
     """Whether a run has this session open."""
     try:
         os.close(lock_file(kept.folder / LOCK))
@@ -227,9 +227,9 @@ def _torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _open(folder: Path) -> Kept | None:
+def _open(folder: Path) -> SessionRecord | None:
     try:
         meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
     except (OSError, msgspec.MsgspecError):
         return None
-    return Kept(folder, meta)
+    return SessionRecord(folder, meta)

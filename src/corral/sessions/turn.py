@@ -25,15 +25,15 @@ from corral.errors import (
     StreamBroken,
 )
 from corral.events import Error, Event, Init, Vendor
-from corral.protocol.ndjson import Finish, Item
-from corral.result import Fold, Result
+from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.result import Result, ResultBuilder
 from corral.sessions.backends.base import Backend
 from corral.sessions.deadlines import Deadlines
-from corral.sessions.event_normalizer import Guard
-from corral.sessions.prepare import Prepared
-from corral.sessions.redaction import Redactor, title_of
-from corral.sessions.store import Kept
-from corral.system.environment import Eraser
+from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.prepare import PreparedRun
+from corral.sessions.redaction import EventRedactor, title_of
+from corral.sessions.store import SessionRecord
+from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
 from corral.values import FileChanged, Usage, printable_path, since_by_model
@@ -47,12 +47,12 @@ class Turn:
 
     def __init__(
         self,
-        prepared: Prepared,
-        kept: Kept,
+        prepared: PreparedRun,
+        kept: SessionRecord,
         prompt: str,
         backend: Backend,
         *,
-        eraser: Eraser,
+        eraser: SecretRedactor,
         before: Turn | None = None,
         check: Callable[[], CorralError | None] | None = None,
         answers: Callable[[], int] = lambda: 0,
@@ -72,12 +72,12 @@ class Turn:
         self._prompt = prompt
         self._backend = backend
         self._eraser = eraser
-        self._redactor = Redactor(eraser)
+        self._redactor = EventRedactor(eraser)
         self._previous = before
-        self._guard: Guard | None = None
+        self._guard: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
         self._before: changes.Snapshot | None = None
-        self._late_items: list[Item] = []
+        self._late_items: list[RawEvent] = []
         self._recording = prepared.run.record
         self._failure: CorralError | None = None
         self._lingered = False
@@ -102,7 +102,7 @@ class Turn:
 
     async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
         """Run to the end and fold the events; ``on_event`` is told each as it comes."""
-        folding = Fold()
+        folding = ResultBuilder()
         while batch := await self.next_batch():
             for event in batch:
                 folding.add(event)
@@ -166,7 +166,7 @@ class Turn:
         self._deadlines = Deadlines(self._prepared.run, self._late)
         self._meet_others()
 
-    def _new_guard(self, started: float) -> Guard:
+    def _new_guard(self, started: float) -> EventNormalizer:
         prepared, meta = self._prepared, self._kept.meta
         init = Init(
             model=prepared.run.model,
@@ -181,7 +181,7 @@ class Turn:
             label=meta.label,
         )
         existed = self._before.has if self._before else _unknown
-        return Guard(init, started=started, existed=existed)
+        return EventNormalizer(init, started=started, existed=existed)
 
     async def _read(self) -> list[Event]:
         guard, deadlines = self._guard, self._deadlines
@@ -202,7 +202,7 @@ class Turn:
             deadlines.finish()
         return batch
 
-    async def _finish(self, guard: Guard, deadlines: Deadlines) -> list[Event]:
+    async def _finish(self, guard: EventNormalizer, deadlines: Deadlines) -> list[Event]:
         last = self._redactor.take(await self._backend.finish())
         batch = guard.take([*last, *self._redactor.end()], time.time())
         deadlines.stop()
@@ -235,7 +235,9 @@ class Turn:
         )
         return batch
 
-    def _is_kept(self, guard: Guard, finish: Finish | None, error: CorralError | None) -> bool:
+    def _is_kept(
+        self, guard: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
+    ) -> bool:
         """Whether the agent's conversation holds this turn and can be continued."""
         if guard.session_id is None:
             return False
@@ -247,7 +249,7 @@ class Turn:
             return began or agent.keeps_unfinished == "always"
         return finish is not None and (finish.ok or guard.answered or guard.worked)
 
-    def _own_share(self, guard: Guard) -> Finish | None:
+    def _own_share(self, guard: EventNormalizer) -> TurnEnd | None:
         """The agent's last word, with what this turn spent where it told of all turns."""
         finish, meta = guard.finish, self._kept.meta
         if finish is None or not self._prepared.agent.usage_of_session:
@@ -267,7 +269,7 @@ class Turn:
         is_free = all(row.verdict == "allow" for row in prepared.compiled.report)
         return prepared.agent.tells_every_refusal or is_free
 
-    async def _files(self, guard: Guard) -> tuple[tuple[FileChanged, ...], bool]:
+    async def _files(self, guard: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
             return _reported(guard), False
         try:
@@ -278,7 +280,7 @@ class Turn:
         changed = changes.compare(self._before, after, guard.written)
         return changed, self._before.complete and after.complete and not self._shared
 
-    def _note(self, guard: Guard) -> None:
+    def _note(self, guard: EventNormalizer) -> None:
         """Of a turn that has begun to work, the session: we may be killed before its end."""
         meta = self._kept.meta
         begun = guard.session_id is not None and (guard.answered or guard.worked)
@@ -287,7 +289,9 @@ class Turn:
             with contextlib.suppress(OSError):  # said at the turn's end
                 self._kept.save()
 
-    def _remember(self, guard: Guard, error: CorralError | None, *, resumable: bool) -> bool:
+    def _remember(
+        self, guard: EventNormalizer, error: CorralError | None, *, resumable: bool
+    ) -> bool:
         meta = self._kept.meta
         meta.turns += 1
         meta.updated = time.time()
@@ -333,7 +337,7 @@ class Turn:
             label=init.label,
         )
 
-    def _afterthoughts(self, guard: Guard) -> list[Item]:
+    def _afterthoughts(self, guard: EventNormalizer) -> list[RawEvent]:
         items, self._late_items = self._late_items, []
         wanted = self._prepared.run.model
         used = guard.finish.model if guard.finish else None
@@ -367,7 +371,7 @@ class Turn:
         _running.add(self)
 
 
-def _reported(guard: Guard) -> tuple[FileChanged, ...]:
+def _reported(guard: EventNormalizer) -> tuple[FileChanged, ...]:
     """The files that the agent's tools told of."""
     return tuple(
         FileChanged(printable_path(path), kind, by_tool=True)
@@ -375,7 +379,7 @@ def _reported(guard: Guard) -> tuple[FileChanged, ...]:
     )
 
 
-def _is_only_silent(error: CorralError | None, guard: Guard) -> bool:
+def _is_only_silent(error: CorralError | None, guard: EventNormalizer) -> bool:
     """The agent ended its turn by itself, and all that is wrong is that it said nothing."""
     if isinstance(error, PermissionRefused):
         return guard.finish is not None and guard.finish.ok

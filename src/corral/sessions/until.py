@@ -33,11 +33,11 @@ from corral.errors import (
 from corral.result import Result
 from corral.sessions.structured_output import Run, together
 from corral.sessions.tools.tools import in_thread
-from corral.system.environment import Eraser, for_commands, named_secrets
+from corral.system.environment import SecretRedactor, for_commands, named_secrets
 from corral.system.process.platform import WINDOWS
 from corral.system.process.process import Exit, Process
 
-Verdict = str | bool | None
+CheckResult = str | bool | None
 """None or True: done. A text: what is wrong. False: something is."""
 
 ROUNDS = 10
@@ -52,14 +52,14 @@ _NO_REASON = "the check of your work did not pass"
 class Check(msgspec.Struct, frozen=True):
     """A check that needs to know the session's folder."""
 
-    holds: Callable[[Path], Awaitable[Verdict]]
+    holds: Callable[[Path], Awaitable[CheckResult]]
     about: str = ""
 
     def __repr__(self) -> str:
         return self.about
 
 
-Until = Check | Callable[[Result], Verdict | Awaitable[Verdict]]
+Until = Check | Callable[[Result], CheckResult | Awaitable[CheckResult]]
 
 
 def files_exist(*paths: str | os.PathLike[str]) -> Check:
@@ -68,11 +68,11 @@ def files_exist(*paths: str | os.PathLike[str]) -> Check:
     if not names or not all(names):
         raise ConfigError("files_exist needs the name of a file")
 
-    def look(cwd: Path) -> Verdict:
+    def look(cwd: Path) -> CheckResult:
         missing = [name for name in names if not (cwd / name).is_file()]
         return f"these files do not exist: {', '.join(missing)}" if missing else None
 
-    async def holds(cwd: Path) -> Verdict:
+    async def holds(cwd: Path) -> CheckResult:
         return look(cwd)
 
     return Check(holds, f"files_exist({', '.join(map(repr, names))})")
@@ -102,8 +102,8 @@ def command_succeeds(
     if not timeout > 0:
         raise ConfigError(f"the timeout of {said!r} must be > 0, got: {timeout:g}")
 
-    async def holds(cwd: Path) -> Verdict:
-        eraser = Eraser(named_secrets({**os.environ, **(env or {})}))
+    async def holds(cwd: Path) -> CheckResult:
+        eraser = SecretRedactor(named_secrets({**os.environ, **(env or {})}))
         exit_, tail = await _ran(argv, cwd, for_commands(pass_env, env), timeout, eraser)
         match exit_:
             case Exit(code=0):
@@ -120,7 +120,7 @@ def command_succeeds(
 
 
 async def _ran(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, eraser: Eraser
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, eraser: SecretRedactor
 ) -> tuple[Exit | None, str]:
     """How it exited, None where it did not in time, and the end of what it said, redacted."""
     process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)

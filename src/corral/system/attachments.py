@@ -6,11 +6,11 @@ from pathlib import Path
 
 from corral.errors import ConfigError
 from corral.messages import Audio, Document, Image, Message, Part, Text
-from corral.options import Run
+from corral.options import RunOptions
 from corral.system.media import kind_of, loaded
 
 
-async def prompt_message(prompt: str, run: Run, cwd: Path) -> Message:
+async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
     """Its files are read now: the agent may change them. Raises ``ConfigError``."""
     parts: list[Part] = [Text(prompt)]
     parts += [Image(str(cwd / path)) for path in run.images]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from corral.agents import registry as agents_registry
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
 from corral.policy import Policy, policy_from
@@ -117,7 +117,7 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
     return values
 
 
-def find_agent(name: str) -> Agent:
+def find_agent(name: str) -> AgentSpec:
     """The agent of that name: one that a trusted file declares, ``acp:ID`` of a registry, or
     one that is known. Raises ``UnknownAgent`` and ``ConfigError``."""
     if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -130,14 +130,14 @@ def find_agent(name: str) -> Agent:
     return agents_registry.find(name)
 
 
-def every_agent() -> Iterator[Agent]:
+def every_agent() -> Iterator[AgentSpec]:
     """Those that trusted files declare, then all that are known."""
     for path in _trusted():
         tables = _table(path, _toml(path), "agents")
         for name in tables:
             if "command" in _table(path, tables, name):
                 yield _declared(name, _table(path, tables, name), path)
-    yield from agents_registry.every()
+    yield from agents_registry.all_agents()
 
 
 def _trusted() -> list[Path]:
@@ -149,7 +149,7 @@ def _trusted() -> list[Path]:
     return [user] if user.is_file() else []
 
 
-def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
+def _declared(name: str, table: dict[str, Any], path: Path) -> AgentSpec:
     try:
         known = agents_registry.find(name)
     except (UnknownAgent, ConfigError):
@@ -162,7 +162,7 @@ def _declared(name: str, table: dict[str, Any], path: Path) -> Agent:
     return agents_registry.from_table(name, table, str(path))
 
 
-def _listed(id: str) -> Agent:
+def _listed(id: str) -> AgentSpec:
     """Of the registry of the Agent Client Protocol, as a file on this machine."""
     given = os.environ.get("CORRAL_ACP_REGISTRY")
     path = Path(given) if given else paths.user_config().with_name("acp-registry.json")

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from corral.agents.spec import Agent
-from corral.options import Run
+from corral.agents.spec import AgentSpec
+from corral.options import RunOptions
 
 BASE = (
     "PATH",
@@ -129,7 +129,9 @@ class Environment(msgspec.Struct, frozen=True):
         return {**self.others, **self.secrets}
 
 
-def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> Environment:
+def gather(
+    agent: AgentSpec, run: RunOptions, environ: Mapping[str, str] | None = None
+) -> Environment:
     """The child's environment out of ours."""
     ours = os.environ if environ is None else environ
     names = _family(agent, {**ours, **run.env})
@@ -147,7 +149,7 @@ def gather(agent: Agent, run: Run, environ: Mapping[str, str] | None = None) -> 
     return Environment(values, known, long, others)
 
 
-def _family(agent: Agent, given: Mapping[str, str]) -> tuple[str, ...]:
+def _family(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the agent's own variables, as far as it needs them now."""
     more = (names for switch, names in agent.env_if.items() if given.get(switch))
     return (*agent.env_family, *(name for names in more for name in names))
@@ -216,7 +218,7 @@ def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-class Eraser:
+class SecretRedactor:
     """Strikes the known secrets out of bytes and text, naming what stood there. They are known
     as JSON writes them too: what is cleaned is mostly JSON that nobody has taken apart yet."""
 

@@ -13,14 +13,14 @@ import subprocess
 import time
 from importlib import resources
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, StorageFailed
 from corral.system import programs
 
 SECONDS = 600
 
 
-def install(agent: Agent) -> programs.Found:
+def install(agent: AgentSpec) -> programs.Found:
     """Install the tested version, unless it is there. Raises ``NotInstalled`` without npm,
     ``BrokenInstall`` with npm's own words, ``StorageFailed`` on a full disk."""
     target = programs.managed_folder(agent)
@@ -65,7 +65,7 @@ def _npm() -> str:
     return npm
 
 
-def _ci(npm: str, folder: str, agent: Agent) -> None:
+def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     try:
         done = subprocess.run(

@@ -60,7 +60,7 @@ def user_config() -> Path:
     return (Path(base) if base else user_home() / ".config") / "corral" / "corral.toml"
 
 
-def make(folder: Path) -> Path:
+def make_dir(folder: Path) -> Path:
     """Make a folder with all above it, for its owner alone. In corral's own home, folders that
     others can read are closed: an older version made them as the umask said. Raises OSError."""
     ours = home()
@@ -89,7 +89,7 @@ def _close(folder: Path) -> None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, readable by its owner alone."""
-    make(path.parent)
+    make_dir(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.system import paths, version_cache
 from corral.version import __version__
@@ -49,7 +49,7 @@ class _Package(msgspec.Struct):
     version: str | None = None
 
 
-def locate(agent: Agent, program: str | None) -> Found:
+def locate(agent: AgentSpec, program: str | None) -> Found:
     """The program, fit to be started. Raises ``NotInstalled``, ``BrokenInstall``
     or ``VersionTooOld``, each with the command that mends it."""
     if not agent.programs:
@@ -69,7 +69,7 @@ def locate(agent: Agent, program: str | None) -> Found:
     return Found(path, argv, version, source)
 
 
-def helpers(agent: Agent, path: str | None) -> dict[str, str]:
+def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
     """Of the programs that the agent starts by itself, those on PATH or in a package of a managed
     agent: name → absolute path."""
     found: dict[str, str] = {}
@@ -82,15 +82,15 @@ def helpers(agent: Agent, path: str | None) -> dict[str, str]:
     return found
 
 
-def install_line(agent: Agent) -> str:
+def install_line(agent: AgentSpec) -> str:
     return f"corral agents install {agent.programs[0]}"
 
 
-def managed_folder(agent: Agent) -> Path:
+def managed_folder(agent: AgentSpec) -> Path:
     return paths.managed() / agent.programs[0] / agent.package.tested
 
 
-def managed_program(agent: Agent) -> Path:
+def managed_program(agent: AgentSpec) -> Path:
     folder = managed_folder(agent) / "node_modules"
     machine = f"{sys.platform}-{platform.machine()}"
     if agent.package.binaries:
@@ -99,7 +99,7 @@ def managed_program(agent: Agent) -> Path:
     return folder / ".bin" / name
 
 
-def _path(agent: Agent, program: str | None) -> tuple[str, Source]:
+def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     if program is not None:
         found = shutil.which(os.path.expanduser(program))
         if found:
@@ -122,7 +122,7 @@ def _path(agent: Agent, program: str | None) -> tuple[str, Source]:
     )
 
 
-def _start(path: str, agent: Agent) -> tuple[str, ...]:
+def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
     real = os.path.realpath(path)
     try:
         with open(real, "rb") as file:
@@ -145,11 +145,11 @@ def _start(path: str, agent: Agent) -> tuple[str, ...]:
     return (node, real)
 
 
-def _version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
+def _version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
     return _packaged_version(argv[-1], agent) or _told_version(path, argv, agent)
 
 
-def _packaged_version(script: str, agent: Agent) -> str | None:
+def _packaged_version(script: str, agent: AgentSpec) -> str | None:
     """From the package beside the program: the CLI's own answer costs two CPU seconds."""
     names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
     for folder in Path(os.path.realpath(script)).parents:
@@ -168,7 +168,7 @@ def _package_of(path: str) -> str:
     return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
 
 
-def _told_version(path: str, argv: tuple[str, ...], agent: Agent) -> str | None:
+def _told_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
     """From ``--version``, remembered by path, size and time."""
     key = version_cache.key_of(argv[-1])
     known = version_cache.recall("versions", key)

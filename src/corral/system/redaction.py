@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 
 class Pieces:
     """One text. ``add`` returns what can be shown by now; ``rest`` what was held back."""
 
-    def __init__(self, eraser: Eraser) -> None:
+    def __init__(self, eraser: SecretRedactor) -> None:
         self._eraser = eraser
         self._values = [value for value in eraser.values if value]
         first = "".join(sorted({re.escape(value[0]) for value in self._values}))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from corral.options import Options
+    from corral.options import RunKwargs
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 LONGEST_NAME = 100
@@ -31,7 +31,7 @@ LONGEST_NAME = 100
 class AgentCassette(Protocol):
     """What the fixture ``agent_cassette`` gives."""
 
-    def __call__(self, agent: str) -> Options:
+    def __call__(self, agent: str) -> RunKwargs:
         """The options to give to ``corral.run`` or ``corral.session`` for this agent."""
         ...
 
@@ -65,7 +65,7 @@ class _Cassettes:
         self._node = request.node
         self._is_recording = bool(request.config.getoption("--corral-record"))
 
-    def __call__(self, agent: str) -> Options:
+    def __call__(self, agent: str) -> RunKwargs:
         path = self._path(agent)
         if self._is_recording:
             return {"record_to": path}

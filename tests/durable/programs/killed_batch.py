@@ -20,7 +20,7 @@ from corral.durable.batch.results import BatchResult, line_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos import adapter
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.nodes import item
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -58,14 +58,14 @@ class Output(output_file.Output):
         die("after write")
 
 
-class Ledger(batch_queue.Ledger):
+class Ledger(batch_queue.BatchStore):
     def enqueue(self, round: batch_queue.Round, tasks: Sequence[BatchTask], queue: str) -> None:
         die("before enqueue")
         super().enqueue(round, tasks, queue)
         die("after enqueue")
 
 
-async def work(work: Work) -> Outcome:
+async def work(work: NodeContext) -> Outcome:
     """Says that it was done."""
     die("before the task")
     with (folder / "log").open("a") as file:
@@ -87,8 +87,8 @@ async def whole(count: int, in_order: bool) -> None:
     node_kind.register("batch.item", work)
     adapter.watch = die
     setattr(api, "Output", Output)  # noqa: B010
-    batch_queue.Ledger = Ledger  # type: ignore[misc]
-    report = await corral.map(
+    batch_queue.BatchStore = Ledger  # type: ignore[misc]
+    report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],
         "task {{id}}",
         simulate=True,

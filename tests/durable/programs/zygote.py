@@ -30,12 +30,12 @@ from corral.durable.worker import attempt_runner, executor, node_workflow, run_w
 from corral.errors import ConfigError
 from corral.pipelines import loader
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 
 @node_kind.handler("t.step")
-async def step(work: Work) -> Outcome:
+async def step(work: NodeContext) -> Outcome:
     """Says that it began, takes its time, says that it ended."""
     log = Path(str(work.context["log"]))
     with log.open("a") as file:
@@ -49,7 +49,7 @@ async def step(work: Work) -> Outcome:
 
 
 @node_kind.handler("t.kill")
-async def kill(work: Work) -> Outcome:
+async def kill(work: NodeContext) -> Outcome:
     """Kills whoever runs it."""
     with Path(str(work.context["log"])).open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
@@ -58,7 +58,7 @@ async def kill(work: Work) -> Outcome:
 
 
 @node_kind.handler("t.wait")
-async def wait_for_file(work: Work) -> Outcome:
+async def wait_for_file(work: NodeContext) -> Outcome:
     """Until a file is there."""
     with Path(str(work.context["log"])).open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")

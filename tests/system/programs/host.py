@@ -9,13 +9,15 @@ import threading
 from pathlib import Path
 
 from corral.system.process.process import Process
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 how, folder, *argv = sys.argv[1:]
 
 
 async def start() -> Process:
-    process = await Process.start(argv, cwd="/", env=os.environ, ledger=Ledger(Path(folder)))
+    process = await Process.start(
+        argv, cwd="/", env=os.environ, ledger=ProcessRegistry(Path(folder))
+    )
     assert (await process.read()).startswith(b"ready\n")
     print("started", flush=True)
     return process

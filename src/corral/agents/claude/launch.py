@@ -18,10 +18,10 @@ from corral.agents.claude.policy import (
 )
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import check_effort
-from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 
 PROMPT_LIMIT = 9 * 1024 * 1024
 """Over 10 MB it refuses."""
@@ -113,7 +113,7 @@ _SWITCHES = {
 }
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where Claude Code could not do what is asked."""
     said = _auth(place)
     compiled = compile_policy(run.policy, run)
@@ -135,7 +135,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
 
 
-def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
     with each session."""
     said = _auth(place)
@@ -158,13 +158,13 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
     )
 
 
-def _of_addresses(place: Place) -> dict[str, Json]:
+def _of_addresses(place: LaunchContext) -> dict[str, Json]:
     """It asks the maker's own service about an address before it goes there. That service is
     not there for whoever has the model elsewhere, and then nothing would be fetched."""
     return {"skipWebFetchPreflight": True} if place.env.get("ANTHROPIC_BASE_URL") else {}
 
 
-def environment(run: Run, place: Place) -> dict[str, str]:
+def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     env = {
         "CLAUDE_CONFIG_DIR": os.path.join(place.home, ".claude"),
         "TMPDIR": place.tmp,
@@ -178,11 +178,13 @@ def environment(run: Run, place: Place) -> dict[str, str]:
     return env
 
 
-def _sources(run: Run) -> str:
+def _sources(run: RunOptions) -> str:
     return {"nothing": "", "project": "project,local", "user": "user"}[run.inherit]
 
 
-def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) -> list[str]:
+def _flags(
+    run: RunOptions, place: LaunchContext, resume: str | None, files: dict[str, str]
+) -> list[str]:
     flags: list[str] = []
     if run.inherit == "nothing":
         flags.append("--disable-slash-commands")
@@ -214,7 +216,7 @@ def _flags(run: Run, place: Place, resume: str | None, files: dict[str, str]) ->
     return flags
 
 
-def _auth(place: Place) -> str:
+def _auth(place: LaunchContext) -> str:
     """A sentence that says how it is paid."""
     env = place.env
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", *_CLOUDS):
@@ -227,7 +229,7 @@ def _auth(place: Place) -> str:
     )
 
 
-def _mcp_servers(run: Run) -> dict[str, Json]:
+def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     """Secret values are named, not written: it fills them in from its environment."""
     listed = run.policy.allow_tools is not None
     servers: dict[str, Json] = {}

@@ -21,9 +21,9 @@ from __future__ import annotations
 import json
 
 from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Act, Compiled, Form, Row
+from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import Json, ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import globs
 
@@ -107,13 +107,13 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that Claude Code does not have."""
     check_names(policy, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
     if policy.mode == "native":
         note = "the agent's own default: it reads, runs what only reads, and asks for the rest"
-        return Compiled(
-            tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
+        return CompiledPolicy(
+            tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
         )
     offered, hidden, allow, rules = _controls(policy, run)
     flags = ["--tools", ",".join(offered)]
@@ -123,10 +123,10 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
         flags += ["--allowedTools", ",".join(allow)]
     flags += ["--permission-mode", "plan" if policy.mode == "plan" else "manual"]
     report = tuple(_row(policy, run, capability) for capability in CAPABILITIES)
-    return Compiled(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
+    return CompiledPolicy(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
 
 
-def options_acp(policy: Policy, run: Run, settings: dict[str, Json]) -> dict[str, Json]:
+def options_acp(policy: Policy, run: RunOptions, settings: dict[str, Json]) -> dict[str, Json]:
     """The same for the bridge, which takes the options of the maker's SDK. Its questions do
     not tell where a path leads, so a wall of Claude Code's own keeps its tools inside.
     ``settings`` are what it is to know beside the policy."""
@@ -145,20 +145,24 @@ def options_acp(policy: Policy, run: Run, settings: dict[str, Json]) -> dict[str
     return {**options, "settings": {"permissions": rules, **settings}}
 
 
-def _controls(policy: Policy, run: Run) -> tuple[list[str], list[str], list[str], dict[str, Json]]:
+def _controls(
+    policy: Policy, run: RunOptions
+) -> tuple[list[str], list[str], list[str], dict[str, Json]]:
     offered, hidden = _offered(policy, run)
     allow, ask = _rules(policy, run, offered)
     fences: list[Json] = [] if policy.verdict("shell") == "allow" else [*_FENCES]
     return offered, hidden, allow, {"ask": [*ask], "deny": fences}
 
 
-def verdict_of(policy: Policy, run: Run, capability: Capability, *, own: bool = False) -> Verdict:
+def verdict_of(
+    policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
+) -> Verdict:
     """What the policy says, where *ask* with nobody to answer is *deny*."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
 
 
-def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:
+def _offered(policy: Policy, run: RunOptions) -> tuple[list[str], list[str]]:
     """The tools that there are, and those that are denied by name as well."""
     denied = [*policy.deny_tools]
     if set(DELEGATE) & set(denied):
@@ -181,7 +185,7 @@ def _offered(policy: Policy, run: Run) -> tuple[list[str], list[str]]:
     return [name for name in offered if name not in denied], hidden
 
 
-def _rules(policy: Policy, run: Run, offered: list[str]) -> tuple[list[str], list[str]]:
+def _rules(policy: Policy, run: RunOptions, offered: list[str]) -> tuple[list[str], list[str]]:
     """What needs no question, and what needs one whatever else is said."""
     allow: list[str] = []
     ask: list[str] = []
@@ -204,7 +208,7 @@ def _rules(policy: Policy, run: Run, offered: list[str]) -> tuple[list[str], lis
     return allow, ask
 
 
-def _row(policy: Policy, run: Run, capability: Capability) -> Row:
+def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     verdict: Verdict = policy.verdict(capability)
     asks = verdict == "ask" and run.interactive
     writes = capability == "write" and verdict == "allow" and not policy.is_unlimited
@@ -242,4 +246,4 @@ def _row(policy: Policy, run: Run, capability: Capability) -> Row:
             notes.append("it sees the keys in Claude Code's own environment")
         if free_shell and any(rule.startswith("deny") for rule in policy.shell_rules):
             notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

@@ -10,19 +10,19 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.claude import errors, launch, policy
-from corral.agents.spec import Agent, Package, Probe
+from corral.agents.spec import AgentSpec, Package, Probe
 from corral.events import Json
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
 from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import Manners
+from corral.protocol.stream_json.quirks import StreamQuirks
 
 _REFUSALS = (
     "is disabled for this session",
     "denied by your permission settings",
     "No such tool available: mcp__",  # denied, or its server did not come up
 )
-MANNERS = Manners(
+STREAM_QUIRKS = StreamQuirks(
     tools=policy.TOOLS,
     refusal_signs=_REFUSALS,
 )
@@ -31,7 +31,7 @@ MANNERS = Manners(
 def translator() -> Translate:
     from corral.protocol.stream_json.client import Control
 
-    return Control(MANNERS).translate
+    return Control(STREAM_QUIRKS).translate
 
 
 def fits(schema: dict[str, Json]) -> bool:
@@ -39,7 +39,7 @@ def fits(schema: dict[str, Json]) -> bool:
     return schema.get("type") == "object" and len(str(schema)) < 100_000
 
 
-_HEADLESS = Agent(
+_HEADLESS = AgentSpec(
     name="claude-cli",
     aliases=("claude", "claude-code"),
     title="Claude Code",
@@ -57,7 +57,7 @@ _HEADLESS = Agent(
     ),
     frames=Frames,
     translator=translator,
-    control=MANNERS,
+    stream_quirks=STREAM_QUIRKS,
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
@@ -87,7 +87,7 @@ _HEADLESS = Agent(
     user_files=launch.USER_FILES,
 )
 
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     name_from_meta=("claudeCode", "toolName"),
     kinds=policy.TOOLS,
     mcp_prefixes=("mcp__",),
@@ -109,7 +109,7 @@ _PEER = replace(
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
     frames=None,
     translator=None,
-    control=None,
+    stream_quirks=None,
     native_schema=None,
     launch=launch.launch_acp,
     explain=errors.explain_acp,

@@ -25,9 +25,9 @@ from corral.agents.codex.policy import (
 )
 from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
 from corral.agents.shared.mcp_config import secret_name
-from corral.agents.spec import Launch, Place, image_name
+from corral.agents.spec import Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError
-from corral.options import Run
+from corral.options import RunOptions
 from corral.values import McpServer
 
 PROMPT_LIMIT = 1_048_576
@@ -85,7 +85,7 @@ PROJECT_FILES = (
 """What the bridge obeys in the working directory: it declares every folder trusted."""
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where Codex could not do what is asked."""
     settings, notes = provider(run, place)
     files = {".codex/config.toml": ""}  # it wants its home to be there, and reads none of it
@@ -137,7 +137,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     )
 
 
-def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The bridge: its settings come as JSON, and its mode is the one for the policy.
 
     The bridge hands the JSON to a session only, so the same settings are also written to the
@@ -177,7 +177,7 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
     return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
 
 
-def environment(run: Run, place: Place) -> dict[str, str]:
+def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     return {
         "CODEX_HOME": os.path.join(place.home, ".codex"),
         "TMPDIR": place.tmp,
@@ -188,7 +188,7 @@ def environment(run: Run, place: Place) -> dict[str, str]:
     }
 
 
-def provider(run: Run, place: Place) -> tuple[list[str], tuple[str, ...]]:
+def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[str, ...]]:
     """The settings that lead it to a model, and a sentence that says how."""
     env = place.env
     key = next((name for name in SECRET_ENV if env.get(name)), None)
@@ -210,7 +210,7 @@ def provider(run: Run, place: Place) -> tuple[list[str], tuple[str, ...]]:
     return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (said,)
 
 
-def _trust(run: Run, place: Place) -> list[str]:
+def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
     """Codex does not obey an untrusted repository; but it would read its words."""
     refuse_users(run)
     if run.inherit == "project":
@@ -220,7 +220,9 @@ def _trust(run: Run, place: Place) -> list[str]:
     return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
 
 
-def _hooks(run: Run, place: Place, tools: tuple[str, ...], *, cwd: str | None) -> list[str]:
+def _hooks(
+    run: RunOptions, place: LaunchContext, tools: tuple[str, ...], *, cwd: str | None
+) -> list[str]:
     """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
     ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere."""
     if not tools:
@@ -239,7 +241,7 @@ def _hooks(run: Run, place: Place, tools: tuple[str, ...], *, cwd: str | None) -
     return [f"hooks.PreToolUse=[{{matcher={matcher},hooks=[{hook}]}}]"]
 
 
-def _servers(run: Run) -> list[str]:
+def _servers(run: RunOptions) -> list[str]:
     """A server that does not come up is an error: Codex would go on without a word."""
     denied = {*run.policy.deny_tools}
     if run.policy.mode == "native":
@@ -271,7 +273,7 @@ def _server(number: int, server: McpServer, more: str = "") -> str:
     return f"{{{how},required=true{more}}}"
 
 
-def secrets(run: Run) -> dict[str, str]:
+def secrets(run: RunOptions) -> dict[str, str]:
     """Raises ``ConfigError`` where two servers want one name for two values: Codex hands a
     server's variables on by their names."""
     found: dict[str, str] = {}

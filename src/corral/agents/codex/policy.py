@@ -24,9 +24,9 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, Compiled, Form, Row
+from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 
 SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")
@@ -115,14 +115,16 @@ def allows_server(policy: Policy, name: str) -> bool:
     return policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
     if policy.mode == "native":
         note = "the agent's own default: a read-only sandbox, and nobody to ask"
-        rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
-        return Compiled(rows)
+        rows = tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
+        return CompiledPolicy(rows)
     check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
-    return Compiled(tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy))
+    return CompiledPolicy(
+        tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy)
+    )
 
 
 def _flags(policy: Policy) -> tuple[str, ...]:
@@ -148,7 +150,7 @@ def _flags(policy: Policy) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict: Verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -185,7 +187,7 @@ def _row(policy: Policy, capability: Capability) -> Row:
             notes.append("its servers are not started")
         case _:
             pass
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
 def mode_acp(policy: Policy) -> str:
@@ -209,7 +211,7 @@ def settings_acp(policy: Policy) -> list[str]:
     return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
 
 
-def without_lists(policy: Policy, run: Run) -> Policy:
+def without_lists(policy: Policy, run: RunOptions) -> Policy:
     """For the bridge, which asks about a kind of call and does not name the tool: each of Codex's
     tools is one capability. Lists that hold tools of servers stay, and are then refused."""
     check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
@@ -225,37 +227,37 @@ def without_lists(policy: Policy, run: Run) -> Policy:
     return replace(policy, allow_tools=None, deny_tools=(), **verdicts)
 
 
-def compile_asking(policy: Policy, run: Run) -> Compiled:
+def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For the bridge, whose questions come to us."""
     policy = without_lists(policy, run)
     if policy.is_unlimited:
         return compile_policy(policy, run)
     rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
-    return Compiled(rows)
+    return CompiledPolicy(rows)
 
 
-def _asking_row(policy: Policy, run: Run, capability: Capability) -> Row:
+def _asking_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     verdict = policy.verdict(capability)
     lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
     if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
         why = "a command that it asks leave for would leave its sandbox"
         why = "it has no lists with tools of servers, and no default that asks" if lists else why
-        return Row(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
+        return PolicyRow(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
     if capability == "write":
-        return Row(
+        return PolicyRow(
             capability, verdict, "brokered", "each patch is asked for; a refusal ends the turn"
         )
     if capability == "mcp" and verdict != "allow" and _foreign(run):
         why = "a tool that calls itself read-only is not asked for: codex-cli can"
-        return Row(capability, verdict, "impossible", why)
+        return PolicyRow(capability, verdict, "impossible", why)
     if capability == "mcp":
-        return Row(capability, verdict, "brokered")
+        return PolicyRow(capability, verdict, "brokered")
     reads = "images of the workspace alone" if verdict == "allow" else "nothing"
     notes = {"shell": "its shell is off", "read": f"{reads}: it reads by its shell, which is off"}
-    return Row(capability, verdict, "native", notes.get(capability, ""))
+    return PolicyRow(capability, verdict, "native", notes.get(capability, ""))
 
 
-def _foreign(run: Run) -> bool:
+def _foreign(run: RunOptions) -> bool:
     return any(server.name != OWN_SERVER for server in run.mcp_servers)
 
 

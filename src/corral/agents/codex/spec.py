@@ -17,13 +17,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.codex import errors, launch, policy, stream
-from corral.agents.spec import ACP_OPTIONS, Agent, Package, Probe
+from corral.agents.spec import ACP_OPTIONS, AgentSpec, Package, Probe
 from corral.models.openai.schema import is_strict
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 
 _LIBC = "unknown-linux-musl"
 
-HEADLESS = Agent(
+HEADLESS = AgentSpec(
     name="codex-cli",
     aliases=("codex",),
     title="Codex",
@@ -69,7 +69,7 @@ HEADLESS = Agent(
     noise=errors.NOISE,
 )
 
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     mcp_prefixes=("mcp__",), mcp_from_input=True, nameless_errors=True, late_updates=0.1
 )
 

@@ -22,7 +22,7 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
-from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
 from corral.protocol.notices import retrying, warning
 from corral.protocol.tool_fields import table, tables, texts
 from corral.values import Usage
@@ -79,8 +79,8 @@ class Conversation:
     def __init__(self) -> None:
         self._open: set[str] = set()
 
-    def translate(self, frames: list[Any]) -> list[Item]:
-        items: list[Item] = []
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for frame in frames:
             match frame:
                 case Items() if _ITEMS[type(frame)] == "item.completed":
@@ -92,14 +92,14 @@ class Conversation:
                 case ErrorLine():
                     items += complaint(frame.message)
                 case TurnCompleted():
-                    items.append(Finish(ok=True, usage=usage(frame.usage)))
+                    items.append(TurnEnd(ok=True, usage=usage(frame.usage)))
                 case TurnFailed():
-                    items.append(Finish(ok=False, message=frame.error.message))
+                    items.append(TurnEnd(ok=False, message=frame.error.message))
                 case _:
                     pass  # turn.started
         return items
 
-    def _begun(self, item: dict[str, Any], items: list[Item]) -> None:
+    def _begun(self, item: dict[str, Any], items: list[RawEvent]) -> None:
         use = tool_use(item)
         if use is None:
             if item.get("type") in ("agent_message", "reasoning"):
@@ -109,7 +109,7 @@ class Conversation:
             self._open.add(use.call_id)
             items.append(use)
 
-    def _completed(self, item: dict[str, Any], items: list[Item]) -> None:
+    def _completed(self, item: dict[str, Any], items: list[RawEvent]) -> None:
         match item:
             case {"type": "agent_message", "text": str(text)}:
                 items.append(Text(text, message_id=item.get("id")))
@@ -147,7 +147,7 @@ def tool_use(item: dict[str, Any]) -> ToolUse | None:
             return None
 
 
-def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
+def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
     """The end of a call, after what it changed."""
     ok = item.get("status", "completed") == "completed"
     match item:
@@ -157,7 +157,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[Item]:
             output = item.get("aggregated_output")
             return [ToolResult(call_id, "success" if ok else "error", output=output, error=error)]
         case {"type": "file_change"} if ok:
-            told: list[Item] = [
+            told: list[RawEvent] = [
                 FileChange(
                     str(change.get("path")),
                     CHANGES.get(str(change.get("kind")), "modified"),
@@ -232,7 +232,7 @@ _BLOCKED = re.compile(
 """Blocked by ``corral.system.hook_guard``. For a patch, its first line follows."""
 
 
-def read_stderr(line: str) -> Item | None:
+def read_stderr(line: str) -> RawEvent | None:
     """A call that came to nothing, of which the events say nothing."""
     found = REFUSED.match(line)
     if found is None:

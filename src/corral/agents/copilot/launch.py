@@ -10,10 +10,10 @@ from corral.agents.copilot.errors import KEY_HINT
 from corral.agents.copilot.policy import compile_alone, compile_asking
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
-from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 
 TOKENS = ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN")
 PROVIDER = "COPILOT_PROVIDER_BASE_URL"
@@ -54,7 +54,7 @@ _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
 """A session's id is made of its folder's name: known before it starts, and no chance in it."""
 
 
-def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
     refuse_own_files(run, place, "Copilot would offer this repository's own skills and agents")
     compiled = compile_alone(run.policy, run)
@@ -75,7 +75,7 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
     )
 
 
-def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """As a peer that stays."""
     refuse_own_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
@@ -91,7 +91,7 @@ def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     )
 
 
-def _check_mode(run: Run) -> None:
+def _check_mode(run: RunOptions) -> None:
     """In its mode ``autopilot`` it asks nothing, and writes anywhere."""
     mode = (run.session_mode or "agent").rpartition("#")[2]
     is_limited = not run.policy.is_unlimited and run.policy.mode != "native"
@@ -102,11 +102,11 @@ def _check_mode(run: Run) -> None:
         )
 
 
-def _files(run: Run) -> dict[str, str]:
+def _files(run: RunOptions) -> dict[str, str]:
     return {_SERVERS: json.dumps({"mcpServers": _mcp_servers(run)})} if run.mcp_servers else {}
 
 
-def _common(run: Run, place: Place) -> list[str]:
+def _common(run: RunOptions, place: LaunchContext) -> list[str]:
     refuse_users(run)
     flags = [
         "--no-auto-update",
@@ -127,7 +127,7 @@ def _common(run: Run, place: Place) -> list[str]:
     return [*flags, *(f"--add-dir={os.path.join(place.cwd, name)}" for name in run.policy.writable)]
 
 
-def _auth(run: Run, place: Place) -> str:
+def _auth(run: RunOptions, place: LaunchContext) -> str:
     """How to pay, in a sentence. Raises where that cannot be."""
     env = place.env
     for name in _KEYS:
@@ -144,7 +144,7 @@ def _auth(run: Run, place: Place) -> str:
     return f"authentication: {credentials(place, TOKENS, 'Copilot', KEY_HINT)}"
 
 
-def _env(run: Run, place: Place) -> dict[str, str]:
+def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     env = {
         "COPILOT_HOME": os.path.join(place.home, ".copilot"),
         "COPILOT_AUTO_UPDATE": "false",
@@ -157,7 +157,7 @@ def _env(run: Run, place: Place) -> dict[str, str]:
     return {**env, **mcp_config.secrets(run)}
 
 
-def _mcp_servers(run: Run) -> dict[str, Json]:
+def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     """Secret values are named, not written: Copilot fills them in from its environment."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):

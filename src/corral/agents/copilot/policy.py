@@ -22,9 +22,9 @@ What shaped this, each seen in runs of the real program (1.0.102):
 from __future__ import annotations
 
 from corral.agents.shared.tool_names import check_names, of_servers
-from corral.agents.spec import Act, Compiled, Form, Row
+from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 
 READ = ("view", "grep", "glob")
@@ -109,21 +109,21 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def compile_alone(policy: Policy, run: Run) -> Compiled:
+def compile_alone(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For one prompt, with nobody to ask. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
     report = tuple(_row(policy, capability, run, asks=False) for capability in CAPABILITIES)
-    return Compiled(report, _flags(policy, run, asks=False))
+    return CompiledPolicy(report, _flags(policy, run, asks=False))
 
 
-def compile_asking(policy: Policy, run: Run) -> Compiled:
+def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For a peer, whose questions come to us."""
     report = tuple(_row(policy, capability, run, asks=True) for capability in CAPABILITIES)
-    return Compiled(report, _flags(policy, run, asks=True))
+    return CompiledPolicy(report, _flags(policy, run, asks=True))
 
 
 def verdict_of(
-    policy: Policy, capability: Capability, run: Run, *, asks: bool, own: bool = False
+    policy: Policy, capability: Capability, run: RunOptions, *, asks: bool, own: bool = False
 ) -> Verdict:
     """With nobody to ask, what asks is denied. What it asks about only at times is denied too,
     unless it is said that what cannot be enforced may run (``strict=False``)."""
@@ -136,7 +136,7 @@ def verdict_of(
     return verdict
 
 
-def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
+def _flags(policy: Policy, run: RunOptions, *, asks: bool) -> tuple[str, ...]:
     check_names(policy, TOOLS, "Copilot", of_servers(run, "-"), strict=run.strict)
     if policy.mode == "native":
         return ()
@@ -166,7 +166,7 @@ def _flags(policy: Policy, run: Run, *, asks: bool) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _rule(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> list[str]:
+def _rule(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool) -> list[str]:
     verdict = verdict_of(policy, capability, run, asks=asks)
     if capability == "read" and verdict == "allow":
         return []
@@ -185,7 +185,7 @@ def _verb(what: str, verdict: Verdict) -> list[str]:
     return [] if verdict == "ask" else [f"--deny-tool={what}"]
 
 
-def _listed(names: tuple[str, ...], run: Run, *, asks: bool) -> list[str]:
+def _listed(names: tuple[str, ...], run: RunOptions, *, asks: bool) -> list[str]:
     """These tools alone are offered, and need no further leave."""
     flags = [f"--available-tools={','.join(names) or _NONE}"]
     for capability, tools in _TOOLS_OF.items():
@@ -207,9 +207,9 @@ def _shell_flag(rule: str) -> str:
     return f"--{verb}-tool=shell({stem}{':*' if stem != pattern else ''})"
 
 
-def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row:
+def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool) -> PolicyRow:
     if policy.mode == "native":
-        return Row(capability, "ask", "native", "the agent's own default: it reads, and asks")
+        return PolicyRow(capability, "ask", "native", "the agent's own default: it reads, and asks")
     verdict = verdict_of(policy, capability, run, asks=asks)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -248,4 +248,4 @@ def _row(policy: Policy, capability: Capability, run: Run, *, asks: bool) -> Row
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
     if capability == "read" and verdict == "allow":
         notes.append("in the workspace and what is writable")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

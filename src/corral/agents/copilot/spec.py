@@ -23,10 +23,10 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.copilot import errors, launch, policy, stream, usage_file
-from corral.agents.spec import Agent, Package, Probe
-from corral.protocol.acp.quirks import Quirks
+from corral.agents.spec import AgentSpec, Package, Probe
+from corral.protocol.acp.quirks import AcpQuirks
 
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     mcp_prefixes=(f"{policy.OWN_SERVER}-",),
     injected_text=(
         "Info: Request failed",
@@ -47,7 +47,7 @@ QUIRKS = Quirks(
 """``command_marks``: blanks too, as it may trim. ``command_guard``: a word joiner, which no
 trimming takes away and no model sees."""
 
-_ALONE = Agent(
+_ALONE = AgentSpec(
     name="copilot-cli",
     title="Copilot CLI",
     description="GitHub's Copilot CLI for one prompt: a process each, JSON lines out",

@@ -23,7 +23,7 @@ from corral.events import (
     ToolStatus,
     ToolUse,
 )
-from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import call, hidden
 
@@ -141,8 +141,8 @@ class Conversation:
         self._aborted = False
         self._model: str | None = None
 
-    def translate(self, frames: list[Any]) -> list[Item]:
-        items: list[Item] = []
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for frame in frames:
             if isinstance(frame, Result):
                 items.append(self._finish(frame))
@@ -150,7 +150,7 @@ class Conversation:
                 self._take(_NAMES[type(frame)], frame, items)
         return items
 
-    def _take(self, name: str, frame: Frame, items: list[Item]) -> None:
+    def _take(self, name: str, frame: Frame, items: list[RawEvent]) -> None:
         data = frame.data
         if name == "session.tools_updated" and not self._begun:
             self._begun = True
@@ -174,7 +174,7 @@ class Conversation:
         elif name == "abort":
             self._aborted = True
 
-    def _say(self, name: str, data: Data, items: list[Item]) -> None:
+    def _say(self, name: str, data: Data, items: list[RawEvent]) -> None:
         parent = data.parent_tool_call_id
         if name == "assistant.turn_retry":
             items.append(retrying(f"a call of the model failed ({data.reason}) and is tried again"))
@@ -193,20 +193,20 @@ class Conversation:
         else:
             items.append(text if parent is None else Text(text, parent=parent))
 
-    def _finish(self, frame: Result) -> Finish:
+    def _finish(self, frame: Result) -> TurnEnd:
         failure = self._failure
         if failure is not None:
             status = failure.status_code
-            return Finish(
+            return TurnEnd(
                 ok=False,
                 model=self._model,
                 kind=failure.error_type if status is None else str(status),
                 message=failure.message,
             )
         if self._aborted:
-            return Finish(ok=False, stop_reason="aborted", model=self._model, kind="aborted")
+            return TurnEnd(ok=False, stop_reason="aborted", model=self._model, kind="aborted")
         ok = frame.exit_code == 0
-        return Finish(ok=ok, model=self._model, kind=None if ok else f"exit {frame.exit_code}")
+        return TurnEnd(ok=ok, model=self._model, kind=None if ok else f"exit {frame.exit_code}")
 
 
 def tool_use(data: Data) -> ToolUse:
@@ -215,7 +215,7 @@ def tool_use(data: Data) -> ToolUse:
     return call(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
 
 
-def tool_end(data: Data, use: ToolUse | None) -> list[Item]:
+def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
     call_id, told, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
     if data.success:
         end = ToolResult(call_id, "success", output=data.result.content, parent=parent)

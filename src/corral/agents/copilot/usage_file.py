@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.values import Usage
 
 
@@ -24,7 +24,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     model_metrics: dict[str, Metrics] = {}
 
 
-def read_report(content: bytes, finish: Finish) -> Finish:
+def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
     """The last word, with the tokens of the file that is written beside it."""
     try:
         told = msgspec.json.decode(content, type=Report).model_metrics

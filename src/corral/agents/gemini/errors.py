@@ -12,7 +12,7 @@ from corral import errors
 from corral.agents.shared.api_errors import QUOTA, UNKNOWN_MODEL, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.protocol.notices import retrying
 
 LOOP = "Loop detected, stopping execution"
@@ -41,7 +41,7 @@ _RETRY_AFTER = r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)"
 _ATTEMPT = r"^Attempt (\d+) failed"
 
 
-def read_stderr(line: str) -> Item | None:
+def read_stderr(line: str) -> RawEvent | None:
     """The one thing on stderr worth an event: the CLI backs off, for up to half a minute."""
     if not re.match(_ATTEMPT, line) or "Max attempts reached" in line:
         return None

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from corral.agents.gemini.policy import POLICY_FILE, compile_asking, compile_policy, left_out
 from corral.agents.shared import mcp_config, prompt_command
-from corral.agents.spec import ACP_OPTIONS, Compiled, Launch, Place, image_name
+from corral.agents.spec import ACP_OPTIONS, CompiledPolicy, Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """stdin is cut at 8 MiB without an error; a little below leaves room for the rest."""
@@ -77,7 +77,7 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 """What a ``.env`` may set even in an untrusted folder, unless it is set already."""
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
     compiled = compile_policy(run.policy, run, place)
     note, stdin, files = _prompt(run, prompt, place)
@@ -90,7 +90,7 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     return _launch(run, place, compiled, flags, stdin=stdin, files=files, note=note)
 
 
-def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
     _check_mode(run)
     compiled = compile_asking(run.policy, run)
@@ -98,7 +98,7 @@ def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Lau
     return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
 
 
-def _check_mode(run: Run) -> None:
+def _check_mode(run: RunOptions) -> None:
     """In ``autoEdit`` the file tools do not ask the policy at all."""
     if run.session_mode in ("autoEdit", "yolo") and run.policy.mode != "native":
         raise ConfigError(
@@ -108,9 +108,9 @@ def _check_mode(run: Run) -> None:
 
 
 def _launch(
-    run: Run,
-    place: Place,
-    compiled: Compiled,
+    run: RunOptions,
+    place: LaunchContext,
+    compiled: CompiledPolicy,
     flags: list[str],
     *,
     stdin: bytes,
@@ -152,7 +152,7 @@ def _launch(
     )
 
 
-def _flags(run: Run, place: Place, compiled: Compiled) -> list[str]:
+def _flags(run: RunOptions, place: LaunchContext, compiled: CompiledPolicy) -> list[str]:
     flags = [*compiled.flags]
     if compiled.files:
         policy = os.path.join(place.home, POLICY_FILE)
@@ -171,7 +171,7 @@ def _flags(run: Run, place: Place, compiled: Compiled) -> list[str]:
     return flags
 
 
-def _folders(run: Run, place: Place) -> list[str]:
+def _folders(run: RunOptions, place: LaunchContext) -> list[str]:
     folders = [*run.include_directories, *run.policy.writable]
     if run.images:
         folders.append(place.images)
@@ -181,7 +181,7 @@ def _folders(run: Run, place: Place) -> list[str]:
     return [os.path.join(place.cwd, folder) for folder in folders]
 
 
-def _auth(place: Place) -> tuple[str, str]:
+def _auth(place: LaunchContext) -> tuple[str, str]:
     """How to pay, from what is there, and a sentence that says so."""
     env = place.env
     has_login = any(path.endswith("oauth_creds.json") for path in place.credentials)
@@ -209,7 +209,7 @@ def _on(value: str | None) -> bool:
     return value is not None and value.lower() in ("true", "1")
 
 
-def _trust(run: Run, place: Place) -> bool:
+def _trust(run: RunOptions, place: LaunchContext) -> bool:
     """Untrusted wherever that does: then nothing of the repository's own takes effect."""
     if run.inherit == "project":
         return True
@@ -232,7 +232,7 @@ def _trust(run: Run, place: Place) -> bool:
     return bool(reasons)
 
 
-def _settings(run: Run, method: str) -> dict[str, Json]:
+def _settings(run: RunOptions, method: str) -> dict[str, Json]:
     own = run.inherit != "nothing"
     names: list[Json] = [server.name for server in run.mcp_servers]
     settings: dict[str, Json] = {
@@ -294,11 +294,13 @@ def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, J
     return whole
 
 
-def _mcp_servers(run: Run) -> dict[str, Json]:
+def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     return {s.name: mcp_config.described(n, s) for n, s in enumerate(run.mcp_servers)}
 
 
-def _prompt(run: Run, prompt: str, place: Place) -> tuple[str | None, bytes, dict[str, str]]:
+def _prompt(
+    run: RunOptions, prompt: str, place: LaunchContext
+) -> tuple[str | None, bytes, dict[str, str]]:
     """A note, what goes to stdin, and the files that carry the rest."""
     if run.system_prompt is not None:
         prompt = f"{run.system_prompt}\n\n{prompt}"

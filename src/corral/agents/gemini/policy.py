@@ -35,10 +35,10 @@ import re
 from corral.agents.gemini import write_paths
 from corral.agents.gemini.write_paths import LONGEST_PATTERN
 from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Compiled, Place, Row
+from corral.agents.spec import CompiledPolicy, LaunchContext, PolicyRow
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.shell_regex import allow_regex
 
@@ -86,7 +86,9 @@ _BLANKS = r"( |\\t)+"
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Compiled:
+def compile_policy(
+    policy: Policy, run: RunOptions, place: LaunchContext | None = None
+) -> CompiledPolicy:
     """For the headless CLI. ``place`` is needed for the rules to be run, not for the report.
 
     Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a deny rule
@@ -101,7 +103,7 @@ def compile_policy(policy: Policy, run: Run, place: Place | None = None) -> Comp
     return _compiled(policy, rules, tuple(_row(policy, each) for each in CAPABILITIES))
 
 
-def compile_asking(policy: Policy, run: Run) -> Compiled:
+def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For the CLI as a peer: its questions come to us."""
     if policy.mode == "native":
         return _native("the agent's own default: it runs what it believes harmless, and asks")
@@ -114,15 +116,15 @@ def compile_asking(policy: Policy, run: Run) -> Compiled:
     return _compiled(policy, rules, tuple(rows))
 
 
-def _native(note: str) -> Compiled:
-    rows = tuple(Row(capability, "ask", "native", note) for capability in CAPABILITIES)
-    return Compiled(rows, ("--approval-mode", "default"))
+def _native(note: str) -> CompiledPolicy:
+    rows = tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
+    return CompiledPolicy(rows, ("--approval-mode", "default"))
 
 
-def _compiled(policy: Policy, rules: _Rules, report: tuple[Row, ...]) -> Compiled:
+def _compiled(policy: Policy, rules: _Rules, report: tuple[PolicyRow, ...]) -> CompiledPolicy:
     rules.add("*", "deny", _BASE)
     flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
-    return Compiled(report, flags, {POLICY_FILE: rules.text()})
+    return CompiledPolicy(report, flags, {POLICY_FILE: rules.text()})
 
 
 class _Rules:
@@ -250,7 +252,7 @@ def _allows_commands(policy: Policy) -> bool:
     return any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
 
 
-def _questions(policy: Policy, run: Run, rules: _Rules) -> None:
+def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
     """The grants of a peer: all that is limited by more than the tool's name is a question."""
     tools, mcp = _granted(policy, ask=run.interactive)
     if not policy.is_unlimited:
@@ -273,7 +275,7 @@ def _questions(policy: Policy, run: Run, rules: _Rules) -> None:
     _mcp_rules(policy, mcp, rules, ask=run.interactive)
 
 
-def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> None:
+def _grants(policy: Policy, run: RunOptions, place: LaunchContext | None, rules: _Rules) -> None:
     """The grants of the headless CLI."""
     tools, mcp = _granted(policy, ask=False)
     if tools.pop("run_shell_command", None) is not None:
@@ -288,7 +290,9 @@ def _grants(policy: Policy, run: Run, place: Place | None, rules: _Rules) -> Non
     _mcp_rules(policy, mcp, rules, ask=False)
 
 
-def _path_rules(run: Run, place: Place, writing: tuple[str, ...], rules: _Rules) -> None:
+def _path_rules(
+    run: RunOptions, place: LaunchContext, writing: tuple[str, ...], rules: _Rules
+) -> None:
     said = f"Use an absolute path below {place.cwd}."
     rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=said)
     for pattern in write_paths.UNUSUAL:
@@ -312,7 +316,7 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 
 
-def _row(policy: Policy, capability: Capability) -> Row:
+def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict, notes = _verdict(policy, capability)
     if verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
@@ -323,7 +327,7 @@ def _row(policy: Policy, capability: Capability) -> Row:
     return _noted(policy, capability, verdict, "native", notes)
 
 
-def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) -> Row:
+def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) -> PolicyRow:
     verdict, notes = _verdict(policy, capability)
     enforcement: Enforcement = "native"
     if verdict == "ask" and interactive:
@@ -358,7 +362,7 @@ def _noted(
     verdict: Verdict,
     enforcement: Enforcement,
     notes: list[str],
-) -> Row:
+) -> PolicyRow:
     denied = policy.network == "deny" and verdict != "allow"
     if capability == "network" and denied and _shell_is_free(policy):
         enforcement = "impossible"
@@ -372,7 +376,7 @@ def _noted(
             notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
         if verdict == "allow":
             notes.append("it can read the CLI's own environment through /proc")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
 def _shell_is_free(policy: Policy) -> bool:

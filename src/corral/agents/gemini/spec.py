@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from corral.agents.gemini import errors, launch, policy, session_files
-from corral.agents.spec import Agent, Package, Probe
+from corral.agents.spec import AgentSpec, Package, Probe
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
-from corral.protocol.acp.quirks import Quirks
-from corral.protocol.ndjson import Finish, Item, Translate
+from corral.protocol.acp.quirks import AcpQuirks
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.notices import warning
 from corral.protocol.tool_fields import call, hidden
 from corral.values import Usage
@@ -93,8 +93,8 @@ class Conversation:
         self._searched = False
         self._tools: dict[str, str] = {}
 
-    def translate(self, frames: list[Any]) -> list[Item]:
-        items: list[Item] = []
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for frame in frames:
             if type(frame) is not MessageFrame:
                 items.append(self._rarer(frame))
@@ -108,7 +108,7 @@ class Conversation:
                 items.append(text)
         return items
 
-    def _rarer(self, frame: Any) -> Item:
+    def _rarer(self, frame: Any) -> RawEvent:
         match frame:
             case ToolUseFrame():
                 self._first_text = ""
@@ -173,11 +173,11 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     )
 
 
-def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> Finish:
+def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> TurnEnd:
     stats = frame.stats or Stats()
     looped = frame.status == "success" and complaint == errors.LOOP
     error = frame.error or ToolError()
-    return Finish(
+    return TurnEnd(
         ok=frame.status == "success" and not looped,
         stop_reason="loop_detected" if looped else None,
         usage=usage(stats, searched=searched),
@@ -219,7 +219,7 @@ def model_used(models: dict[str, Tokens]) -> str | None:
     return ranked[-1] if ranked else None
 
 
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     name_from_id="__",
     mcp_prefixes=("mcp_",),
     injected_text=("[MODE_UPDATE]",),
@@ -278,7 +278,7 @@ _PROBE = Probe(
     mcp_name="mcp_{server}_{tool}",
 )
 
-_HEADLESS = Agent(
+_HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
     description="Google's Gemini CLI, headless: one process a prompt, JSON lines out",

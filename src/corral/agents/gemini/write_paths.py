@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterable, Iterator
 from string import ascii_letters
 
-from corral.agents.spec import Place
+from corral.agents.spec import LaunchContext
 from corral.errors import PolicyNotEnforceable
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protected_paths import globs
 
 PATH = r'\x00"file_path":"'
@@ -41,13 +41,13 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
 
 
-def allowed(run: Run, place: Place) -> Iterator[str]:
+def allowed(run: RunOptions, place: LaunchContext) -> Iterator[str]:
     """Patterns of the paths in the workspace and the writable folders."""
     yield rf'{PATH}{_roots(run, place)}/[^\x00\\]*"\x00'
     yield rf'{PATH}[^/\x00\\][^\x00\\]*"\x00'
 
 
-def protected(run: Run, place: Place) -> Iterator[str]:
+def protected(run: RunOptions, place: LaunchContext) -> Iterator[str]:
     """Patterns of the paths with a protected name below a folder that may be written. The
     workspace itself may have such a name above it."""
     names = [
@@ -58,13 +58,13 @@ def protected(run: Run, place: Place) -> Iterator[str]:
     yield from _chunked(rf"{PATH}{_roots(run, place)}/(|[^\x00]*/)", names)
 
 
-def _roots(run: Run, place: Place) -> str:
+def _roots(run: RunOptions, place: LaunchContext) -> str:
     folders = (place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable))
     roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
     return "(" + "|".join(escaped(os.path.normpath(root).rstrip("/")) for root in roots) + ")"
 
 
-def through_links(place: Place) -> Iterator[str]:
+def through_links(place: LaunchContext) -> Iterator[str]:
     """Patterns of the paths that have the name of a link that leads out.
 
     Raises ``PolicyNotEnforceable`` where not all links could be found."""

@@ -9,10 +9,10 @@ from corral.agents.opencode.errors import KEY_HINT
 from corral.agents.opencode.policy import Folders, offers_shell, permissions, rules_alone
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
-from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 
 CUSTOM = "custom"
 """The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""
@@ -76,7 +76,7 @@ _SWITCHES = (
 )
 
 
-def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """As a peer. Raises before anything is spawned where there is no model to be had."""
     _check(run, place)
     rules = permissions(run.policy, run, _folders(place))
@@ -92,7 +92,7 @@ def launch(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
     )
 
 
-def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
     _check(run, place)
     rules = rules_alone(run.policy, run, _folders(place))
@@ -122,15 +122,15 @@ def launch_alone(run: Run, place: Place, prompt: str, resume: str | None) -> Lau
     )
 
 
-def _folders(place: Place) -> Folders:
+def _folders(place: LaunchContext) -> Folders:
     return Folders(place.cwd, place.links, RIPGREP in place.helpers)
 
 
-def _path_folders(place: Place) -> tuple[str, ...]:
+def _path_folders(place: LaunchContext) -> tuple[str, ...]:
     return (os.path.dirname(place.helpers[RIPGREP]),) if RIPGREP in place.helpers else ()
 
 
-def _check(run: Run, place: Place) -> None:
+def _check(run: RunOptions, place: LaunchContext) -> None:
     """Raises ``UntrustedFolder`` for what OpenCode would obey or hand on, whatever its rules."""
     refuse_users(run)
     refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
@@ -143,7 +143,7 @@ def _check(run: Run, place: Place) -> None:
         )
 
 
-def _check_rules(run: Run, place: Place, *, writes: bool) -> tuple[str, ...]:
+def _check_rules(run: RunOptions, place: LaunchContext, *, writes: bool) -> tuple[str, ...]:
     """What rules alone cannot hold: raises ``ConfigError``, unless ``strict`` is off."""
     hint = "Use opencode-acp, which is asked for each file."
     if writes and run.model is None and run.strict:
@@ -160,17 +160,19 @@ def _check_rules(run: Run, place: Place, *, writes: bool) -> tuple[str, ...]:
     return (f"glob and grep are off: {count} links lead out of the workspace",)
 
 
-def _files(run: Run) -> dict[str, str]:
+def _files(run: RunOptions) -> dict[str, str]:
     return {_NPMRC: "offline=true\n", **({_MODELS: "{}"} if _is_custom(run) else {})}
 
 
-def _is_custom(run: Run) -> bool:
+def _is_custom(run: RunOptions) -> bool:
     """Whether the model behind OPENAI_BASE_URL is used alone. Then the list of all vendors'
     models is empty: to read its own, of thousands, takes OpenCode a third of its start."""
     return run.inherit != "project" and (run.model or "").startswith(f"{CUSTOM}/")
 
 
-def _env(run: Run, place: Place, config: dict[str, Json], rules: dict[str, Json]) -> dict[str, str]:
+def _env(
+    run: RunOptions, place: LaunchContext, config: dict[str, Json], rules: dict[str, Json]
+) -> dict[str, str]:
     own = run.inherit == "project"
     switches = _SWITCHES if own else (*_SWITCHES, "PROJECT_CONFIG")
     more = {"OPENCODE_MODELS_PATH": os.path.join(place.home, _MODELS)} if _is_custom(run) else {}
@@ -201,7 +203,7 @@ def _env(run: Run, place: Place, config: dict[str, Json], rules: dict[str, Json]
 
 
 def _config(
-    run: Run, place: Place, rules: dict[str, Json]
+    run: RunOptions, place: LaunchContext, rules: dict[str, Json]
 ) -> tuple[dict[str, Json], tuple[str, ...]]:
     model, env = run.model, place.env
     hosted = model is not None and model.startswith(f"{HOSTED}/")
@@ -254,7 +256,7 @@ def _custom(model: str | None) -> Json:
     }
 
 
-def _mcp_servers(run: Run) -> dict[str, Json]:
+def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     """Secret values are named, as those of a provider."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):

@@ -29,9 +29,9 @@ from collections.abc import Iterable
 import msgspec
 
 from corral.agents.shared.tool_names import check_names, of_servers
-from corral.agents.spec import Act, Compiled, Form, Row
+from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import Json, ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.protected_paths import NAMES, Links
 
@@ -95,7 +95,7 @@ class Folders(msgspec.Struct, frozen=True):
     has_ripgrep: bool = True
 
 
-def permissions(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
+def permissions(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
     """For a peer, whose questions come to us. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
     _check_names(policy, run)
@@ -129,7 +129,7 @@ def permissions(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
     return {**rules, DELEGATE: "deny"}
 
 
-def rules_alone(policy: Policy, run: Run, folders: Folders) -> dict[str, Json]:
+def rules_alone(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
     """For one that runs alone: allowed, or denied. Raises as ``permissions`` does."""
     _check_names(policy, run)
     if policy.mode == "native":
@@ -173,7 +173,9 @@ def offers_shell(rules: dict[str, Json]) -> bool:
     return rules.get("bash", rules.get("*", "allow")) != "deny"
 
 
-def _effective(policy: Policy, run: Run, capability: Capability, *, own: bool = False) -> Verdict:
+def _effective(
+    policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
+) -> Verdict:
     """With nobody to ask, what asks is denied."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
@@ -236,29 +238,31 @@ def _key(tool: str) -> str:
     return "edit" if tool in WRITE else tool
 
 
-def _mcp_rule(policy: Policy, run: Run, *, own: bool) -> str:
+def _mcp_rule(policy: Policy, run: RunOptions, *, own: bool) -> str:
     """A question about such a tool looks like one about any other, which counts as shell: it
     can be put to us only where the two verdicts are the same."""
     verdict = _effective(policy, run, "mcp", own=own)
     return "deny" if verdict == "ask" != policy.verdict("shell") else verdict
 
 
-def _check_names(policy: Policy, run: Run) -> None:
+def _check_names(policy: Policy, run: RunOptions) -> None:
     check_names(policy, TOOLS, "OpenCode", of_servers(run, "_"), strict=run.strict)
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """The report; the rules themselves travel in the configuration of a launch."""
     permissions(policy, run, Folders())
-    return Compiled(tuple(_row(policy, run, capability) for capability in CAPABILITIES))
+    return CompiledPolicy(tuple(_row(policy, run, capability) for capability in CAPABILITIES))
 
 
-def _row(policy: Policy, run: Run, capability: Capability) -> Row:
+def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return Row(capability, "allow", "native", "the agent's own default: it asks for nothing")
+        return PolicyRow(
+            capability, "allow", "native", "the agent's own default: it asks for nothing"
+        )
     if policy.is_unlimited:
         note = "a permitted shell reaches the network" if capability == "network" else ""
-        return Row(capability, "allow", "native", note)
+        return PolicyRow(capability, "allow", "native", note)
     verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -306,18 +310,20 @@ def _row(policy: Policy, run: Run, capability: Capability) -> Row:
         if free_shell:
             notes.append("it sees the keys in OpenCode's own environment")
         notes.append("sub-agents are off")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def compile_alone(policy: Policy, run: Run) -> Compiled:
+def compile_alone(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """The report for one that runs alone."""
     rules_alone(policy, run, Folders())
-    return Compiled(tuple(_row_alone(policy, run, capability) for capability in CAPABILITIES))
+    return CompiledPolicy(tuple(_row_alone(policy, run, capability) for capability in CAPABILITIES))
 
 
-def _row_alone(policy: Policy, run: Run, capability: Capability) -> Row:
+def _row_alone(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return Row(capability, "allow", "native", "the agent's own default: it asks for nothing")
+        return PolicyRow(
+            capability, "allow", "native", "the agent's own default: it asks for nothing"
+        )
     verdict = policy.verdict(capability)
     enforcement: Enforcement = "native"
     notes: list[str] = []
@@ -358,4 +364,4 @@ def _row_alone(policy: Policy, run: Run, capability: Capability) -> Row:
             notes.append("it sees the keys in OpenCode's own environment")
         if not policy.is_unlimited:
             notes.append("sub-agents are off")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

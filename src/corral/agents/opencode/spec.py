@@ -25,10 +25,10 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.opencode import errors, launch, policy, stream
-from corral.agents.spec import Agent, Package, Probe
-from corral.protocol.acp.quirks import Quirks
+from corral.agents.spec import AgentSpec, Package, Probe
+from corral.protocol.acp.quirks import AcpQuirks
 
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     late_updates=0.1,
     name_from_title=True,
     unavailable_tool=stream.HIDDEN,
@@ -41,7 +41,7 @@ QUIRKS = Quirks(
 """``command_marks``: blanks too, for it trims before it looks. ``command_guard``: a word
 joiner, which no trimming takes away and no model sees."""
 
-_PEER = Agent(
+_PEER = AgentSpec(
     name="opencode-acp",
     aliases=("opencode",),
     title="OpenCode",

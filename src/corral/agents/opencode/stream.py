@@ -22,7 +22,7 @@ from corral.events import (
     ToolStatus,
     UsageReport,
 )
-from corral.protocol.ndjson import Finish, Item, Translate, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
 from corral.protocol.tool_fields import call, hidden, tables
 from corral.values import Cost, Usage
 
@@ -94,8 +94,8 @@ class Conversation:
         self._usage = Usage()
         self._cost = Cost()
 
-    def translate(self, frames: list[Any]) -> list[Item]:
-        items: list[Item] = []
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for frame in frames:
             if not self._begun:
                 self._begun = True
@@ -115,7 +115,7 @@ class Conversation:
                     pass
         return items
 
-    def _step(self, part: Part) -> Item:
+    def _step(self, part: Part) -> RawEvent:
         tokens = part.tokens
         read, write = tokens.cache.get("read", 0), tokens.cache.get("write", 0)
         self._usage += Usage(
@@ -130,7 +130,7 @@ class Conversation:
             self._cost = Cost((self._cost.usd or 0) + part.cost, "reported")
         if part.reason == "tool-calls":
             return UsageReport(self._usage, cost=self._cost)
-        return Finish(
+        return TurnEnd(
             ok=part.reason == "stop",
             stop_reason=part.reason,
             usage=self._usage,
@@ -138,9 +138,9 @@ class Conversation:
             kind=part.reason,
         )
 
-    def _failed(self, failure: Failure) -> Finish:
+    def _failed(self, failure: Failure) -> TurnEnd:
         status = failure.data.status_code
-        return Finish(
+        return TurnEnd(
             ok=False,
             usage=self._usage,
             cost=self._cost,
@@ -149,7 +149,7 @@ class Conversation:
         )
 
 
-def tool(part: Part) -> list[Item]:
+def tool(part: Part) -> list[RawEvent]:
     """The call, its end, and the plan where the call was one."""
     state, name, given, said = part.state, part.tool, part.state.input, part.state.error or ""
     if name == UNAVAILABLE and isinstance(given.get("tool"), str):

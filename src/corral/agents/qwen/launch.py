@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, compile_policy, verdict_of
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, credentials
-from corral.agents.spec import ACP_OPTIONS, Launch, Place
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import UntrustedFolder
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 
 _SERVICES = {
     "OPENAI_API_KEY": ("openai", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
@@ -38,7 +38,7 @@ PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """stdin is cut at 8 MiB; a little below leaves room for the rest."""
 
 
-def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
+def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """For one prompt, which goes in as text and as nothing else."""
     base = _launch(run, place)
     stdin, files, notes = prompt.encode(), dict[str, str](), list[str]()
@@ -61,12 +61,12 @@ def launch(run: Run, place: Place, prompt: str, resume: str | None) -> Launch:
     )
 
 
-def launch_acp(run: Run, place: Place, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     base = _launch(run, place)
     return replace(base, argv=(*base.argv, "--acp"))
 
 
-def _launch(run: Run, place: Place) -> Launch:
+def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     compiled = compile_policy(run.policy, run)
     key = credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
@@ -106,7 +106,7 @@ def _launch(run: Run, place: Place) -> Launch:
     )
 
 
-def _trust(run: Run, place: Place) -> bool:
+def _trust(run: RunOptions, place: LaunchContext) -> bool:
     """Untrusted wherever that does: then nothing of the repository's own takes effect."""
     if run.mcp_servers and run.inherit != "project" and place.project_files:
         raise UntrustedFolder(
@@ -118,7 +118,7 @@ def _trust(run: Run, place: Place) -> bool:
     return bool(run.mcp_servers) or run.inherit == "project"
 
 
-def _settings(run: Run, *, trusted: bool) -> dict[str, Json]:
+def _settings(run: RunOptions, *, trusted: bool) -> dict[str, Json]:
     """They stand above the user's and the repository's."""
     denied = {
         server.name

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 
 from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Act, Compiled, Form, Row
+from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import Json, ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 
 SETTINGS_FILE = "settings.json"
@@ -103,7 +103,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def compile_policy(policy: Policy, run: Run) -> Compiled:
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that is nearly one of Qwen Code's."""
     check_names(policy, TOOLS, "Qwen Code", prefixed("mcp__"), strict=run.strict)
     rows = tuple(_row(policy, capability, run) for capability in CAPABILITIES)
@@ -123,10 +123,12 @@ def compile_policy(policy: Policy, run: Run) -> Compiled:
     ask += [name for name in policy.deny_tools if name not in deny]
     rules: Json = {"permissions": {"ask": ask}}
     flags = (*mode, f"--exclude-tools={','.join(deny)}")
-    return Compiled(rows, flags, {SETTINGS_FILE: json.dumps(rules)})
+    return CompiledPolicy(rows, flags, {SETTINGS_FILE: json.dumps(rules)})
 
 
-def verdict_of(policy: Policy, capability: Capability, run: Run, *, own: bool = False) -> Verdict:
+def verdict_of(
+    policy: Policy, capability: Capability, run: RunOptions, *, own: bool = False
+) -> Verdict:
     """With nobody to ask, what asks is denied; but rules may still allow single commands."""
     verdict = _verdict(policy, capability, own=own)
     if verdict != "ask" or run.interactive or (capability == "shell" and _allows(policy)):
@@ -150,9 +152,11 @@ def _verdict(policy: Policy, capability: Capability, *, own: bool) -> Verdict:
     return policy.verdict(capability, own=own)
 
 
-def _row(policy: Policy, capability: Capability, run: Run) -> Row:
+def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     if policy.mode == "native":
-        return Row(capability, "ask", "native", "its mode default: it reads, and asks for the rest")
+        return PolicyRow(
+            capability, "ask", "native", "its mode default: it reads, and asks for the rest"
+        )
     verdict, free_shell = verdict_of(policy, capability, run), policy.shell == "allow"
     if policy.allow_tools is not None:
         free_shell = _verdict(policy, "shell", own=False) == "allow"
@@ -176,4 +180,4 @@ def _row(policy: Policy, capability: Capability, run: Run) -> Row:
         notes.append("a permitted shell reaches the network: this agent has no wall for it")
     elif free_shell and verdict != "allow" and capability in ("read", "write"):
         notes.append(f"a permitted shell can {capability} files all the same")
-    return Row(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

@@ -18,25 +18,25 @@ from corral.agents.qwen import launch
 from corral.agents.qwen.policy import FORMS, TOOLS, compile_policy
 from corral.agents.shared import exit_errors
 from corral.agents.shared.api_errors import of_service
-from corral.agents.spec import Agent, Ending, Package, Probe
+from corral.agents.spec import AgentSpec, Ending, Package, Probe
 from corral.errors import CorralError
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
 from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import Manners
+from corral.protocol.stream_json.quirks import StreamQuirks
 
 _HIDDEN = (*(f'"{name}" not found in registry' for name in TOOLS), 'Tool "mcp__')
-MANNERS = Manners(
+STREAM_QUIRKS = StreamQuirks(
     tools=TOOLS,
     refusal_signs=("but that permission was declined", *_HIDDEN),
     error_text="[API Error: ",
     id_a_block=True,
     sums_up=True,
 )
-QUIRKS = Quirks(
+QUIRKS = AcpQuirks(
     name_from_meta=("toolName",),
     mcp_prefixes=("mcp__",),
-    denied_signs=MANNERS.refusal_signs,
+    denied_signs=STREAM_QUIRKS.refusal_signs,
     usage="chunks",
     set_model=None,
     command_marks=("/",),
@@ -64,7 +64,7 @@ def explain(ending: Ending) -> CorralError | None:
 
 
 def _failed(_kind: str, message: str) -> CorralError:
-    text = message.removeprefix(MANNERS.error_text).removesuffix("]")
+    text = message.removeprefix(STREAM_QUIRKS.error_text).removesuffix("]")
     if text.startswith("Operation cancelled"):
         return errors.Interrupted("the turn was stopped")
     if "empty response" in text:
@@ -75,10 +75,10 @@ def _failed(_kind: str, message: str) -> CorralError:
 def translator() -> Translate:
     from corral.protocol.stream_json.client import Control
 
-    return Control(MANNERS).translate
+    return Control(STREAM_QUIRKS).translate
 
 
-_ALONE = Agent(
+_ALONE = AgentSpec(
     name="qwen-cli",
     title="Qwen Code",
     description="Alibaba's Qwen Code: a process a prompt, words as they come, it can ask",
@@ -87,7 +87,7 @@ _ALONE = Agent(
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
     frames=Frames,
     translator=translator,
-    control=MANNERS,
+    stream_quirks=STREAM_QUIRKS,
     compile=compile_policy,
     launch=launch.launch,
     explain=explain,
@@ -124,7 +124,7 @@ _PEER = replace(
     transport="acp",
     frames=None,
     translator=None,
-    control=None,
+    stream_quirks=None,
     launch=launch.launch_acp,
     quirks=QUIRKS,
     mode_at_start=True,

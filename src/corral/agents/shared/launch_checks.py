@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from corral.agents.spec import Place
+from corral.agents.spec import LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
-from corral.options import Run
+from corral.options import RunOptions
 
 
-def refuse_own_files(run: Run, place: Place, what: str, hint: str = "") -> None:
+def refuse_own_files(run: RunOptions, place: LaunchContext, what: str, hint: str = "") -> None:
     """Where an agent would obey what the repository brings along, whatever we say. Raises
     ``UntrustedFolder`` unless somebody trusts it; ``what`` says what would become of it."""
     if run.inherit == "nothing" and place.project_files:
@@ -21,13 +21,13 @@ def refuse_own_files(run: Run, place: Place, what: str, hint: str = "") -> None:
         )
 
 
-def refuse_users(run: Run) -> None:
+def refuse_users(run: RunOptions) -> None:
     """For an agent that has no place for the user's settings beside ours."""
     if run.inherit == "user":
         raise ConfigError(f"{run.agent} cannot inherit the user's settings")
 
 
-def check_effort(run: Run, title: str, efforts: tuple[str, ...]) -> None:
+def check_effort(run: RunOptions, title: str, efforts: tuple[str, ...]) -> None:
     effort = run.reasoning_effort
     if effort is not None and effort not in efforts:
         raise ConfigError(
@@ -35,7 +35,7 @@ def check_effort(run: Run, title: str, efforts: tuple[str, ...]) -> None:
         )
 
 
-def credentials(place: Place, names: Iterable[str], title: str, hint: str) -> str:
+def credentials(place: LaunchContext, names: Iterable[str], title: str, hint: str) -> str:
     """Which of the variables, or of the files of a sign-in, there is. Raises
     ``AuthenticationFailed`` where there is none."""
     found = [name for name in names if place.env.get(name)]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from corral.events import Json
-from corral.options import Run
+from corral.options import RunOptions
 from corral.values import McpServer
 
 
@@ -20,7 +20,7 @@ def named_secrets(number: int, server: McpServer, naming: str = "${{{}}}") -> di
     return {name: naming.format(secret_name(number, name)) for name in hidden}
 
 
-def secrets(run: Run) -> Mapping[str, str]:
+def secrets(run: RunOptions) -> Mapping[str, str]:
     """The variables that hold the values."""
     return {
         secret_name(number, name): value

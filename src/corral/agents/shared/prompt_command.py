@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from corral.agents.spec import Place
+from corral.agents.spec import LaunchContext
 
 COMMAND = "corral-prompt"
 """With the session's name behind it: of two commands of one name, ours and one that the
@@ -36,7 +36,7 @@ def escaped(prompt: str) -> tuple[str, bytes]:
     return note, (f"\n{text}" if text.startswith("/") else text).encode()
 
 
-def as_command(text: str, place: Place, folder: str) -> tuple[bytes, dict[str, str]]:
+def as_command(text: str, place: LaunchContext, folder: str) -> tuple[bytes, dict[str, str]]:
     """What goes to stdin, and the command's file, below the settings ``folder``."""
     name = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
     quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

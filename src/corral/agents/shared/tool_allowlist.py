@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Compiled, Row
+from corral.agents.spec import CompiledPolicy, PolicyRow
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import (
     CAPABILITIES,
     CAPABILITY_OF,
@@ -20,7 +20,6 @@ from corral.policy import (
     Enforcement,
     Policy,
     Verdict,
-    decide,
 )
 
 Tools = Mapping[str, ToolKind]
@@ -37,16 +36,16 @@ def offered(policy: Policy, tools: Tools) -> list[str]:
     return [
         name
         for name, kind in tools.items()
-        if decide(policy, Action(tool=name, kind=kind)).verdict == "allow"
+        if policy.evaluate(Action(tool=name, kind=kind)).verdict == "allow"
     ]
 
 
 def compiler(
     tools: Tools, title: str, *, shell: str, flag: str, nothing: str
-) -> Callable[[Policy, Run], Compiled]:
+) -> Callable[[Policy, RunOptions], CompiledPolicy]:
     """For an agent that is told its tools, and no more, by ``flag``; or ``nothing``."""
 
-    def compile_policy(policy: Policy, run: Run) -> Compiled:
+    def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
         check_names(policy, tools, title, prefixed("mcp__"), strict=run.strict)
         if policy.mode == "plan":
             raise PolicyError(
@@ -54,9 +53,9 @@ def compiler(
             )
         report = rows(policy, tools, shell)
         if policy.mode == "native":
-            return Compiled(report)
+            return CompiledPolicy(report)
         chosen = ",".join(offered(policy, tools))
-        return Compiled(report, (flag, chosen) if chosen else (nothing,))
+        return CompiledPolicy(report, (flag, chosen) if chosen else (nothing,))
 
     return compile_policy
 
@@ -70,15 +69,15 @@ def settled(policy: Policy, capability: Capability, chosen: list[str]) -> tuple[
     return ("deny", [NOBODY]) if verdict == "ask" else (verdict, [])
 
 
-def rows(policy: Policy, tools: Tools, shell: str) -> tuple[Row, ...]:
+def rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ...]:
     """The report of an agent whose file tools stay in the workspace, and which has no rules for
     commands, no web tools and no tool servers. ``shell`` is its shell's name."""
     if policy.mode == "native":
-        return tuple(Row(able, "allow", "native", OWN_DEFAULT) for able in CAPABILITIES)
+        return tuple(PolicyRow(able, "allow", "native", OWN_DEFAULT) for able in CAPABILITIES)
     return tuple(_row(policy, able, tools, shell) for able in CAPABILITIES)
 
 
-def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Row:
+def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> PolicyRow:
     able = offered(policy, tools)
     free_shell, mine = (
         shell in able,
@@ -103,4 +102,4 @@ def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Ro
     if capability == "shell" and policy.shell_rules:
         forced = "advisory"
         notes.append("it knows no rules for single commands")
-    return Row(capability, verdict, forced, "; ".join(notes))
+    return PolicyRow(capability, verdict, forced, "; ".join(notes))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import Run
+from corral.options import RunOptions
 from corral.policy import Policy
 
 _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
@@ -43,7 +43,7 @@ def prefixed(prefix: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(prefix)
 
 
-def of_servers(run: Run, separator: str) -> Callable[[str], bool]:
+def of_servers(run: RunOptions, separator: str) -> Callable[[str], bool]:
     """For an agent that puts the plain name of a server before the names of its tools."""
     starts = tuple(f"{name}{separator}" for name in ("corral", *(s.name for s in run.mcp_servers)))
     if run.inherit != "nothing":  # servers of the user's own, whose names are not known here

@@ -17,7 +17,7 @@ from corral.builtin.tools.run_program import run
 from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
 from corral.builtin.tools.workspace import Workspace, plain
 from corral.errors import CorralError
-from corral.system.http.client import Answer, Http
+from corral.system.http.client import Http, HttpResponse
 
 SECONDS = 30.0
 LARGEST = 2_000_000
@@ -89,7 +89,7 @@ def _check(url: str) -> None:
         raise ToolError(f"only addresses with http:// or https:// can be fetched, got: {url}")
 
 
-async def _page(answer: Answer, url: str) -> Page:
+async def _page(answer: HttpResponse, url: str) -> Page:
     kind = answer.media_type
     if not _is_text(kind):
         size = answer.headers.get("Content-Length")

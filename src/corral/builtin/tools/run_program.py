@@ -11,7 +11,7 @@ import msgspec
 from corral.builtin.tools.workspace import Workspace
 from corral.system import paths
 from corral.system.process.process import Exit, Process
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""
@@ -49,7 +49,7 @@ async def run(
         env=workspace.child_env(),
         stdin=stdin,
         scratch=workspace.scratch,
-        ledger=Ledger(paths.ledger(), owner),
+        ledger=ProcessRegistry(paths.ledger(), owner),
     )
 
     async def listen() -> None:

@@ -40,7 +40,7 @@ GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_GONE)}\n")
 """What stands in a text of ``Kept`` where something is missing."""
 
 
-class Kept:
+class OutputBuffer:
     """The first and the last bytes of a stream, and how many were between."""
 
     def __init__(self, most: int = WHOLE) -> None:
@@ -95,7 +95,7 @@ class Live:
 async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
     if "\0" in args.command:
         raise ToolError("a command cannot hold a NUL")
-    kept, live = Kept(), Live(output)
+    kept, live = OutputBuffer(), Live(output)
 
     def hear(chunk: bytes) -> None:
         kept.add(chunk)

@@ -41,13 +41,13 @@ def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int
         echo_json(msgspec.json.encode(rows).decode())
         return 1 if errors else 0
     for file, finding in found:
-        echo(told(file, finding))
+        echo(format_finding(file, finding))
     warnings = len(found) - errors
     echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     return 1 if errors else 0
 
 
-def told(file: str, finding: Finding) -> str:
+def format_finding(file: str, finding: Finding) -> str:
     """As compilers say it, for editors that jump there."""
     place = f"{file}:{finding.line or 1}:{finding.column or 1}"
     line = f"{place}: {finding.severity} {finding.rule}: {finding.message}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from corral.durable.result import PipelineResult
-    from corral.options import Options
+    from corral.options import RunKwargs
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
 
@@ -133,7 +133,7 @@ def run(file: str, **given: Any) -> int:
     source = str(Path(file).absolute())
     if repository is not None and workspaces.uncommitted(repository):
         show.progress.say("! what is not committed in the repository is not part of this run")
-    options: Options = {"policy": given["approve"]} if given["approve"] else {}
+    options: RunKwargs = {"policy": given["approve"]} if given["approve"] else {}
     if given["env"]:
         options["pass_env"] = list(given["env"])
 
@@ -273,11 +273,11 @@ def run_id(name: str) -> str:
 
 def _warn(file: str, graph: Graph) -> None:
     """What lint has to say of a pipeline that may run."""
-    from corral.cli.pipeline.files import told
+    from corral.cli.pipeline.files import format_finding
     from corral.pipelines.linter import engine
 
     for finding in engine.lint(graph):
-        echo(told(file, finding), err=True)
+        echo(format_finding(file, finding), err=True)
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

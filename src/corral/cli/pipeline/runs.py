@@ -20,7 +20,7 @@ from corral.errors import ConfigError
 from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
-    from corral.durable.open_questions import Asked
+    from corral.durable.open_questions import OpenQuestion
     from corral.durable.payloads import OwnTree
     from corral.durable.query import Shown
 
@@ -143,7 +143,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     echo(f"{name} is cancelled")
 
 
-def _plain(found: Shown, asked: list[Asked]) -> dict[str, Any]:
+def _plain(found: Shown, asked: list[OpenQuestion]) -> dict[str, Any]:
     from corral.durable.result import kept, outcomes
 
     setting = found.begun.setting
@@ -195,7 +195,7 @@ def _say(text: str) -> None:
     echo(text)
 
 
-def _open(asked: list[Asked]) -> int:
+def _open(asked: list[OpenQuestion]) -> int:
     """Questions that nobody has answered yet."""
     return sum(not each.answered for each in asked)
 

@@ -7,7 +7,7 @@ import sys
 from corral.events import Event, Text
 
 
-class Answer:
+class AnswerPrinter:
     """The answer's text as it comes, messages parted by a blank line."""
 
     def __init__(self) -> None:

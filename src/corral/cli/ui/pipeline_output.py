@@ -24,7 +24,7 @@ from corral.pipelines.execution.interviewers import AutoApprove, Console, Interv
 from corral.pipelines.execution.resources import bearers
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
-from corral.system.environment import Eraser, named_secrets
+from corral.system.environment import SecretRedactor, named_secrets
 
 Whole: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """The run, given whom to ask."""
@@ -50,7 +50,7 @@ class Shown:
         self.name = ""
         self._durable = durable
         self._db = option(db)
-        self._eraser = Eraser({**named_secrets(os.environ), **bearers(graph, os.environ)})
+        self._eraser = SecretRedactor({**named_secrets(os.environ), **bearers(graph, os.environ)})
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_left = False
 

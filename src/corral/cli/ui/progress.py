@@ -11,7 +11,7 @@ from typing import Any
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui.terminal import complain, console
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
-from corral.sessions.prepare import Prepared
+from corral.sessions.prepare import PreparedRun
 from corral.terminal_text import clean
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
@@ -31,7 +31,7 @@ class Progress:
         self._tokens: int | None = None
         self._spinning = False
 
-    def begin(self, prepared: Prepared, *, asks: bool) -> None:
+    def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
         """Say once what was decided on the caller's behalf. ``asks``: somebody answers."""
         # Where a person is the agent they may be typing here: nothing may move.
         self._live = self._live and "person" not in prepared.agent.capabilities

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from corral.agents.spec import Row
+from corral.agents.spec import PolicyRow
 from corral.terminal_text import clean
 
 
@@ -30,6 +30,6 @@ def _cell(text: str) -> str:
     return " ".join(clean(text).split("\n"))
 
 
-def policy_table(report: Sequence[Row]) -> str:
+def policy_table(report: Sequence[PolicyRow]) -> str:
     rows = [(row.capability, row.verdict, row.enforcement, row.note) for row in report]
     return table(("capability", "policy", "enforced", "note"), rows)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.payloads import Begun, Setting
-from corral.pipelines.scheduler.commands import Visit
+from corral.durable.payloads import RunConfig, RunInput
+from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import paths
 from corral.system.process import daemon
@@ -41,11 +41,11 @@ APART = "apart"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    visit: Visit
+    visit: RunNode
     attempt: int
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job's result."""
 
     outcome: Outcome | None = None
@@ -88,12 +88,14 @@ class Place:
     def job(self, name: str) -> Path:
         return self.jobs / name
 
-    def result(self, name: str) -> Kept | None:
+    def result(self, name: str) -> StoredOutcome | None:
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode((self.job(name) / "result.json").read_bytes(), type=Kept)
+            return msgspec.json.decode(
+                (self.job(name) / "result.json").read_bytes(), type=StoredOutcome
+            )
         return None
 
-    def keep(self, name: str, kept: Kept) -> None:
+    def keep(self, name: str, kept: StoredOutcome) -> None:
         """Write a job's result. Where the disk is full it goes into the reserved room, and where
         that is too small, a failure that says so does."""
         folder = self.job(name)
@@ -102,13 +104,13 @@ class Place:
         except OSError as error:
             why = error.strerror or str(error)
             reason = f"its result cannot be written to {folder}: {why}; free some space"
-            lost = Kept(outcome=failed(reason, retryable=False))
+            lost = StoredOutcome(outcome=failed(reason, retryable=False))
             if not any(self._put_in_reserve(folder, each) for each in (kept, lost)):
                 raise
         else:
             (folder / "reserve").unlink(missing_ok=True)
 
-    def _put_in_reserve(self, folder: Path, kept: Kept) -> bool:
+    def _put_in_reserve(self, folder: Path, kept: StoredOutcome) -> bool:
         data = msgspec.json.encode(kept)
         if len(data) > RESERVED:
             return False
@@ -126,7 +128,7 @@ class Place:
             return False
         return True
 
-    def submit(self, begun: Begun, name: str, job: Job) -> None:
+    def submit(self, begun: RunInput, name: str, job: Job) -> None:
         """Ask for a job, and see that somebody is there to do it. Asking twice is as good
         as once. Blocking."""
         with self._alone():
@@ -189,7 +191,7 @@ class Place:
         """In a folder that is there."""
         with contextlib.ExitStack() as stack:
             while True:
-                paths.make(self.folder)
+                paths.make_dir(self.folder)
                 with contextlib.suppress(FileNotFoundError):  # a host has just removed it
                     stack.enter_context(daemon.alone(self.gate))
                     break
@@ -231,7 +233,7 @@ def name_of(visit: str, attempt: int) -> str:
 
 
 async def attempt(
-    begun: Begun, visit: Visit, number: int, is_leaving: Callable[[], bool]
+    begun: RunInput, visit: RunNode, number: int, is_leaving: Callable[[], bool]
 ) -> Outcome:
     """The outcome of this attempt, whoever asked for it first. A cancellation ends the job,
     unless this process is leaving: then it goes on without us."""
@@ -254,7 +256,7 @@ async def attempt(
         raise
 
 
-async def _kept(place: Place, name: str) -> Kept | None:
+async def _kept(place: Place, name: str) -> StoredOutcome | None:
     """The job's result; None where the host is gone without one."""
     pause, looks = FIRST_LOOK, 0
     while True:
@@ -264,7 +266,7 @@ async def _kept(place: Place, name: str) -> Kept | None:
         looks += 1
         if looks % 8 == 0 and not await asyncio.to_thread(place.is_at, name):
             # Where all files are gone the run has ended, and took its jobs along.
-            return place.result(name) or (None if place.run.exists() else Kept())
+            return place.result(name) or (None if place.run.exists() else StoredOutcome())
         await asyncio.sleep(pause)
         pause = min(pause * 1.3, LAST_LOOK)
 
@@ -294,4 +296,4 @@ def close(run_id: str, *, cancel: bool = False) -> None:
         daemon.knock(each.fifo)
 
 
-__all__ = ["ALL", "Job", "Kept", "Place", "Setting", "attempt", "close", "name_of"]
+__all__ = ["ALL", "Job", "Place", "RunConfig", "StoredOutcome", "attempt", "close", "name_of"]

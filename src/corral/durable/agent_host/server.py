@@ -19,14 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.agent_host.client import ALL, Job, Kept, Place
-from corral.durable.payloads import Begun
+from corral.durable.agent_host.client import ALL, Job, Place, StoredOutcome
+from corral.durable.payloads import RunInput
 from corral.durable.worker import attempt_runner, resource_cache
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import paths
 from corral.system.process import daemon
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 LINGER = 30.0
 """Seconds without a job until it ends: agents stay warm for the next node so long."""
@@ -49,7 +49,7 @@ def main(folder: str, apart: str = "") -> None:
 class _Host:
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.begun = msgspec.json.decode(place.run.read_bytes(), type=Begun)
+        self.begun = msgspec.json.decode(place.run.read_bytes(), type=RunInput)
         self.running: dict[str, asyncio.Task[None]] = {}
         self.woken = asyncio.Event()
 
@@ -61,7 +61,7 @@ class _Host:
         loop.add_reader(fifo, self._knocked, fifo)
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
         # What a host before us left would work beside what is begun again.
-        await asyncio.to_thread(Ledger(paths.ledger()).reap)
+        await asyncio.to_thread(ProcessRegistry(paths.ledger()).reap)
         async with resource_cache.open_desk(self.begun.setting) as desk:
             idle_since = time.monotonic()
             while True:
@@ -84,7 +84,7 @@ class _Host:
         for task in self.running.values():
             task.cancel()
 
-    def _take(self, desk: Desk) -> None:
+    def _take(self, desk: NodeResources) -> None:
         for name in sorted(os.listdir(self.place.asked)):
             (self.place.asked / name).unlink(missing_ok=True)
             if name == ALL:
@@ -98,22 +98,22 @@ class _Host:
         if name in self.running:
             self.running[name].cancel()
         elif self.place.job(name).exists() and self.place.result(name) is None:
-            self._keep(name, Kept())
+            self._keep(name, StoredOutcome())
 
-    async def _work(self, name: str, desk: Desk) -> None:
+    async def _work(self, name: str, desk: NodeResources) -> None:
         try:
             outcome = await self._outcome(name, desk)
         except asyncio.CancelledError:
-            self._keep(name, Kept())
+            self._keep(name, StoredOutcome())
         except Exception as error:  # else whoever asked would wait for ever
-            self._keep(name, Kept(outcome=failed(f"{type(error).__name__}: {error}")))
+            self._keep(name, StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}")))
         else:
-            self._keep(name, Kept(outcome=outcome))
+            self._keep(name, StoredOutcome(outcome=outcome))
         finally:
             self.running.pop(name, None)
             self.woken.set()
 
-    async def _outcome(self, name: str, desk: Desk) -> Outcome:
+    async def _outcome(self, name: str, desk: NodeResources) -> Outcome:
         folder = self.place.job(name)
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
         begun = sorted(each.name for each in folder.glob("begun.*"))
@@ -121,9 +121,9 @@ class _Host:
             reason = f"its host was killed while it ran, {len(begun)} times"
             return failed(reason, retryable=False)
         (folder / f"begun.{len(begun) + 1}").touch()
-        return await attempt_runner.tied(self.begun, job.visit, job.attempt, desk)
+        return await attempt_runner.run_in_process(self.begun, job.visit, job.attempt, desk)
 
-    def _keep(self, name: str, kept: Kept) -> None:
+    def _keep(self, name: str, kept: StoredOutcome) -> None:
         self.place.keep(name, kept)
 
     def _is_over(self, idle_since: float) -> bool:

@@ -1,10 +1,10 @@
-"""``corral.map``: many tasks through one prompt, each result as it comes, and a report.
+"""``corral.batch``: many tasks through one prompt, each result as it comes, and a report.
 
 ::
 
-    report = await corral.map(tasks, "Summarise {{file}}", agent="gemini", concurrency=8)
+    report = await corral.batch(tasks, "Summarise {{file}}", agent="gemini", concurrency=8)
 
-    async with corral.map(tasks, "Summarise {{file}}", results="results.jsonl") as batch:
+    async with corral.batch(tasks, "Summarise {{file}}", results="results.jsonl") as batch:
         async for result in batch:
             print(result.id, result.text)
     print(batch.report)
@@ -39,20 +39,20 @@ from corral.durable.batch.results import (
     line_of,
     result_of,
 )
-from corral.durable.batch.resume import Standing, durable_standing, standing_of
+from corral.durable.batch.resume import ResumeState, durable_standing, standing_of
 from corral.durable.batch.runner import InMemory, Working
-from corral.durable.batch.spec import Terms
+from corral.durable.batch.spec import BatchSpec
 from corral.durable.batch.tasks import Given
 from corral.durable.dbos import adapter
 from corral.errors import ConfigError
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
 from corral.sessions.api import blocking
 
-__all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "line_of", "map", "map_sync"]
+__all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
 
-def map(
+def batch(
     tasks: Iterable[Given] | str | os.PathLike[str],
     prompt: str = "{{task}}",
     *,
@@ -72,7 +72,7 @@ def map(
     db: str | None = None,
     queue: str | None = None,
     on_result: Callable[[BatchResult, BatchReport], None] | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunKwargs],
 ) -> Batch:
     """Put every task to an agent: ``await`` it for the report, or ``async with`` it and read
     the results as they come.
@@ -113,15 +113,15 @@ def map(
     )
 
 
-def map_sync(
+def batch_sync(
     tasks: Iterable[Given] | str | os.PathLike[str], prompt: str = "{{task}}", **given: Any
 ) -> BatchReport:
     """``map`` for code that is not async; the same arguments."""
-    return blocking(map(tasks, prompt, **given).whole())
+    return blocking(batch(tasks, prompt, **given).run_to_end())
 
 
 class Batch:
-    """Made by ``corral.map``."""
+    """Made by ``corral.batch``."""
 
     def __init__(
         self,
@@ -167,9 +167,9 @@ class Batch:
     # How it is used.
 
     def __await__(self) -> Generator[Any, None, BatchReport]:
-        return self.whole().__await__()
+        return self.run_to_end().__await__()
 
-    async def whole(self) -> BatchReport:
+    async def run_to_end(self) -> BatchReport:
         """To its end."""
         await self._drive()
         return self.report
@@ -195,7 +195,7 @@ class Batch:
 
     async def __aiter__(self) -> AsyncIterator[BatchResult]:
         if self._driving is None:
-            raise RuntimeError("open the batch first: async with corral.map(...) as batch")
+            raise RuntimeError("open the batch first: async with corral.batch(...) as batch")
         while True:
             while self._unread:
                 yield self._unread.popleft()
@@ -260,7 +260,7 @@ class Batch:
                 standing.hands = await stack.enter_async_context(hands)
             await self._run(terms, standing, out)
 
-    def _agree(self) -> Terms:
+    def _agree(self) -> BatchSpec:
         schema = None
         if self._wanted is not None:
             from corral.sessions.structured_output import wanted
@@ -276,7 +276,7 @@ class Batch:
             **self._given,
         )
 
-    async def _run(self, terms: Terms, standing: Standing, out: Output | None) -> None:
+    async def _run(self, terms: BatchSpec, standing: ResumeState, out: Output | None) -> None:
         line = _Line(terms, out, standing, in_order=self._in_order)
         self.lingers = standing.lingers
         self._begun.set()
@@ -332,7 +332,7 @@ class _Line:
     """Results on their way into the file, and in what order."""
 
     def __init__(
-        self, terms: Terms, out: Output | None, standing: Standing, *, in_order: bool
+        self, terms: BatchSpec, out: Output | None, standing: ResumeState, *, in_order: bool
     ) -> None:
         self._tasks = list(terms.tasks)
         self._out = out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
-from corral.durable.batch.queue import CLOSED, Ledger, Round
+from corral.durable.batch.queue import CLOSED, BatchStore, Round
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus, Tally, result_of
 from corral.durable.batch.resume import survey
 from corral.durable.batch.tasks import BatchTask
@@ -20,7 +20,7 @@ from corral.durable.payloads import unpack
 from corral.durable.worker import node_workflow
 from corral.errors import ConfigError
 from corral.system import paths
-from corral.system.process.registry import Ledger as Processes
+from corral.system.process.registry import ProcessRegistry as Processes
 
 if TYPE_CHECKING:
     from dbos._sys_db import WorkflowStatus
@@ -64,8 +64,8 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
     if not await asyncio.to_thread(is_there, find(db)):
         return []
 
-    def look(ledger: Ledger) -> list[BatchOverview]:
-        with closing(client.Lives(ledger.database)) as lives:
+    def look(ledger: BatchStore) -> list[BatchOverview]:
+        with closing(client.ExecutorLiveness(ledger.database)) as lives:
             known = families(ledger)
             return [_overview(ledger, rows, lives) for rows in list(known.values())[:limit]]
 
@@ -75,11 +75,11 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
 async def show_batch(name: str, *, db: str | None = None) -> BatchShown:
     """Raises ``ConfigError`` where there is none."""
 
-    def look(ledger: Ledger) -> BatchShown:
+    def look(ledger: BatchStore) -> BatchShown:
         rows = families(ledger).get(name)
         if rows is None:
             raise _none(name)
-        with closing(client.Lives(ledger.database)) as lives:
+        with closing(client.ExecutorLiveness(ledger.database)) as lives:
             overview = _overview(ledger, rows, lives)
         rounds = ledger.rounds(name)
         begun = rounds[-1].begun
@@ -100,7 +100,7 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
     """End what is under way of it; returns how many tasks that was. It has ended then; the
     command that began it can still go on with it."""
 
-    def end(ledger: Ledger) -> int:
+    def end(ledger: BatchStore) -> int:
         rows = families(ledger).get(name)
         if rows is None:
             raise _none(name)
@@ -116,25 +116,27 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
     return await _asked(db, end, name)
 
 
-def families(ledger: Ledger) -> dict[str, list[WorkflowStatus]]:
+def families(ledger: BatchStore) -> dict[str, list[WorkflowStatus]]:
     """Name → the rounds of the batch, the first one first; the newest batch first."""
     found: dict[str, list[WorkflowStatus]] = {}
-    for row in reversed(adapter.listing(ledger.client, name=node_workflow.BATCH)):
+    for row in reversed(adapter.list_workflows(ledger.client, name=node_workflow.BATCH)):
         found.setdefault(row.workflow_id.partition("#")[0], []).append(row)
     return dict(reversed(found.items()))
 
 
-def open_tasks(ledger: Ledger, rows: Sequence[WorkflowStatus]) -> list[WorkflowStatus]:
+def open_tasks(ledger: BatchStore, rows: Sequence[WorkflowStatus]) -> list[WorkflowStatus]:
     return [
         each
         for row in rows
-        for each in adapter.listing(
+        for each in adapter.list_workflows(
             ledger.client, prefix=f"{row.workflow_id}/", states=adapter.OPEN
         )
     ]
 
 
-def _overview(ledger: Ledger, rows: Sequence[WorkflowStatus], lives: client.Lives) -> BatchOverview:
+def _overview(
+    ledger: BatchStore, rows: Sequence[WorkflowStatus], lives: client.ExecutorLiveness
+) -> BatchOverview:
     name = rows[0].workflow_id
     labels = rows[-1].attributes or {}
     if labels.get(CLOSED):
@@ -163,7 +165,9 @@ def _overview(ledger: Ledger, rows: Sequence[WorkflowStatus], lives: client.Live
     )
 
 
-def _is_at_work(ledger: Ledger, rows: Sequence[WorkflowStatus], lives: client.Lives) -> bool:
+def _is_at_work(
+    ledger: BatchStore, rows: Sequence[WorkflowStatus], lives: client.ExecutorLiveness
+) -> bool:
     owners = {queues.owner(row.queue_name or "") for row in rows}
     for each in open_tasks(ledger, rows):
         if each.status == "PENDING":
@@ -176,7 +180,7 @@ def _is_at_work(ledger: Ledger, rows: Sequence[WorkflowStatus], lives: client.Li
     return any(lives(each) for each in owners)
 
 
-def _counted(ledger: Ledger, name: str, rounds: Sequence[Round]) -> BatchReport:
+def _counted(ledger: BatchStore, name: str, rounds: Sequence[Round]) -> BatchReport:
     """From what is kept of its tasks."""
     digests = rounds[-1].digests
     known = survey(ledger, rounds, digests)
@@ -193,13 +197,13 @@ def _none(name: str) -> ConfigError:
     return ConfigError(f"there is no batch {name!r}", hint="corral batches list shows them.")
 
 
-async def _asked(db: str | None, question: Callable[[Ledger], T], name: str = "") -> T:
+async def _asked(db: str | None, question: Callable[[BatchStore], T], name: str = "") -> T:
     database = find(db)
 
     def whole() -> T:
         if not is_there(database):
             raise _none(name)
-        with spoken_of(database), closing(Ledger(database)) as ledger:
+        with spoken_of(database), closing(BatchStore(database)) as ledger:
             return question(ledger)
 
     return await asyncio.to_thread(whole)

@@ -24,7 +24,7 @@ from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos import adapter, client, queues, sql
 from corral.durable.dbos.database import Database
-from corral.durable.payloads import Begun, Task, pack, unpack
+from corral.durable.payloads import NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor, node_workflow
 from corral.errors import ConfigError
 from corral.events import Json
@@ -56,7 +56,7 @@ CLOSED = "closed"
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    begun: Begun
+    begun: RunInput
 
     @property
     def id(self) -> str:
@@ -81,7 +81,7 @@ def resource_of(name: str) -> str:
     return f"batch-{name}"
 
 
-class Ledger:
+class BatchStore:
     """What the database knows of a batch. Its calls block; made and closed in one thread."""
 
     def __init__(self, database: Database) -> None:
@@ -98,15 +98,15 @@ class Ledger:
         found: list[Round] = []
         while True:
             number = len(found) + 1
-            row = adapter.whole(self.client, round_id(name, number))
+            row = adapter.get_workflow(self.client, round_id(name, number))
             if row is None:
                 return found
             given = cast("dict[str, Any]", row.input or {"args": [{}]})["args"][0]
             if row.name != node_workflow.BATCH:
                 raise ConfigError(f"{name!r} is a run already", hint="Give the batch another name.")
-            found.append(Round(number=number, begun=unpack(given, Begun)))
+            found.append(Round(number=number, begun=unpack(given, RunInput)))
 
-    def begin(self, begun: Begun, output: str) -> None:
+    def begin(self, begun: RunInput, output: str) -> None:
         """Keep the terms of a round, where they are not yet kept. ``output``: for people."""
         if self.client.retrieve_queue(begun.pool) is None:
             self.client.register_queue(begun.pool)
@@ -136,7 +136,7 @@ class Ledger:
     def tasks(self, round: Round) -> dict[str, WorkflowStatus]:
         """Those that were given to it, by id, without what came of them."""
         prefix = f"{round.id}/"
-        found = adapter.listing(self.client, prefix=prefix, name=node_workflow.NAME)
+        found = adapter.list_workflows(self.client, prefix=prefix, name=node_workflow.NAME)
         return {each.workflow_id.removeprefix(prefix): each for each in found}
 
     def enqueue(self, round: Round, tasks: Sequence[BatchTask], queue: str) -> None:
@@ -144,7 +144,7 @@ class Ledger:
         with self._engine.begin() as transaction:
             for task in tasks:
                 payload = pack(
-                    Task(run_id=round.id, visit=visit_of(task, round.number), alone=True)
+                    NodeInput(run_id=round.id, visit=visit_of(task, round.number), alone=True)
                 )
                 self.client.enqueue_in_transaction(
                     transaction,
@@ -164,7 +164,7 @@ class Ledger:
             chunk = list(workflows[at : at + CHUNK])
             states = [
                 each.workflow_id
-                for each in adapter.listing(self.client, ids=chunk)
+                for each in adapter.list_workflows(self.client, ids=chunk)
                 if each.status in adapter.ENDED
             ]
             if not states:
@@ -197,7 +197,7 @@ class Ledger:
         suspects: list[str] = []
         given_up: list[str] = []
         revived: list[str] = []
-        with closing(client.Lives(self.database)) as lives:
+        with closing(client.ExecutorLiveness(self.database)) as lives:
             for each in self._open(workflows):
                 named = each.executor_id
                 if each.status != "PENDING":
@@ -230,7 +230,7 @@ class Ledger:
         return [
             each
             for at in range(0, len(workflows), CHUNK)
-            for each in adapter.listing(
+            for each in adapter.list_workflows(
                 self.client, ids=list(workflows[at : at + CHUNK]), states=adapter.OPEN
             )
         ]
@@ -276,7 +276,7 @@ class OnQueue:
 
     def __init__(
         self,
-        door: Door,
+        door: BatchStoreThread,
         round: Round,
         taken: Mapping[str, str],
         *,
@@ -309,7 +309,7 @@ class OnQueue:
         while True:
             await self._let_a_suspect_go()
             asked = [each for each in self._flying if each not in self._suspects]
-            found = await self._door.ask(partial(Ledger.ended, workflows=asked))
+            found = await self._door.ask(partial(BatchStore.ended, workflows=asked))
             if found:
                 self._pause, self._looked = FIRST_LOOK, time.monotonic()
                 return [(self._flying.pop(key), each) for key, each in found.items()]
@@ -333,18 +333,18 @@ class OnQueue:
         await self._door.ask(lambda ledger: ledger.close_round(self._round.id, report))
 
 
-class Door:
+class BatchStoreThread:
     """A ledger in a thread of its own, asked one thing at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="corral-batch")
-        self._ledger: Ledger | None = None
+        self._ledger: BatchStore | None = None
 
-    async def ask(self, question: Callable[[Ledger], T]) -> T:
+    async def ask(self, question: Callable[[BatchStore], T]) -> T:
         def whole() -> T:
             if self._ledger is None:
-                self._ledger = Ledger(self._database)
+                self._ledger = BatchStore(self._database)
             return question(self._ledger)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, whole)
@@ -361,7 +361,9 @@ class Door:
         self._thread.shutdown(wait=False)
 
 
-def terms_of(begun: Begun, digests: Mapping[str, str], number: int, again: Sequence[str]) -> Round:
+def terms_of(
+    begun: RunInput, digests: Mapping[str, str], number: int, again: Sequence[str]
+) -> Round:
     """A round with these tasks."""
     values: dict[str, Json] = {"digests": dict(digests)}
     if again:

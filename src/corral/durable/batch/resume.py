@@ -15,13 +15,20 @@ import msgspec
 
 from corral.durable import service
 from corral.durable.batch.output_file import Output
-from corral.durable.batch.queue import Door, Ledger, OnQueue, Round, resource_of, terms_of
+from corral.durable.batch.queue import (
+    BatchStore,
+    BatchStoreThread,
+    OnQueue,
+    Round,
+    resource_of,
+    terms_of,
+)
 from corral.durable.batch.results import BatchReport, BatchResult, result_of
 from corral.durable.batch.runner import Working
-from corral.durable.batch.spec import Terms
+from corral.durable.batch.spec import BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import adapter, database, queues
-from corral.durable.payloads import Begun
+from corral.durable.payloads import RunInput
 from corral.errors import ConfigError
 from corral.system import paths
 
@@ -38,7 +45,7 @@ class Survey(msgspec.Struct, kw_only=True):
     """Workflows under way whose task has changed, or is gone."""
 
 
-def survey(ledger: Ledger, rounds: Sequence[Round], digests: Mapping[str, str]) -> Survey:
+def survey(ledger: BatchStore, rounds: Sequence[Round], digests: Mapping[str, str]) -> Survey:
     """``digests``: of the tasks as they are to be, by id. Blocking."""
     found = Survey(ended={}, flying={}, stale=[])
     for round in rounds:
@@ -57,7 +64,7 @@ def survey(ledger: Ledger, rounds: Sequence[Round], digests: Mapping[str, str]) 
     return found
 
 
-class Wish(Protocol):
+class ResumeOptions(Protocol):
     """What the caller wants of a batch that was begun before."""
 
     @property
@@ -73,7 +80,7 @@ class Wish(Protocol):
     def queue(self) -> str | None: ...
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class ResumeState(msgspec.Struct, kw_only=True):
     known: dict[str, BatchResult]
     """What is done, in the order of the tasks."""
     written: dict[str, BatchResult]
@@ -88,7 +95,7 @@ class Standing(msgspec.Struct, kw_only=True):
     close: Callable[[BatchReport], Awaitable[None]] | None = None
 
 
-def standing_of(wish: Wish, terms: Terms, out: Output | None) -> Standing:
+def standing_of(wish: ResumeOptions, terms: BatchSpec, out: Output | None) -> ResumeState:
     """Of a batch in memory: its file is all there is. Raises ``ConfigError``."""
     lines = {} if out is None else out.known
     _accepted(wish, terms, {}, lines)
@@ -99,7 +106,7 @@ def standing_of(wish: Wish, terms: Terms, out: Output | None) -> Standing:
     }
     if out is not None and keeps.keys() != lines.keys():
         out.replace(keeps)
-    return Standing(
+    return ResumeState(
         known={name: keeps[name] for name in terms.tasks if name in keeps},
         written=keeps,
         todo=[task for name, task in terms.tasks.items() if name not in keeps],
@@ -108,14 +115,14 @@ def standing_of(wish: Wish, terms: Terms, out: Output | None) -> Standing:
 
 @asynccontextmanager
 async def durable_standing(
-    wish: Wish, terms: Terms, out: Output | None
-) -> AsyncGenerator[Standing]:
+    wish: ResumeOptions, terms: BatchSpec, out: Output | None
+) -> AsyncGenerator[ResumeState]:
     """Of a durable one, with the engine ready to go on. Raises ``ConfigError``."""
     where = database.find(wish.db)
     await asyncio.to_thread(database.prepare, where)
-    door = Door(where)
+    door = BatchStoreThread(where)
     try:
-        rounds = await door.ask(partial(Ledger.rounds, name=terms.name))
+        rounds = await door.ask(partial(BatchStore.rounds, name=terms.name))
         lines = {} if out is None else out.known
         before = rounds[-1].digests if rounds else {}
         changed = _accepted(wish, terms, before, lines)
@@ -126,7 +133,7 @@ async def durable_standing(
         failed = [name for name, each in history.known.items() if not each.ok]
         again = failed if wish.retry_failed and history.is_whole else []
         if not rounds or changed or again:
-            begun = Begun(
+            begun = RunInput(
                 run_id=terms.name,
                 graph=terms.graph,
                 setting=terms.setting(detached=where.path is not None and wish.queue is None),
@@ -135,16 +142,16 @@ async def durable_standing(
             )
             round = terms_of(begun, terms.digests, len(rounds) + 1, again)
             where_to = "" if out is None else str(out.path.absolute())
-            await door.ask(partial(Ledger.begin, begun=round.begun, output=where_to))
+            await door.ask(partial(BatchStore.begin, begun=round.begun, output=where_to))
         else:
             round = rounds[-1]
-            await door.ask(partial(Ledger.reopen_round, round_id=round.id))
+            await door.ask(partial(BatchStore.reopen_round, round_id=round.id))
         known = {name: each for name, each in history.known.items() if name not in again}
         written = {name: line for name, line in lines.items() if known.get(name) == line}
         if out is not None and written.keys() != lines.keys():
             await asyncio.to_thread(out.replace, written)
         if history.stale:
-            await door.ask(partial(Ledger.cancel, workflows=history.stale))
+            await door.ask(partial(BatchStore.cancel, workflows=history.stale))
         queue = f"{pool}/{resource_of(terms.name)}" if limited else pool
         hands = OnQueue(
             door,
@@ -158,7 +165,7 @@ async def durable_standing(
         await asyncio.to_thread(_make_private, Path(round.begun.setting.folder))
         await door.ask(lambda ledger: ledger.take_up([r.id for r in rounds], pool, counts=False))
         await hands.take_up()
-        yield Standing(
+        yield ResumeState(
             known={name: known[name] for name in terms.tasks if name in known},
             written=written,
             todo=[
@@ -179,10 +186,10 @@ async def durable_standing(
 def _make_private(folder: Path) -> None:
     """Prompts and answers are nobody else's."""
     with contextlib.suppress(OSError):  # where it matters, the tasks will say so
-        paths.make(folder)
+        paths.make_dir(folder)
 
 
-async def _pool(wish: Wish, terms: Terms, where: Database) -> tuple[str, bool]:
+async def _pool(wish: ResumeOptions, terms: BatchSpec, where: Database) -> tuple[str, bool]:
     """Whose workers take the tasks up; and whether a queue limits how many at once. Without
     one it is the window that does."""
     if wish.queue is not None:
@@ -204,7 +211,11 @@ class _History(msgspec.Struct, kw_only=True):
 
 
 def _history(
-    ledger: Ledger, *, rounds: list[Round], terms: Terms, lines: dict[str, BatchResult] | None
+    ledger: BatchStore,
+    *,
+    rounds: list[Round],
+    terms: BatchSpec,
+    lines: dict[str, BatchResult] | None,
 ) -> _History:
     known: dict[str, BatchResult] = {}
     found = survey(ledger, rounds, terms.digests)
@@ -230,13 +241,13 @@ def _history(
     )
 
 
-def _answers(terms: Terms, line: BatchResult) -> bool:
+def _answers(terms: BatchSpec, line: BatchResult) -> bool:
     task = terms.tasks.get(line.id)
     return task is not None and task.digest == line.digest
 
 
 def _accepted(
-    wish: Wish, terms: Terms, before: dict[str, str], lines: dict[str, BatchResult]
+    wish: ResumeOptions, terms: BatchSpec, before: dict[str, str], lines: dict[str, BatchResult]
 ) -> bool:
     """Whether the batch is another one than it was, and that was accepted. Raises
     ``ConfigError`` where it was not."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from corral.durable.batch.tasks import BatchTask
-from corral.pipelines.execution.memory_runner import Hands
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.memory_runner import NodeRunner
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Ended, Visit
+from corral.pipelines.scheduler.commands import Ended, RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 NODE = "item"
@@ -31,19 +31,19 @@ class Working(Protocol):
         ...
 
 
-def visit_of(task: BatchTask, round: int = 1) -> Visit:
-    return Visit(id=task.id, node=NODE, number=round, context=task.fields)
+def visit_of(task: BatchTask, round: int = 1) -> RunNode:
+    return RunNode(id=task.id, node=NODE, number=round, context=task.fields)
 
 
 class InMemory:
     """As ``async with``: nothing that it started is left when it is left."""
 
     def __init__(
-        self, graph: Graph, name: str, *, desk: Desk, workspace: Path, concurrency: int
+        self, graph: Graph, name: str, *, desk: NodeResources, workspace: Path, concurrency: int
     ) -> None:
         self.window = concurrency
         self._desk = desk
-        self._hands = Hands(
+        self._hands = NodeRunner(
             graph,
             name,
             desk=desk,

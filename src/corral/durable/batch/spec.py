@@ -14,12 +14,12 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.durable.batch import tasks as batch_tasks
 from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, Given
-from corral.durable.payloads import Setting
+from corral.durable.payloads import RunConfig
 from corral.durable.prepare_run import as_json, place_of
 from corral.errors import ConfigError, CorralError
-from corral.options import Options
+from corral.options import RunKwargs
 from corral.pipelines.execution import preflight
-from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, Desk
+from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
 from corral.system import paths
@@ -29,7 +29,7 @@ NOT_OF_A_BATCH = ("resume", "fork", "prompt_file", "record_to", "replay", "outpu
 """Options of one run, which mean nothing for many; ``cwd`` is the batch's own."""
 
 
-class Terms(msgspec.Struct, kw_only=True):
+class BatchSpec(msgspec.Struct, kw_only=True):
     name: str
     tasks: dict[str, BatchTask]
     """By id, in their order."""
@@ -47,8 +47,8 @@ class Terms(msgspec.Struct, kw_only=True):
     def digests(self) -> dict[str, str]:
         return {task.id: task.digest for task in self.tasks.values()}
 
-    def desk(self) -> Desk:
-        return Desk(
+    def desk(self) -> NodeResources:
+        return NodeResources(
             simulate=self.simulate,
             agent=self.agent or DEFAULT_AGENT,
             model=self.model or None,
@@ -56,14 +56,14 @@ class Terms(msgspec.Struct, kw_only=True):
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
-    def setting(self, *, detached: bool) -> Setting:
-        return Setting(
+    def setting(self, *, detached: bool) -> RunConfig:
+        return RunConfig(
             folder=str(paths.home() / "batches" / self.name),
             workspace=str(self.workspace),
             simulate=self.simulate,
             agent=self.agent,
             model=self.model,
-            options=as_json(cast("Options", self.options)),
+            options=as_json(cast("RunKwargs", self.options)),
             detached=detached and not self.simulate,
             at_once=self.concurrency,
         )
@@ -84,7 +84,7 @@ def agree(
     simulate: bool,
     elsewhere: bool,
     options: Mapping[str, Any],
-) -> Terms:
+) -> BatchSpec:
     """Everything that can be known to be wrong is raised here, as ``CallerError``."""
     if concurrency < 1:
         raise ConfigError(f"concurrency must be at least 1, got: {concurrency}")
@@ -120,7 +120,7 @@ def agree(
         workspace = workspace.resolve()
     elif patch:
         raise ConfigError("a patch is of a task's own worktree", hint="Ask for worktrees too.")
-    terms = Terms(
+    terms = BatchSpec(
         name=called,
         tasks={task.id: task for task in ready},
         graph=Graph(
@@ -142,7 +142,7 @@ def agree(
     return terms
 
 
-def _check(terms: Terms) -> None:
+def _check(terms: BatchSpec) -> None:
     """As a pipeline with one node that asks the same agent."""
     node = terms.graph.nodes[NODE]
     attrs = {**node.attrs, "type": preflight.ASKS_AGENT, "prompt": "-"}

@@ -339,21 +339,23 @@ def submit(
     )
 
 
-def tell(client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None) -> bool:
+def send_message(
+    client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None
+) -> bool:
     """Whether it counts: of several with one key, only the first does."""
-    late = key is not None and told(client, workflow_id, key) is not None
+    late = key is not None and find_message(client, workflow_id, key) is not None
     if not late:
         client.send(workflow_id, message, INBOX, key)
     return not late
 
 
-def told(client: DBOSClient, workflow_id: str, key: str) -> Json:
+def find_message(client: DBOSClient, workflow_id: str, key: str) -> Json:
     """The message of that key, taken up or not; None: there is none."""
-    raw = sql.told(_clients[client], workflow_id, key)
+    raw = sql.find_message(_clients[client], workflow_id, key)
     return None if raw is None else json.loads(raw)
 
 
-def listing(
+def list_workflows(
     client: DBOSClient,
     *,
     ids: list[str] | None = None,
@@ -380,7 +382,7 @@ def listing(
     )
 
 
-def whole(client: DBOSClient, workflow_id: str) -> WorkflowStatus | None:
+def get_workflow(client: DBOSClient, workflow_id: str) -> WorkflowStatus | None:
     """With input and output decoded."""
     sql.check(_clients[client], workflow_id)
     found = client.list_workflows(workflow_ids=[workflow_id])
@@ -393,7 +395,7 @@ def journal(client: DBOSClient, workflow_id: str, *, offset: int = 0) -> list[St
     return client.list_workflow_steps(workflow_id, offset=offset)
 
 
-def look_up(client: DBOSClient, workflow_id: str, key: str) -> Json:
+def get_event(client: DBOSClient, workflow_id: str, key: str) -> Json:
     """What it has published last under this key; None: nothing."""
     sql.check(_clients[client], workflow_id)
     value: Json = client.get_event(workflow_id, key, 0)

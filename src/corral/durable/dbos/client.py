@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from corral.durable.dbos import adapter, queues
 from corral.durable.dbos.database import Database, spoken_of
 from corral.durable.dbos.leases import open_leases
-from corral.durable.payloads import Closed, unpack
+from corral.durable.payloads import RunOutput, unpack
 from corral.durable.worker import executor
 from corral.errors import ConfigError
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def ask(database: Database, question: Callable[[DBOSClient], T]) -> T:
+async def with_client(database: Database, question: Callable[[DBOSClient], T]) -> T:
     def whole() -> T:
-        with spoken_of(database), queues.door(database) as client:
+        with spoken_of(database), queues.queue_client(database) as client:
             return question(client)
 
     return await asyncio.to_thread(whole)
 
 
 @asynccontextmanager
-async def door(database: Database) -> AsyncGenerator[DBOSClient]:
+async def open_client(database: Database) -> AsyncGenerator[DBOSClient]:
     """To the database, for many questions. A thread makes it, which goes on where its caller
     is cancelled meanwhile: then it closes it again."""
     turn = threading.Lock()
@@ -66,20 +66,20 @@ def missing(run: str) -> ConfigError:
     return ConfigError(f"there is no run {run!r}", hint=hint)
 
 
-def closed(client: DBOSClient, run: str) -> Closed | None:
+def closed(client: DBOSClient, run: str) -> RunOutput | None:
     """What the run came to; None while it has not ended. Raises ``ConfigError``. Blocking."""
-    states = adapter.listing(client, ids=[run])
+    states = adapter.list_workflows(client, ids=[run])
     if not states:
         raise missing(run)
     if states[0].status not in adapter.ENDED:
         return None
     if states[0].status == "CANCELLED":
         said = (states[0].attributes or {}).get("reason")
-        return Closed(status="cancelled", reason=str(said or "cancelled"))
-    whole = adapter.whole(client, run)
+        return RunOutput(status="cancelled", reason=str(said or "cancelled"))
+    whole = adapter.get_workflow(client, run)
     if whole is None or whole.output is None:
-        return Closed(status="fail", reason=f"the engine failed: {whole and whole.error}")
-    return unpack(whole.output, Closed)
+        return RunOutput(status="fail", reason=f"the engine failed: {whole and whole.error}")
+    return unpack(whole.output, RunOutput)
 
 
 def answer_key(question: str) -> str:
@@ -87,7 +87,7 @@ def answer_key(question: str) -> str:
     return f"answered {question}"
 
 
-class Lives:
+class ExecutorLiveness:
     """Which executors live. A lease that is held may be held by somebody who just takes a
     dead one's work over, and lets it go at once: so where something hangs on it (``surely``), it is
     looked at more than once."""

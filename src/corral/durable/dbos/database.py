@@ -103,7 +103,7 @@ def is_there(database: Database) -> bool:
 def _prepare_file(database: Database, path: Path) -> None:
     try:
         if not path.parent.exists():
-            paths.make(path.parent)
+            paths.make_dir(path.parent)
         # Before the library opens it: it would make the file readable by everybody.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)

@@ -84,7 +84,7 @@ def register(
 ) -> list[str]:
     """Make these pools' queues known; returns all their names, those limited before included.
     Blocking."""
-    with door(database) as client:
+    with queue_client(database) as client:
         for pool in pools:
             client.register_queue(pool, polling_interval_sec=poll)
             for limit in limits:
@@ -102,9 +102,9 @@ def register(
 
 def forget(database: Database, pool: str) -> None:
     """Remove the queues of an executor's own pool, unless something waits there. Blocking."""
-    with door(database) as client:
+    with queue_client(database) as client:
         names = [pool, *limited(client, pool)]
-        if not adapter.listing(client, queues=names, states=adapter.OPEN, limit=1):
+        if not adapter.list_workflows(client, queues=names, states=adapter.OPEN, limit=1):
             for name in names:
                 client.delete_queue(name)
 
@@ -115,7 +115,7 @@ def limited(client: DBOSClient, pool: str) -> list[str]:
 
 
 @contextmanager
-def door(database: Database) -> Generator[DBOSClient]:
+def queue_client(database: Database) -> Generator[DBOSClient]:
     """To the database, for the length of a block."""
     client = adapter.connect(database.url)
     try:

@@ -118,7 +118,7 @@ def check(engine: Engine, workflow_id: str) -> None:
                 raise ConfigError(f"what is kept of {workflow_id!r} was not written by corral")
 
 
-def told(engine: Engine, workflow_id: str, key: str) -> str | None:
+def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
     """The message with this key that was sent to it, taken up or not, as JSON; None: there is
     none. Raises ``ConfigError`` where it is not ours."""
     import sqlalchemy as sa

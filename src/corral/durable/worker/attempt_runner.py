@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.durable.agent_host import client
-from corral.durable.payloads import Begun, Setting, Verdict
+from corral.durable.payloads import AttemptResult, RunConfig, RunInput
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, workspaces
 from corral.errors import ConfigError, StorageFailed
@@ -19,11 +19,11 @@ from corral.events import Done
 from corral.pipelines import events
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.resources import Desk
-from corral.pipelines.execution.run_dir import EVENTS, RunFolder
+from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Node
 from corral.pipelines.scheduler import retry
-from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in", "batch.item"}
@@ -31,34 +31,36 @@ IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in", "batch
 rest costs less than the way to a host."""
 
 
-def judge(begun: Begun, visit: Visit, outcome: Outcome, attempt: int) -> Verdict:
+def judge(begun: RunInput, visit: RunNode, outcome: Outcome, attempt: int) -> AttemptResult:
     """What follows from this attempt, by the rule for retries."""
     node = begun.graph.nodes[visit.node]
     match retry.after(begun.graph, node, outcome, attempt, f"{begun.run_id}/{visit.id}"):
         case retry.Pause(seconds=seconds):
-            return Verdict(outcome=outcome, pause=seconds)
+            return AttemptResult(outcome=outcome, pause=seconds)
         case final:
-            return Verdict(outcome=final)
+            return AttemptResult(outcome=final)
 
 
-async def make(begun: Begun, visit: Visit, attempt: int, here: Executor) -> Outcome:
+async def run_attempt(begun: RunInput, visit: RunNode, attempt: int, here: Executor) -> Outcome:
     """The attempt's own outcome. Only a cancellation passes."""
     node = begun.graph.nodes[visit.node]
     if is_detached(begun.setting, node):
         return await client.attempt(begun, visit, attempt, lambda: here.closing)
-    return await tied(begun, visit, attempt, await here.desks.find(begun.setting))
+    return await run_in_process(begun, visit, attempt, await here.desks.find(begun.setting))
 
 
-async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
+async def run_in_process(
+    begun: RunInput, visit: RunNode, attempt: int, desk: NodeResources
+) -> Outcome:
     """In this process, by its own loop."""
     setting = workspaces.here(begun.setting)
-    folder = RunFolder(setting.folder)
+    folder = RunDir(setting.folder)
     place = folder.stage(visit.id, visit.node)
     as_is = begin(place, begun.graph.nodes[visit.node], visit, attempt)
     if isinstance(as_is, Outcome):
         return as_is
     node, visit = as_is
-    attempt_at = node_kind.Work(
+    attempt_at = node_kind.NodeContext(
         run_id=begun.run_id,
         graph=begun.graph,
         node=node,
@@ -81,8 +83,8 @@ async def tied(begun: Begun, visit: Visit, attempt: int, desk: Desk) -> Outcome:
     return outcome
 
 
-async def _left(setting: Setting, run_id: str, outcome: Outcome, since: float) -> Outcome:
-    put = partial(artifacts.put, RunFolder(setting.folder).artifacts, setting.artefacts, run_id)
+async def _left(setting: RunConfig, run_id: str, outcome: Outcome, since: float) -> Outcome:
+    put = partial(artifacts.put, RunDir(setting.folder).artifacts, setting.artefacts, run_id)
     try:
         await asyncio.to_thread(put, since=since)
     except (StorageFailed, ConfigError) as error:
@@ -91,7 +93,7 @@ async def _left(setting: Setting, run_id: str, outcome: Outcome, since: float) -
     return outcome
 
 
-def is_detached(setting: Setting, node: Node) -> bool:
+def is_detached(setting: RunConfig, node: Node) -> bool:
     """Whether the node's attempts run in a host. ``detached`` of the node wins."""
     said = node.attrs.get("detached")
     if said is not None and said != "":
@@ -108,7 +110,7 @@ _TAIL = 64 * 1024
 """Bytes of a diary in which its last event is."""
 
 
-def begin(folder: Path, node: Node, visit: Visit, attempt: int) -> tuple[Node, Visit] | Outcome:
+def begin(folder: Path, node: Node, visit: RunNode, attempt: int) -> tuple[Node, RunNode] | Outcome:
     """The node and the visit as they are to be worked at, or at once what came of them. Notes
     in the visit's folder that it has begun. Raises ``OSError``."""
     policy = node.text("on_crash", "rerun")

@@ -22,7 +22,7 @@ from corral.durable.dbos.database import Database, prepare
 from corral.durable.worker import resource_cache
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.system import paths
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 SWEEP = 1.0
 """Seconds between two looks for dead executors."""
@@ -305,7 +305,7 @@ class Executor:
                     missed.add(executor)  # it has until the next look to come back
                 elif gone:
                     # Agents that it left on this machine would work beside those begun again.
-                    Ledger(paths.ledger()).reap()
+                    ProcessRegistry(paths.ledger()).reap()
                     adapter.recover(executor)
         self._missed = missed
 

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from functools import partial
 
 from corral.durable.dbos import adapter
-from corral.durable.payloads import Begun, Retrying, Task, Verdict, pack, unpack
+from corral.durable.payloads import AttemptResult, NodeInput, Retrying, RunInput, pack, unpack
 from corral.durable.worker import attempt_runner, executor
 from corral.events import Json
-from corral.pipelines.scheduler.commands import Ended, Expired, Visit, Woken
+from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.retry import with_spent
 
@@ -26,10 +26,10 @@ RECOVERIES = 20
 """Times that a visit is taken up again after its worker died: then it is what kills them."""
 
 _CACHE = 64
-_begun: OrderedDict[str, Begun] = OrderedDict()
+_begun: OrderedDict[str, RunInput] = OrderedDict()
 
 
-def remember(begun: Begun) -> None:
+def remember(begun: RunInput) -> None:
     """A run's input never changes: one that runs here need not be read for each node."""
     _begun[begun.run_id] = begun
     _begun.move_to_end(begun.run_id)
@@ -38,7 +38,7 @@ def remember(begun: Begun) -> None:
 
 
 async def visit(payload: dict[str, Json]) -> Json:
-    task = unpack(payload, Task)
+    task = unpack(payload, NodeInput)
     if task.then is not None:
         await _wait(task.run_id, task.sleep, task.then, task.child)
     if task.visit is None:
@@ -55,12 +55,12 @@ async def batch(_payload: dict[str, Json]) -> Json:
     return None
 
 
-async def _visit(run_id: str, visit: Visit, *, alone: bool) -> Outcome:
+async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
     attempt, earlier = 1, None
     while True:
         step = partial(_attempt, run_id, visit, attempt)
         told = await adapter.step(f"{visit.node}#{attempt}", step, preemptible=True)
-        verdict = unpack(told, Verdict)
+        verdict = unpack(told, AttemptResult)
         outcome = earlier = with_spent(verdict.outcome, earlier)
         if verdict.pause is None:
             return outcome
@@ -85,17 +85,17 @@ async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: st
     await adapter.send(run_id, pack(message), key=f"{type(message).__name__} {message.id}")
 
 
-async def _attempt(run_id: str, visit: Visit, attempt: int) -> Json:
+async def _attempt(run_id: str, visit: RunNode, attempt: int) -> Json:
     """One attempt, always with a verdict: only a cancellation passes."""
     here = executor.current()
     await here.admitted()
     begun = _begun.get(run_id)
     if begun is None:
-        begun = unpack(await adapter.input_of(run_id), Begun)
+        begun = unpack(await adapter.input_of(run_id), RunInput)
         remember(begun)
     with here.attempt(f"{visit.id} of {run_id}"):
         try:
-            outcome = await attempt_runner.make(begun, visit, attempt, here)
+            outcome = await attempt_runner.run_attempt(begun, visit, attempt, here)
         except Exception as error:  # a bug of ours must fail its node, not hang its run
             outcome = failed(f"{type(error).__name__}: {error}".removesuffix(": "))
     return pack(attempt_runner.judge(begun, visit, outcome, attempt))

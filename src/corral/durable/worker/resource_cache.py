@@ -8,17 +8,17 @@ from typing import Any, cast
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.durable.payloads import Setting
-from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, Desk
+from corral.durable.payloads import RunConfig
+from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 
 
-def open_desk(setting: Setting) -> Desk:
+def open_desk(setting: RunConfig) -> NodeResources:
     """Not entered yet."""
     options: dict[str, Any] = dict(setting.options)
     if isinstance(options.get("policy"), dict):
         options["policy"] = msgspec.convert(options["policy"], Policy)
-    return Desk(
+    return NodeResources(
         simulate=setting.simulate,
         model=setting.model or None,
         options=cast("Any", options),
@@ -29,10 +29,10 @@ def open_desk(setting: Setting) -> Desk:
 
 class Desks:
     def __init__(self) -> None:
-        self._open: dict[bytes, Desk] = {}
+        self._open: dict[bytes, NodeResources] = {}
         self._stack = AsyncExitStack()
 
-    async def find(self, setting: Setting) -> Desk:
+    async def find(self, setting: RunConfig) -> NodeResources:
         key = msgspec.json.encode(
             [setting.simulate, setting.agent, setting.model, setting.options, setting.at_once],
             order="sorted",

@@ -19,11 +19,11 @@ import msgspec
 from corral.durable.agent_host import client
 from corral.durable.dbos import adapter, queues
 from corral.durable.payloads import (
-    Begun,
-    Closed,
+    NodeInput,
     Retrying,
-    Setting,
-    Task,
+    RunConfig,
+    RunInput,
+    RunOutput,
     pack,
     unpack,
     unpack_message,
@@ -32,30 +32,30 @@ from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, workspaces
 from corral.durable.workspace.projection import Projection
 from corral.events import Json
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Answered,
-    Ask,
+    AskHuman,
     Checkpoint,
     Child,
+    Command,
+    EmitEvent,
     Ended,
     Expired,
-    Finish,
+    FinishRun,
     Message,
-    Order,
     Question,
     Restart,
+    RunNode,
     Steer,
     Steered,
     Stop,
-    Tell,
-    Visit,
     Wait,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import failed
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 
 NAME = "corral.run"
 RECOVERIES = 10_000
@@ -71,15 +71,15 @@ IDLE = 7 * 86400.0
 
 
 async def run(payload: dict[str, Json]) -> Json:
-    begun = unpack(payload, Begun)
+    begun = unpack(payload, RunInput)
     node_workflow.remember(begun)
     return await _Course(begun).whole()
 
 
 class _Course:
-    def __init__(self, begun: Begun) -> None:
+    def __init__(self, begun: RunInput) -> None:
         self.begun, self.id = begun, begun.run_id
-        self.plan = Plan(begun.graph, run_id=begun.run_id, values=begun.values)
+        self.plan = Scheduler(begun.graph, run_id=begun.run_id, values=begun.values)
         self.setting = workspaces.here(begun.setting)
         """With the folders of this machine: ``begun`` may be read on another."""
         self.shown = Projection(begun, Path(self.setting.folder))
@@ -98,10 +98,10 @@ class _Course:
         while True:
             for order in orders:
                 self.shown.see(order, self.plan.state)
-                if isinstance(order, Finish):
+                if isinstance(order, FinishRun):
                     return await self._finish(order)
                 await self._carry_out(order)
-            orders = list[Order]()
+            orders = list[Command]()
             for message in await self._messages():
                 orders += self.plan.receive(message)
 
@@ -155,15 +155,15 @@ class _Course:
             case _:
                 pass
 
-    async def _carry_out(self, order: Order) -> None:
+    async def _carry_out(self, order: Command) -> None:
         match order:
-            case Visit():
+            case RunNode():
                 if not self._is_known(order.id):
                     node = self.begun.graph.nodes[order.node]
                     limited = executor.current().queues
                     queue = queues.queue_of(self.pool, node, limited)
-                    await self._start(order.id, Task(run_id=self.id, visit=order), queue)
-            case Ask(question=question):
+                    await self._start(order.id, NodeInput(run_id=self.id, visit=order), queue)
+            case AskHuman(question=question):
                 if not self._is_known(question.id):
                     await self._ask(question)
             case Child():
@@ -172,7 +172,7 @@ class _Course:
             case Wait():
                 child = self.flying.get(order.child, "") if order.child else ""
                 then = Woken(id=order.id)
-                task = Task(run_id=self.id, sleep=order.seconds, then=then, child=child)
+                task = NodeInput(run_id=self.id, sleep=order.seconds, then=then, child=child)
                 self.waits.add(order.id)
                 await self._start(order.id, task, self.pool)
             case Steer(child=child, updates=updates):
@@ -186,7 +186,7 @@ class _Course:
             case Checkpoint():
                 if self.begun.reply_to:
                     await adapter.publish("progress", self._progress())
-            case Tell() | Restart() | Finish():
+            case EmitEvent() | Restart() | FinishRun():
                 pass
 
     def _is_known(self, known: str) -> bool:
@@ -195,7 +195,7 @@ class _Course:
             self.at_hand.append(message)
         return message is not None
 
-    async def _start(self, known: str, task: Task, queue: str) -> None:
+    async def _start(self, known: str, task: NodeInput, queue: str) -> None:
         self.flying[known] = f"{self.id}/{known}"
         await adapter.enqueue(node_workflow.NAME, self.flying[known], queue, pack(task))
 
@@ -205,7 +205,7 @@ class _Course:
         if question.timeout is not None:
             timer = self.timers[question.id] = f"{self.id}/{question.id}/timer"
             then = Expired(id=question.id)
-            task = Task(run_id=self.id, sleep=question.timeout, then=then)
+            task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
             await adapter.enqueue(node_workflow.NAME, timer, self.pool, pack(task))
 
     async def _close_question(self, known: str) -> None:
@@ -230,12 +230,12 @@ class _Course:
             return
         setting = self.begun.setting
         child = f"{self.id}/{order.id}"
-        begun = Begun(
+        begun = RunInput(
             run_id=child,
             graph=unpack(told, Graph),
             setting=msgspec.structs.replace(
                 setting,
-                folder=str(RunFolder(setting.folder).place(order.id) / "child"),
+                folder=str(RunDir(setting.folder).place(order.id) / "child"),
                 workspace=str(Path(setting.workspace) / order.workdir),
             ),
             pool=self.begun.pool,
@@ -277,13 +277,13 @@ class _Course:
             left["artefacts"] = await adapter.step("artefacts", put)
         return left
 
-    async def _finish(self, order: Finish) -> Json:
+    async def _finish(self, order: FinishRun) -> Json:
         state = self.plan.state
         for known in [*self.questions, *self.flying]:
             await self._stop(known)
         left = await self._left()
         status, reason = _with_lost_work(order, left)
-        closed = Closed(
+        closed = RunOutput(
             status=status,
             reason=reason,
             context=state.context,
@@ -303,7 +303,7 @@ class _Course:
         return pack(closed)
 
 
-def _with_lost_work(order: Finish, left: dict[str, Json]) -> tuple[str, str]:
+def _with_lost_work(order: FinishRun, left: dict[str, Json]) -> tuple[str, str]:
     """The run's status and reason. A run whose work could not be kept did not succeed."""
     work = left.get("workspace")
     if order.status != "success" or not isinstance(work, dict) or "error" not in work:
@@ -330,7 +330,7 @@ async def _lost(flying: dict[str, str], waits: set[str]) -> Json:
     ]
 
 
-async def _load(begun: Begun, setting: Setting, order: Child) -> Json:
+async def _load(begun: RunInput, setting: RunConfig, order: Child) -> Json:
     """The child's graph, or in words why there is none."""
     from corral.errors import CorralError, StorageFailed
     from corral.pipelines import loader
@@ -347,15 +347,15 @@ async def _load(begun: Begun, setting: Setting, order: Child) -> Json:
     except (CorralError, OSError) as error:
         return f"{order.dotfile}: {error}"
     with contextlib.suppress(StorageFailed):
-        RunFolder(setting.folder).stage(order.id, order.node)
+        RunDir(setting.folder).stage(order.id, order.node)
     return pack(pipelines_loader.beside(graph, path.parent))
 
 
-async def _artefacts(setting: Setting, run_id: str) -> Json:
+async def _artefacts(setting: RunConfig, run_id: str) -> Json:
     """Their names, or in words why they are not there: it must not cost the run."""
     from corral.errors import CorralError
 
-    folder = RunFolder(setting.folder).artifacts
+    folder = RunDir(setting.folder).artifacts
     try:
         return [*await asyncio.to_thread(artifacts.put, folder, setting.artefacts, run_id)]
     except CorralError as error:

@@ -49,7 +49,12 @@ def serve(
     if concurrency is not None:
         limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
     worker = Executor(
-        database.find(db), workflows.every(), pools=pools, limits=limits, poll=poll, grace=grace
+        database.find(db),
+        workflows.all_workflows(),
+        pools=pools,
+        limits=limits,
+        poll=poll,
+        grace=grace,
     )
     heard: list[int] = []
 

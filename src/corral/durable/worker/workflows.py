@@ -6,7 +6,7 @@ from corral.durable.dbos import adapter
 from corral.durable.worker import node_workflow, run_workflow
 
 
-def every() -> dict[str, tuple[adapter.Workflow, int]]:
+def all_workflows() -> dict[str, tuple[adapter.Workflow, int]]:
     """Each with how often it is taken up again after a crash."""
     return {
         run_workflow.NAME: (run_workflow.run, run_workflow.RECOVERIES),

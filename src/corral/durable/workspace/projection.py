@@ -12,23 +12,23 @@ import time
 from pathlib import Path
 
 from corral.durable.history import Stream
-from corral.durable.payloads import Begun, Retrying
+from corral.durable.payloads import Retrying, RunInput
 from corral.errors import StorageFailed
-from corral.pipelines.execution.run_dir import EVENTS, Keeper, RunFolder
-from corral.pipelines.scheduler.commands import Checkpoint, Order, Restart
+from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
+from corral.pipelines.scheduler.commands import Checkpoint, Command, Restart
 from corral.pipelines.scheduler.state import State
 
 
 class Projection:
-    def __init__(self, begun: Begun, place: Path) -> None:
-        folder = RunFolder(place)
-        self._keeper = Keeper(folder)
+    def __init__(self, begun: RunInput, place: Path) -> None:
+        folder = RunDir(place)
+        self._keeper = CheckpointWriter(folder)
         self._stream = Stream(begun.run_id)
         with contextlib.suppress(StorageFailed):
             folder.create(begun.graph, begun.run_id)
         self._told = _told(folder)
 
-    def see(self, order: Order | Retrying, state: State) -> None:
+    def see(self, order: Command | Retrying, state: State) -> None:
         event = self._stream.of(order, time.time())
         if event is not None and self._stream.count > self._told:
             self._keeper.tell(event)
@@ -51,7 +51,7 @@ class Projection:
         self._keeper.close(state)
 
 
-def _told(folder: RunFolder) -> int:
+def _told(folder: RunDir) -> int:
     """How many events the file holds; half a line, left by a crash, is cut off."""
     path = folder.path / EVENTS
     try:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.payloads import OwnTree, Setting
+from corral.durable.payloads import OwnTree, RunConfig
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.run_dir import RunDir
 from corral.system import git, paths
 from corral.system.git import shared_worktree, source_repository, task_worktree
 from corral.system.git.repository import write_patch
@@ -167,7 +167,7 @@ def put_aside(own: OwnTree, visit: str) -> str:
     return branch
 
 
-def close(own: OwnTree, setting: Setting, run_id: str) -> dict[str, Json]:
+def close(own: OwnTree, setting: RunConfig, run_id: str) -> dict[str, Json]:
     repository = _repository(own)
     _until_unused(own)
     with _alone(own) as folder:
@@ -181,7 +181,7 @@ def close(own: OwnTree, setting: Setting, run_id: str) -> dict[str, Json]:
         drop(own)
         return {"files": []}
     files = git.changed_files(repository.root, own.commit, tip)
-    artefacts = RunFolder(setting.folder).artifacts
+    artefacts = RunDir(setting.folder).artifacts
     artefacts.mkdir(parents=True, exist_ok=True)
     draft = artefacts / f".{PATCH}.{os.urandom(4).hex()}"
     with draft.open("xb") as output:

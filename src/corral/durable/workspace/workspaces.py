@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.payloads import OwnTree, Setting
+from corral.durable.payloads import OwnTree, RunConfig
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
@@ -56,7 +56,7 @@ def choose(
     at = source_repository.find(found, commit)
     if within is None:
         within = str(Path(name).resolve().relative_to(found.root.resolve()))
-        if within != "." and not git.is_so(found.root, "cat-file", "-e", f"{at}:{within}/"):
+        if within != "." and not git.check(found.root, "cat-file", "-e", f"{at}:{within}/"):
             raise ConfigError(f"{within} is not there at {commit or 'HEAD'} of {found.root}")
     return OwnTree(repository=str(found.root), commit=at, branch=branch, within=within)
 
@@ -93,7 +93,7 @@ def place_of(own: OwnTree) -> Path:
     return run_worktree.folder_of(own) / "tree" / own.within
 
 
-def here(setting: Setting) -> Setting:
+def here(setting: RunConfig) -> RunConfig:
     """With the folders that this machine has for it. As good twice as once."""
     workspace = setting.workspace
     if setting.tree is not None:
@@ -107,7 +107,7 @@ def folder_here(folder: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def used(setting: Setting) -> AsyncGenerator[None]:
+async def used(setting: RunConfig) -> AsyncGenerator[None]:
     """Somebody works in the tree meanwhile. It is made where it is not there, with all that was
     kept so far, on this machine or another. Raises ``StorageFailed``."""
     if setting.tree is None:
@@ -120,7 +120,7 @@ async def used(setting: Setting) -> AsyncGenerator[None]:
         os.close(fd)
 
 
-async def kept(setting: Setting, outcome: Outcome, visit: str) -> Outcome:
+async def kept(setting: RunConfig, outcome: Outcome, visit: str) -> Outcome:
     """With what was done in the tree on the run's branch; a failure where that cannot be."""
     own = setting.tree
     if own is None:
@@ -141,7 +141,7 @@ async def kept(setting: Setting, outcome: Outcome, visit: str) -> Outcome:
     return msgspec.structs.replace(outcome, status="fail", failure_reason=words, retryable=False)
 
 
-async def close(setting: Setting, run_id: str) -> dict[str, Json]:
+async def close(setting: RunConfig, run_id: str) -> dict[str, Json]:
     """The run is over: what came of its work. The folder goes, once its work is safe."""
     if setting.tree is None:
         return {}

@@ -46,7 +46,7 @@ _NAME = re.compile(r"claude-(?:(?P<family>[a-z]+)-)?(?P<major>\d)(?:[-.](?P<mino
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Manners(msgspec.Struct, frozen=True):
+class ModelQuirks(msgspec.Struct, frozen=True):
     """What a model takes, told by its name: a newer one refuses what an older one needs."""
 
     room: int = ROOM
@@ -67,12 +67,12 @@ class Manners(msgspec.Struct, frozen=True):
     """Its word for the highest effort that we know."""
 
 
-def manners(model: str) -> Manners:
+def quirks(model: str) -> ModelQuirks:
     """A name of another vendor's is taken for a model of the old kind, as its servers do;
     one of Anthropic's without a number for the newest."""
     found = _NAME.search(model)
     if found is None and "claude" not in model:
-        return Manners()
+        return ModelQuirks()
     family = found["family"] if found else re.sub(r".*claude-([a-z]+).*", r"\1", model)
 
     def since(*version: int) -> bool:
@@ -80,7 +80,7 @@ def manners(model: str) -> Manners:
 
     always = family in ("fable", "mythos") or (family == "opus" and since(5, 5))
     between = family == "sonnet" and since(5, 5)
-    return Manners(
+    return ModelQuirks(
         room=32_000 if since(4, 6) else ROOM if since(3, 5) else 4096,
         thinks=since(3, 7),
         adaptive=since(4, 6),
@@ -102,7 +102,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         if not isinstance(betas, list):
             raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
         headers["anthropic-beta"] = ",".join(str(name) for name in betas)
-    kind = manners(request.model)
+    kind = quirks(request.model)
     said = [text for text in instructions(request) if text.strip()]
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     form = request.response_format
@@ -196,7 +196,7 @@ def _choice(request: Request, schema: JsonObject | None) -> JsonObject | None:
 
 
 def _thinking(
-    request: Request, kind: Manners, warnings: list[str]
+    request: Request, kind: ModelQuirks, warnings: list[str]
 ) -> tuple[JsonObject | None, str | None]:
     """How it is to think, and its effort where that is told apart."""
     effort = request.reasoning_effort
@@ -218,7 +218,9 @@ def _thinking(
     return thinking, {"minimal": "low", "xhigh": kind.top}.get(effort, effort)
 
 
-def _room(request: Request, kind: Manners, thinking: JsonObject | None, warnings: list[str]) -> int:
+def _room(
+    request: Request, kind: ModelQuirks, thinking: JsonObject | None, warnings: list[str]
+) -> int:
     """The limit, which holds thoughts and answer: it has to be over the thoughts' own."""
     budget = cast("int", thinking.get("budget_tokens", 0)) if thinking else 0
     if request.max_tokens is None:
@@ -229,7 +231,9 @@ def _room(request: Request, kind: Manners, thinking: JsonObject | None, warnings
     return request.max_tokens + budget
 
 
-def _sampling(request: Request, kind: Manners, thoughtful: bool, warnings: list[str]) -> JsonObject:
+def _sampling(
+    request: Request, kind: ModelQuirks, thoughtful: bool, warnings: list[str]
+) -> JsonObject:
     given: JsonObject = {}
     for name, value, harmless in (
         ("temperature", request.temperature, 1.0),

@@ -21,10 +21,10 @@ from corral.pipelines.execution import node_dir, node_options, preamble, verdict
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
 from corral.pipelines.execution.hooks import Hooks, hooks_of
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of, stage_env
-from corral.pipelines.execution.verdict import Channel, Verdict, Wanted
+from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.policy import Policy
 from corral.result import Result
@@ -37,7 +37,7 @@ from corral.system import config
 OF_A_STAGE = ("status.json", "ATTRACTOR_")
 
 
-class Ask(msgspec.Struct, kw_only=True):
+class AgentCall(msgspec.Struct, kw_only=True):
     """A prompt on its way."""
 
     agent: str
@@ -55,7 +55,7 @@ class Ask(msgspec.Struct, kw_only=True):
     """How the outcome is reported, where the node decides something."""
 
 
-def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
+def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> AgentCall:
     """What the node asks for, checked. ``alone``: a prompt beside others of the same node, which
     goes on with no session. Raises ``CallerError``."""
     node = work.node
@@ -76,7 +76,7 @@ def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
         limited = node_options.number_of(node, "max_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
     report = None if alone else _report(work, desk, agent, options)
-    return Ask(
+    return AgentCall(
         agent=agent,
         options=options,
         notes=notes,
@@ -91,7 +91,9 @@ def ask_of(work: Work, desk: Desk, *, alone: bool = False) -> Ask:
     )
 
 
-def _report(work: Work, desk: Desk, agent: str, options: dict[str, Any]) -> Report | None:
+def _report(
+    work: NodeContext, desk: NodeResources, agent: str, options: dict[str, Any]
+) -> Report | None:
     """How this agent reports the outcome of a node that decides something. A tool of ours needs
     leave: it is given here, as the tool does nothing but report."""
     wanted = verdict.wanted_of(work.graph, work.node)
@@ -118,7 +120,7 @@ def _report(work: Work, desk: Desk, agent: str, options: dict[str, Any]) -> Repo
     return Report(wanted, "answer")
 
 
-def _held(work: Work, thread: str, agent: str) -> str | None:
+def _held(work: NodeContext, thread: str, agent: str) -> str | None:
     held = work.context.get(f"internal.thread.{thread}")
     if not isinstance(held, dict) or held.get("agent") != agent:
         return None
@@ -127,7 +129,7 @@ def _held(work: Work, thread: str, agent: str) -> str | None:
     return token if isinstance(token, str) and token and able else None
 
 
-async def put(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
+async def put(work: NodeContext, desk: NodeResources, ask: AgentCall, prompt: str) -> Result:
     """The prompt, with what the agent must be told before it, to its end. What was sent is in
     ``prompt.md``."""
     if ask.held is not None:
@@ -146,7 +148,7 @@ async def put(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
     return await _sent(work, desk, ask, whole)
 
 
-async def _sent(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
+async def _sent(work: NodeContext, desk: NodeResources, ask: AgentCall, prompt: str) -> Result:
     prompt = desk.eraser.clean_text(prompt)
     hooks = ask.hooks
     if is_warm(ask, prompt):
@@ -158,7 +160,7 @@ async def _sent(work: Work, desk: Desk, ask: Ask, prompt: str) -> Result:
     return await hooks.watched(work.emit, lambda hear: _run(work, desk, ask, prompt, hear))
 
 
-def is_warm(ask: Ask, prompt: str) -> bool:
+def is_warm(ask: AgentCall, prompt: str) -> bool:
     """Whether a warm process can serve it."""
     plain = ask.schema is None and ask.until is None and ask.thread is None and ask.hooks is None
     plain = plain and (ask.report is None or ask.report.channel == "answer")
@@ -167,7 +169,11 @@ def is_warm(ask: Ask, prompt: str) -> bool:
 
 
 async def _run(
-    work: Work, desk: Desk, ask: Ask, prompt: str, on_event: Callable[[Event], None]
+    work: NodeContext,
+    desk: NodeResources,
+    ask: AgentCall,
+    prompt: str,
+    on_event: Callable[[Event], None],
 ) -> Result:
     options = dict(ask.options)
     options["env"] = {**desk.env, **stage_env(work)}
@@ -193,7 +199,7 @@ async def _run(
     )
 
 
-def _tools(ask: Ask) -> Tools | None:
+def _tools(ask: AgentCall) -> Tools | None:
     """What this prompt's agent may call of ours: the report, watched over by the node's hooks."""
     hooks = None if ask.hooks is None else ask.hooks.tools
     if ask.report is None or ask.report.channel != "tool":
@@ -207,7 +213,7 @@ class Report:
     def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
         self.channel: Channel = channel
         self.instruction = verdict.instruction(wanted, channel, path)
-        self.verdict: Verdict | None = None
+        self.verdict: NodeVerdict | None = None
         self._wanted = wanted
 
     @property
@@ -236,7 +242,7 @@ class Report:
         )
 
 
-def outcome_of_result(work: Work, ask: Ask, result: Result) -> Outcome:
+def outcome_of_result(work: NodeContext, ask: AgentCall, result: Result) -> Outcome:
     """How the node ended, with what it spent. A thread's session goes along, also of a turn that
     failed: the next attempt can go on with it."""
     updates: dict[str, Json] = {}

@@ -25,11 +25,11 @@ from corral.events import Error, Event, Json, from_json, to_json
 from corral.pipelines.execution import node_dir, node_kind, verdict
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.json_values import not_json
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 ENDING = 10.0
 """Seconds that a handler has to end once it is cancelled. What is still at work then is broken
@@ -48,7 +48,7 @@ T = TypeVar("T")
 _log = logging.getLogger("corral.pipelines")
 
 
-async def invoke_handler(handler: Handler, work: Work, limit: float | None) -> object:
+async def invoke_handler(handler: Handler, work: NodeContext, limit: float | None) -> object:
     """What the handler returns, and what it raises as an outcome. Only a cancellation of ours
     passes."""
     try:
@@ -60,7 +60,7 @@ async def invoke_handler(handler: Handler, work: Work, limit: float | None) -> o
         return failed(f"the handler of {work.node.kind!r} cancelled itself")
 
 
-async def _called(handler: Handler, work: Work) -> object:
+async def _called(handler: Handler, work: NodeContext) -> object:
     """Whatever it raises: an exit in a task would end the loop, and with it all other runs. Only
     a person's Ctrl-C, which comes to the main thread, is not the handler's."""
     try:
@@ -79,7 +79,7 @@ async def _called(handler: Handler, work: Work) -> object:
         return failed(f"the handler of {work.node.kind!r} raised {said}")
 
 
-async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Work) -> object:
+async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: NodeContext) -> object:
     """A task of its own: a handler that will not be cancelled must not hold the run."""
     spare = OWN_CLOCK.get(work.node.kind, 0.0)
     task = asyncio.ensure_future(running)
@@ -166,13 +166,13 @@ LARGEST = 1024 * 1024
 """Bytes of an outcome: it is journalled, and goes along with every later node."""
 AUTO_STATUS = "auto-status: handler completed without writing status"
 
-_NO_SECRETS = Eraser({})
+_NO_SECRETS = SecretRedactor({})
 
 
-async def attempt(work: Work) -> Outcome:
+async def attempt(work: NodeContext) -> Outcome:
     """Run the node once. See the module for what is promised."""
     eraser = _NO_SECRETS
-    if isinstance(work.desk, Desk):
+    if isinstance(work.desk, NodeResources):
         work.desk.know(work.graph)
         eraser = work.desk.eraser
     work = dataclasses.replace(work, emit=_redacting(work.emit, eraser))
@@ -191,7 +191,7 @@ async def attempt(work: Work) -> Outcome:
         told = await invoke_handler(handler, work, limit)
         outcome = _with_label_checked(work, _checked(told, work.node.kind))
         return _small(work, outcome, eraser)
-    diary = node_dir.Diary(work.folder, eraser, work.emit)
+    diary = node_dir.AgentEventLog(work.folder, eraser, work.emit)
     try:
         told = await invoke_handler(handler, dataclasses.replace(work, emit=diary.emit), limit)
     finally:
@@ -202,7 +202,7 @@ async def attempt(work: Work) -> Outcome:
     return _written(work, _small(work, outcome, eraser))
 
 
-def _redacting(emit: Callable[[Event], None], eraser: Eraser) -> Callable[[Event], None]:
+def _redacting(emit: Callable[[Event], None], eraser: SecretRedactor) -> Callable[[Event], None]:
     """``emit``, which never hears of a secret."""
 
     def redacted(event: Event) -> None:
@@ -242,7 +242,7 @@ def _checked(told: object, kind: str) -> Outcome:
         return failed(f"the handler of {kind!r} returned no outcome: {error}", retryable=False)
 
 
-def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
+def _with_its_own_status(work: NodeContext, outcome: Outcome) -> Outcome:
     """What the node's agent or command wrote into ``status.json`` is its report, unless it made
     one by the tool."""
     if outcome.verdict_by == "tool":
@@ -258,7 +258,7 @@ def _with_its_own_status(work: Work, outcome: Outcome) -> Outcome:
     return verdict.applied(outcome, reported, work.node.id, "file")
 
 
-def _with_label_checked(work: Work, outcome: Outcome) -> Outcome:
+def _with_label_checked(work: NodeContext, outcome: Outcome) -> Outcome:
     """A label that no edge has is a warning in the events and the notes: it must not pass for a
     choice that was made."""
     wrong = outcome.verdict_by and verdict.unknown_label(
@@ -271,7 +271,7 @@ def _with_label_checked(work: Work, outcome: Outcome) -> Outcome:
     return msgspec.structs.replace(outcome, notes=notes)
 
 
-def _small(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
+def _small(work: NodeContext, outcome: Outcome, eraser: SecretRedactor) -> Outcome:
     """The outcome, cleaned of secrets; a failed one in place of one that is too large."""
     whole = msgspec.json.encode(outcome)
     if len(whole) > LARGEST:
@@ -286,7 +286,7 @@ def _small(work: Work, outcome: Outcome, eraser: Eraser) -> Outcome:
     return outcome if clean == whole else msgspec.json.decode(clean, type=Outcome)
 
 
-def _written(work: Work, outcome: Outcome) -> Outcome:
+def _written(work: NodeContext, outcome: Outcome) -> Outcome:
     """The outcome, and beside it ``status.json``."""
     try:
         data = msgspec.json.format(msgspec.json.encode(node_dir.status_of(outcome)), indent=2)

@@ -19,10 +19,10 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.events import Error, Event, Json, ToolResult, ToolUse
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of, run_command, shortened, stage_env
-from corral.sessions.tools.hooks import Answer, Call, Deny, Hook
+from corral.sessions.tools.hooks import Call, Deny, Hook, HookAnswer
 from corral.sessions.tools.tools import Tools
 from corral.system import config
 
@@ -34,7 +34,7 @@ SHOWN = 64 * 1024
 """Bytes of a call's output that a hook is given."""
 
 
-def hooks_of(work: Work, desk: Desk, agent: str) -> Hooks | None:
+def hooks_of(work: NodeContext, desk: NodeResources, agent: str) -> Hooks | None:
     """The node's own, else the graph's. Raises ``ConfigError`` where the agent cannot have
     them."""
     pre, post = (
@@ -56,7 +56,9 @@ def hooks_of(work: Work, desk: Desk, agent: str) -> Hooks | None:
 class Hooks:
     """The commands around the calls of one prompt."""
 
-    def __init__(self, work: Work, desk: Desk, pre: str, post: str, *, asks: bool) -> None:
+    def __init__(
+        self, work: NodeContext, desk: NodeResources, pre: str, post: str, *, asks: bool
+    ) -> None:
         self._work = work
         self._desk = desk
         self._pre = pre
@@ -73,7 +75,7 @@ class Hooks:
             wrong = error.message
         return None if wrong is None else Deny(wrong)
 
-    async def _after(self, call: Call, answer: Answer) -> None:
+    async def _after(self, call: Call, answer: HookAnswer) -> None:
         told = self._told("post", call.id, call.name, call.arguments)
         await self._looked_on({**told, "status": answer.status, "output": answer.text})
 

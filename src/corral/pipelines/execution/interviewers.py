@@ -23,7 +23,7 @@ from corral.pipelines.scheduler.human_gate import find
 from corral.sessions.tools.tools import in_thread
 from corral.terminal_text import one_line, visible
 
-Said: TypeAlias = Answer | str | None
+AnswerLike: TypeAlias = Answer | str | None
 """A text is an answer's ``value``; None skips the question."""
 
 LONGEST = 64 * 1024
@@ -34,7 +34,7 @@ class Interviewer(Protocol):
     async def ask(self, question: Question) -> Answer: ...
 
 
-def answer_of(said: Said) -> Answer:
+def answer_of(said: AnswerLike) -> Answer:
     """Raises ``ConfigError`` for what is no answer."""
     match said:
         case Answer():
@@ -72,7 +72,7 @@ class Queued:
 class Callback:
     """Asks a function, sync or async. A sync one runs in a thread: it may block."""
 
-    def __init__(self, function: Callable[[Question], Said | Awaitable[Said]]) -> None:
+    def __init__(self, function: Callable[[Question], AnswerLike | Awaitable[AnswerLike]]) -> None:
         self._function = function
 
     async def ask(self, question: Question) -> Answer:

@@ -38,48 +38,48 @@ from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
 from corral.pipelines.execution import attempt, node_kind
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.execution.node_kind import Desk, Work
-from corral.pipelines.execution.run_dir import Keeper, RunFolder
+from corral.pipelines.execution.node_kind import NodeContext, ResourcesProtocol
+from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import (
     Answered,
-    Ask,
+    AskHuman,
     Cancelled,
     Checkpoint,
     Child,
+    Command,
+    EmitEvent,
     Ended,
     Expired,
-    Finish,
+    FinishRun,
     Message,
-    Order,
     Question,
     Restart,
+    RunNode,
     Steer,
     Steered,
     Stop,
-    Tell,
-    Visit,
     Wait,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.scheduler import Plan
+from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
 
 NOWHERE = Path(os.devnull)
 
 
-class Hands:
+class NodeRunner:
     def __init__(
         self,
         graph: Graph,
         run_id: str,
         *,
-        desk: Desk,
+        desk: ResourcesProtocol,
         people: Interviewer | None,
         workspace: Path,
-        folder: RunFolder | None,
+        folder: RunDir | None,
         say: Callable[[RunEvent], None],
         retrying: Callable[[StepRetrying], None],
     ) -> None:
@@ -97,13 +97,13 @@ class Hands:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    async def visit(self, visit: Visit) -> Message:
+    async def visit(self, visit: RunNode) -> Message:
         node = self._graph.nodes[visit.node]
         root, place, keeps = self._place(visit, node)
         attempt, earlier = 1, None
         while True:
             outcome = await execution_attempt.attempt(
-                Work(
+                NodeContext(
                     run_id=self._run_id,
                     graph=self._graph,
                     node=node,
@@ -134,7 +134,7 @@ class Hands:
             earlier = outcome
             attempt += 1
 
-    def _place(self, visit: Visit, node: Node) -> tuple[Path, Path, bool]:
+    def _place(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool]:
         """The run's folder, the visit's, and whether anything is to be written there."""
         folder = self._folder
         if folder is None:
@@ -142,7 +142,7 @@ class Hands:
                 return NOWHERE, NOWHERE, False
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")
-            folder = RunFolder(self._scratch.name)
+            folder = RunDir(self._scratch.name)
         return folder.path, folder.stage(visit.id, visit.node), True
 
     async def ask(self, question: Question) -> Message:
@@ -191,7 +191,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 async def run(
     graph: Graph,
     *,
-    desk: Desk,
+    desk: ResourcesProtocol,
     people: Interviewer | None = None,
     folder: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] = ".",
@@ -202,7 +202,7 @@ async def run(
     """Run it to its end. A node that fails is no error; raised is what is wrong with the graph
     (``PipelineInvalid``) or the folder (``StorageFailed``; where the run came to its end all
     the same, with its result as ``.result``)."""
-    running = Running(
+    running = MemoryRun(
         graph,
         desk=desk,
         people=people,
@@ -215,7 +215,7 @@ async def run(
     return await running.drive()
 
 
-class Running:
+class MemoryRun:
     """A run under way. Entered with ``async with``, it keeps its events until they are read.
     With the ``state`` of another run it goes on from there."""
 
@@ -223,7 +223,7 @@ class Running:
         self,
         graph: Graph,
         *,
-        desk: Desk,
+        desk: ResourcesProtocol,
         people: Interviewer | None = None,
         folder: str | os.PathLike[str] | None = None,
         workspace: str | os.PathLike[str] = ".",
@@ -235,11 +235,11 @@ class Running:
     ) -> None:
         self.graph = graph
         self.run_id = run_id or f"run-{os.urandom(4).hex()}"
-        self.plan = Plan(graph, run_id=self.run_id, values=values, state=state)
+        self.plan = Scheduler(graph, run_id=self.run_id, values=values, state=state)
         self._desk = desk
         self._people = people
         self._workspace = Path(workspace).absolute()
-        self._keeper = None if folder is None else Keeper(RunFolder(Path(folder).absolute()))
+        self._keeper = None if folder is None else CheckpointWriter(RunDir(Path(folder).absolute()))
         self._on_event = on_event
         self._kept: deque[RunEvent] | None = None
         self._news = asyncio.Event()
@@ -247,10 +247,10 @@ class Running:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[asyncio.Task[None], str] = {}
         """Told to stop, and at what they are."""
-        self._children: dict[str, Running] = {}
+        self._children: dict[str, MemoryRun] = {}
         self._depth = depth
         self._seq = 0
-        self._hands = Hands(
+        self._hands = NodeRunner(
             graph,
             self.run_id,
             desk=desk,
@@ -264,7 +264,7 @@ class Running:
 
     # The public face.
 
-    async def __aenter__(self) -> Running:
+    async def __aenter__(self) -> MemoryRun:
         self._kept = deque()
         self._driving = asyncio.create_task(self.drive())
         return self
@@ -363,7 +363,7 @@ class Running:
                 self._tell(told.CheckpointSaved())
         return await self._inbox.get()
 
-    def _result(self, finish: Finish) -> RunResult:
+    def _result(self, finish: FinishRun) -> RunResult:
         state = self.plan.state
         return RunResult(
             run_id=self.run_id,
@@ -379,22 +379,22 @@ class Running:
 
     # Orders.
 
-    def _carry_out(self, orders: list[Order]) -> None:
+    def _carry_out(self, orders: list[Command]) -> None:
         for order in orders:
             self._do(order)
 
-    def _do(self, order: Order) -> None:
+    def _do(self, order: Command) -> None:
         match order:
-            case Tell():
+            case EmitEvent():
                 self._tell(order.event)
-            case Visit():
+            case RunNode():
                 self._begin(order.id, self._hands.visit, order)
             case Checkpoint():
                 if self._keeper is not None:
                     self._keeper.ended(order)
                     if self._keeper.save(self.plan.state):
                         self._tell(told.CheckpointSaved(node=order.node))
-            case Ask(question=question):
+            case AskHuman(question=question):
                 self._begin(question.id, self._hands.ask, question)
             case Child():
                 self._begin(order.id, self._child, order)
@@ -411,7 +411,7 @@ class Running:
             case Restart():
                 if self._keeper is not None:
                     self._keeper.restart(order.round)
-            case Finish():
+            case FinishRun():
                 pass
 
     def _begin(self, id: str, doing: Callable[[Given], Awaitable[Message]], order: Given) -> None:
@@ -450,7 +450,7 @@ class Running:
         folder = None
         if self._keeper is not None:
             folder = self._keeper.folder.stage(order.id, order.node) / "child"
-        child = self._children[order.id] = Running(
+        child = self._children[order.id] = MemoryRun(
             graph,
             desk=self._desk,
             people=self._people,

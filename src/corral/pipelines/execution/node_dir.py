@@ -11,9 +11,9 @@ import msgspec
 
 from corral.events import Event, Json, to_json
 from corral.pipelines.execution import verdict
-from corral.pipelines.execution.verdict import Verdict
+from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 STATUS = "status.json"
 OF_AN_ATTEMPT = (STATUS, "prompt.md", "response.md", "tool_output.txt", "error.txt")
@@ -72,7 +72,7 @@ def status_of(outcome: Outcome) -> dict[str, Json]:
     return status
 
 
-def read_status(folder: Path) -> Verdict | None:
+def read_status(folder: Path) -> NodeVerdict | None:
     """What the node's agent or command wrote as its own status; None where it wrote none. Raises
     ``ValueError`` for what is no status."""
     try:
@@ -101,14 +101,14 @@ def read_status(folder: Path) -> Verdict | None:
     return verdict.read(told, "status.json")
 
 
-class Diary:
+class AgentEventLog:
     """``events.ndjson`` of a node: each event of its agents as it comes, with secrets struck out.
 
     The file is made by the first event. A disk that takes no more costs the diary, never the
     run.
     """
 
-    def __init__(self, folder: Path, eraser: Eraser, then: Callable[[Event], None]) -> None:
+    def __init__(self, folder: Path, eraser: SecretRedactor, then: Callable[[Event], None]) -> None:
         self._folder = folder
         self._eraser = eraser
         self._then = then

@@ -24,11 +24,11 @@ from typing import Protocol, TypeAlias
 from corral.errors import ConfigError
 from corral.events import Event, Json
 from corral.pipelines.graph import Graph, Node, shape_kind
-from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
 
 
-class Desk(Protocol):
+class ResourcesProtocol(Protocol):
     """What a process that runs nodes keeps for all of them: warm agents and the like."""
 
     @property
@@ -36,21 +36,21 @@ class Desk(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class NodeContext:
     """One attempt at one visit of a node."""
 
     run_id: str
     graph: Graph
     node: Node
     """Transformed: holes in its prompt are filled."""
-    visit: Visit
+    visit: RunNode
     attempt: int
     folder: Path
     """The node's own in the run folder: ``prompt.md``, ``response.md``, ``status.json``."""
     run_folder: Path
     workspace: Path
     """Where agents and commands work."""
-    desk: Desk
+    desk: ResourcesProtocol
     emit: Callable[[Event], None] = field(default=lambda _event: None)
     """An agent's event, as it comes."""
     keeps: bool = True
@@ -61,7 +61,7 @@ class Work:
         return self.visit.context
 
 
-Handler: TypeAlias = Callable[[Work], Awaitable[Outcome | None]]
+Handler: TypeAlias = Callable[[NodeContext], Awaitable[Outcome | None]]
 
 ENTRY_POINTS = "corral.nodes"
 """The group in which other packages name their node types: ``my.step = "my_package:my_step"``."""

@@ -12,9 +12,9 @@ from corral.agents import registry
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
-from corral.options import Run
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.options import RunOptions
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Node
 from corral.policy import PRESETS, Policy, with_tools
 from corral.system import config
@@ -28,7 +28,7 @@ OWN = "corral"
 """Our own agent, which runs on any model."""
 
 
-def model_of(node: Node, desk: Desk) -> str | None:
+def model_of(node: Node, desk: NodeResources) -> str | None:
     """``vendor:name`` of ``model``, or of ``llm_provider`` and ``llm_model``; a bare name where
     no vendor is told."""
     name = node.text("model") or node.text("llm_model")
@@ -40,7 +40,7 @@ def model_of(node: Node, desk: Desk) -> str | None:
     return name
 
 
-def agent_of(work: Work, desk: Desk) -> tuple[str, str | None]:
+def agent_of(work: NodeContext, desk: NodeResources) -> tuple[str, str | None]:
     """The agent, and the model as that agent names it. Raises ``ConfigError``."""
     named = work.node.text("agent") or str(work.graph.attrs.get("agent", ""))
     model = model_of(work.node, desk)
@@ -49,7 +49,7 @@ def agent_of(work: Work, desk: Desk) -> tuple[str, str | None]:
     if not named:
         # A vendor's model runs on our own agent, a bare name on the usual one.
         if model is not None and ":" in model:
-            return registry.usual(model), None
+            return registry.default(model), None
         named = desk.agent
     agent = config.find_agent(named)
     if agent.name == OWN or model is None:
@@ -58,7 +58,7 @@ def agent_of(work: Work, desk: Desk) -> tuple[str, str | None]:
     return named, bare
 
 
-def policy_of(work: Work, desk: Desk) -> Policy | None:
+def policy_of(work: NodeContext, desk: NodeResources) -> Policy | None:
     """The node's own, else the desk's; None where neither says anything."""
     node = work.node
     name = node.text("policy") or str(work.graph.attrs.get("policy", ""))
@@ -67,7 +67,7 @@ def policy_of(work: Work, desk: Desk) -> Policy | None:
         for key in ("policy", "approval_mode", "allowed_tools")
         if desk.options.get(key) is not None
     }
-    policy = Run.build(OWN, given).policy if given else None
+    policy = RunOptions.build(OWN, given).policy if given else None
     if name:
         if name not in PRESETS:
             raise ConfigError(
@@ -85,7 +85,9 @@ def names(text: str) -> list[str]:
     return [name for each in text.split(",") if (name := each.strip())]
 
 
-def options_of(work: Work, desk: Desk, agent: str) -> tuple[dict[str, Any], list[str]]:
+def options_of(
+    work: NodeContext, desk: NodeResources, agent: str
+) -> tuple[dict[str, Any], list[str]]:
     """The options of ``corral.run``, and what had to be left out. Raises ``ConfigError``."""
     node = work.node
     record = config.find_agent(agent)
@@ -133,7 +135,7 @@ def number_of(node: Node, key: str, kind: type[Number]) -> Number:
         raise ConfigError(f"{node.id}: {key} must be a number, got: {node.text(key)!r}") from None
 
 
-def schema_of(work: Work) -> dict[str, Json] | None:
+def schema_of(work: NodeContext) -> dict[str, Json] | None:
     """``output_schema``: JSON in place, or a file of it in the workspace. Raises
     ``ConfigError``."""
     text = work.node.text("output_schema").strip()

@@ -17,7 +17,7 @@ import msgspec
 
 from corral.events import Json
 from corral.pipelines.conditions import as_text
-from corral.pipelines.execution.node_kind import Work
+from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.execution.run_dir import file_name
 
 TOKEN = 4
@@ -48,7 +48,7 @@ _NOT_TOLD = (
 )
 
 
-def preamble(work: Work, fidelity: str) -> str:
+def preamble(work: NodeContext, fidelity: str) -> str:
     """What goes before the prompt; empty where there is nothing to tell. An unknown fidelity is
     told as ``compact``."""
     if fidelity == "full":
@@ -77,12 +77,12 @@ def preamble(work: Work, fidelity: str) -> str:
     return _cut("\n".join(lines), SIZES[fidelity])
 
 
-def with_preamble(work: Work, prompt: str, fidelity: str) -> str:
+def with_preamble(work: NodeContext, prompt: str, fidelity: str) -> str:
     told = preamble(work, fidelity)
     return f"{told}\n\n# Your task\n\n{prompt}" if told else prompt
 
 
-def _stages(work: Work) -> list[tuple[str, str]]:
+def _stages(work: NodeContext) -> list[tuple[str, str]]:
     """Each node that has ended, and how: of the checkpoint where it is at hand, else of the one
     before alone."""
     checkpoint = _checkpoint(work.run_folder / "checkpoint.json")
@@ -115,7 +115,7 @@ def _checkpoint(path: Path) -> dict[str, Json]:
     return cast("dict[str, Json]", read) if isinstance(read, dict) else {}
 
 
-def _said(work: Work, previous: str, most: int) -> str:
+def _said(work: NodeContext, previous: str, most: int) -> str:
     """The last answer: of its file where that is at hand, else what the context has of it."""
     try:
         with open(work.run_folder / file_name(previous) / "response.md", encoding="utf-8") as file:

@@ -15,16 +15,16 @@ from corral.agents import registry as agents_registry
 from corral.errors import CorralError
 from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
-from corral.pipelines.execution.node_kind import Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph, Node
-from corral.pipelines.scheduler.commands import Visit
+from corral.pipelines.scheduler.commands import RunNode
 
 ASKS_AGENT = "codergen"
 ASKS_MODEL = "prompt"
 
 
-def check(graph: Graph, desk: Desk, workspace: Path, values: Mapping[str, Json]) -> None:
+def check(graph: Graph, desk: NodeResources, workspace: Path, values: Mapping[str, Json]) -> None:
     """Raises what the node would fail with, and names the node. Nothing is started; a desk that
     simulates needs nothing."""
     if desk.simulate:
@@ -33,11 +33,11 @@ def check(graph: Graph, desk: Desk, workspace: Path, values: Mapping[str, Json])
     for node in graph.of_kind(ASKS_AGENT, ASKS_MODEL):
         if any("{{" in str(value) for value in _settings(node)):
             continue
-        work = Work(
+        work = NodeContext(
             run_id="",
             graph=graph,
             node=node,
-            visit=Visit(id="", node=node.id, number=0, context=dict(values)),
+            visit=RunNode(id="", node=node.id, number=0, context=dict(values)),
             attempt=0,
             folder=workspace,
             run_folder=workspace,
@@ -57,7 +57,7 @@ def _settings(node: Node) -> Iterator[object]:
     return (node.attrs.get(key, "") for key in keys)
 
 
-def _check(work: Work, desk: Desk, seen: set[bytes]) -> None:
+def _check(work: NodeContext, desk: NodeResources, seen: set[bytes]) -> None:
     if work.node.kind == ASKS_MODEL:
         node_options.schema_of(work)
         _key(node_options.model_of(work.node, desk), desk)
@@ -75,7 +75,7 @@ def _check(work: Work, desk: Desk, seen: set[bytes]) -> None:
         _key(model, desk)
 
 
-def _key(model: str | None, desk: Desk) -> None:
+def _key(model: str | None, desk: NodeResources) -> None:
     """Raises ``MissingKey``."""
     from corral.models import registry
     from corral.system import api_keys as keys

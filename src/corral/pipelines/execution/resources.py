@@ -26,12 +26,12 @@ from corral.events import Event
 from corral.pipelines.execution import node_dir
 from corral.result import Result
 from corral.system import config
-from corral.system.environment import SHORTEST_SECRET, Eraser, is_secret, named_secrets
+from corral.system.environment import SHORTEST_SECRET, SecretRedactor, is_secret, named_secrets
 
 if TYPE_CHECKING:
     from corral.inference.client import Client
-    from corral.options import Options
-    from corral.pipelines.execution.node_kind import Work
+    from corral.options import RunKwargs
+    from corral.pipelines.execution.node_kind import NodeContext
     from corral.pipelines.graph import Graph
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
@@ -40,7 +40,7 @@ PROMPTS_AT_ONCE = 4
 """In one warm process."""
 
 
-class Desk:
+class NodeResources:
     """``options`` are those of ``corral.run``, for every node that does not say otherwise;
     ``agent`` and ``model`` are the node's where it names none; ``ask`` answers the agents'
     permission questions; ``processes`` of each warm agent at the most. Belongs to the loop it
@@ -52,7 +52,7 @@ class Desk:
         simulate: bool = False,
         agent: str = DEFAULT_AGENT,
         model: str | None = None,
-        options: Options | None = None,
+        options: RunKwargs | None = None,
         ask: Asker | None = None,
         processes: int = 1,
         prompts_at_once: int = PROMPTS_AT_ONCE,
@@ -68,14 +68,14 @@ class Desk:
         passed: Sequence[str] | None = self.options.get("pass_env")
         self._pass_env = tuple(config.passed_on() if passed is None else passed)
         self._secrets = named_secrets({**os.environ, **self.env})
-        self.eraser = Eraser(self._secrets)
+        self.eraser = SecretRedactor(self._secrets)
         """Of what must not be written into any file of a run, nor sent to a model."""
         self._stack = AsyncExitStack()
         self._pools: dict[bytes, Pool] = {}
         self._client: Client | None = None
         self._is_open = False
 
-    async def __aenter__(self) -> Desk:
+    async def __aenter__(self) -> NodeResources:
         self._is_open = True
         return self
 
@@ -90,7 +90,7 @@ class Desk:
         self._client = None
         await self._stack.aclose()
 
-    def command_env(self, work: Work) -> dict[str, str]:
+    def command_env(self, work: NodeContext) -> dict[str, str]:
         """Of ``env``, what commands see: keys are for agents, unless they are passed on by
         name."""
         passed = self.pass_env(work)
@@ -100,7 +100,7 @@ class Desk:
             if name in passed or not is_secret(name, value)
         }
 
-    def pass_env(self, work: Work) -> tuple[str, ...]:
+    def pass_env(self, work: NodeContext) -> tuple[str, ...]:
         """Names of variables that commands and agents of this node see besides the usual ones:
         the node's, the graph's, and those of the options or of a trusted corral.toml."""
         named = (str(attrs.get("pass_env", "")) for attrs in (work.node.attrs, work.graph.attrs))
@@ -112,7 +112,7 @@ class Desk:
         tokens = bearers(graph, {**os.environ, **self.env})
         if not tokens.items() <= self._secrets.items():
             self._secrets = {**self._secrets, **tokens}
-            self.eraser = Eraser(self._secrets)
+            self.eraser = SecretRedactor(self._secrets)
 
     @property
     def warm(self) -> int:
@@ -173,22 +173,22 @@ def bearers(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
-def of(work: Work) -> Desk:
+def of(work: NodeContext) -> NodeResources:
     """The desk that the nodes of this package need. Raises ``ConfigError``."""
-    if not isinstance(work.desk, Desk):
+    if not isinstance(work.desk, NodeResources):
         raise ConfigError(
             f"a {work.node.kind} node needs a corral.pipelines.execution.resources.Desk to work at"
         )
     return work.desk
 
 
-def keep(work: Work, name: str, data: str | bytes) -> None:
+def keep(work: NodeContext, name: str, data: str | bytes) -> None:
     """A file in the node's folder, with secrets struck out; none where nothing is to be kept.
     Raises ``StorageFailed``."""
     if not work.keeps:
         return
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
-    if isinstance(work.desk, Desk):
+    if isinstance(work.desk, NodeResources):
         raw = work.desk.eraser.clean(raw)
     path = f"{work.folder}{os.sep}{name}"
     try:

@@ -69,7 +69,7 @@ def _escaped(letter: str) -> str:
     return "".join(f"%{byte:02X}" for byte in letter.encode())
 
 
-class RunFolder:
+class RunDir:
     """Everything raises ``StorageFailed`` where the disk will not."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -221,11 +221,11 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
 
 
-class Keeper:
+class CheckpointWriter:
     """What is done is done, and paid for: a folder that takes no more does not end a run. What
     could not be written is tried again with the next node; ``failed`` says what is missing."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunDir) -> None:
         self.folder = folder
         self.failed: StorageFailed | None = None
         self._is_behind = False

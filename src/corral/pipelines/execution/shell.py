@@ -23,8 +23,8 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.execution.node_kind import Work
-from corral.system.environment import Eraser
+from corral.pipelines.execution.node_kind import NodeContext
+from corral.system.environment import SecretRedactor
 from corral.system.process.platform import WINDOWS
 
 LONGEST_VALUE = 120_000
@@ -50,7 +50,7 @@ class Ran(msgspec.Struct, frozen=True):
     stderr: str
     stderr_is_cut: bool = False
 
-    def redacted(self, eraser: Eraser) -> Ran:
+    def redacted(self, eraser: SecretRedactor) -> Ran:
         """The same without secrets, also where the cut went through one."""
         out = eraser.clean_part(self.stdout, begin_cut=self.cut > 0)
         err = eraser.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
@@ -136,7 +136,7 @@ def _said(key: str, value: Json) -> str:
     return text
 
 
-def stage_env(work: Work) -> dict[str, str]:
+def stage_env(work: NodeContext) -> dict[str, str]:
     """What agents and commands of a node are told about where they are."""
     return {
         "ATTRACTOR_STAGE_DIR": str(work.folder.absolute()),

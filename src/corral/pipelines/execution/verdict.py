@@ -49,7 +49,7 @@ class Wanted(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent, a model or a command reported."""
 
     outcome: str = "success"
@@ -101,7 +101,7 @@ def instruction(wanted: Wanted, channel: Channel, path: str = "") -> str:
     return f"When you are done, report the outcome of this step: {how}, with\n{listed}"
 
 
-def find(text: str) -> Verdict | None:
+def find(text: str) -> NodeVerdict | None:
     """The last JSON object of an answer, bare or fenced, that has an ``outcome`` or a
     ``preferred_label``; None where there is none."""
     end = text[-SCANNED:]
@@ -124,7 +124,7 @@ def find(text: str) -> Verdict | None:
     return None if found is None else read(found, "the answer")
 
 
-def read(given: dict[str, Json], source: str) -> Verdict:
+def read(given: dict[str, Json], source: str) -> NodeVerdict:
     """A report out of JSON. Raises ``ValueError`` for fields of the wrong type."""
     following = given.get("suggested_next_ids") or []
     updates = given.get("context_updates") or {}
@@ -134,7 +134,7 @@ def read(given: dict[str, Json], source: str) -> Verdict:
         if wrong := not_json(value):
             raise ValueError(f"{source}: {key!r} {wrong}")
     label = given.get("preferred_label") or given.get("preferred_next_label")
-    return Verdict(
+    return NodeVerdict(
         outcome=_word(_text(given.get("outcome", given.get("status")))),
         preferred_label=_text(label).strip(),
         suggested_next_ids=tuple(_text(each) for each in following),
@@ -144,7 +144,7 @@ def read(given: dict[str, Json], source: str) -> Verdict:
     )
 
 
-def applied(outcome: Outcome, verdict: Verdict, node: str, by: Channel) -> Outcome:
+def applied(outcome: Outcome, verdict: NodeVerdict, node: str, by: Channel) -> Outcome:
     """The outcome of a node that went well, as its agent reported it."""
     word = verdict.outcome
     is_status = word in STATUSES

@@ -16,16 +16,16 @@ from corral.pipelines import templates
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import agent_call, verdict
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.execution.shell import IN_CONTEXT
-from corral.pipelines.execution.verdict import Verdict
+from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome
 
 RESPONSE = 200
 """Characters of an answer in the context; the whole is in ``response.md``."""
 
 
-async def codergen(work: Work) -> Outcome:
+async def codergen(work: NodeContext) -> Outcome:
     """A failed run fails the node with its reason."""
     prompt = prompt_of(work)
     if work.desk.simulate:
@@ -47,17 +47,17 @@ async def codergen(work: Work) -> Outcome:
     return reported(work, answered(work, text, final, outcome), by_tool, final or text)
 
 
-def prompt_of(work: Work) -> str:
+def prompt_of(work: NodeContext) -> str:
     goal = as_text(work.context.get("graph.goal")) or work.graph.goal
     return templates.fill(work.node.text("prompt") or work.node.label, work.context, goal)
 
 
-def simulated(work: Work) -> str:
+def simulated(work: NodeContext) -> str:
     return f"[Simulated] Response for stage: {work.node.id}"
 
 
 def answered(
-    work: Work, text: str, final: str | None = None, outcome: Outcome | None = None
+    work: NodeContext, text: str, final: str | None = None, outcome: Outcome | None = None
 ) -> Outcome:
     """A success, with the answer where people and later nodes find it."""
     outcome = Outcome() if outcome is None else outcome
@@ -69,7 +69,9 @@ def answered(
     return msgspec.structs.replace(outcome, context_updates={**updates, **outcome.context_updates})
 
 
-def reported(work: Work, outcome: Outcome, by_tool: Verdict | None, text: str) -> Outcome:
+def reported(
+    work: NodeContext, outcome: Outcome, by_tool: NodeVerdict | None, text: str
+) -> Outcome:
     """The outcome as the agent or model reported it: by the tool, else in its answer. What it
     wrote into ``status.json`` is read later, and stands between the two."""
     if by_tool is not None:

@@ -16,7 +16,7 @@ from corral.pipelines import conditions
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import of_edge as condition_of
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.scheduler import routing
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import fill
@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"\s*\{\{\s*\.?([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
-def value_of(work: Work, given: Json) -> Json:
+def value_of(work: NodeContext, given: Json) -> Json:
     """An attribute with its holes filled; one that is a single hole is the value itself, a list
     or an object too."""
     if not isinstance(given, str):
@@ -43,7 +43,7 @@ def value_of(work: Work, given: Json) -> Json:
     return fill(given, work.context, work.graph.goal)
 
 
-async def set_values(work: Work) -> Outcome:
+async def set_values(work: NodeContext) -> Outcome:
     """``key`` and ``value``, and each ``set.<key>=value``."""
     attrs = work.node.attrs
     updates: dict[str, Json] = {}
@@ -65,7 +65,7 @@ async def set_values(work: Work) -> Outcome:
     return Outcome(context_updates=updates)
 
 
-async def switch(work: Work) -> Outcome:
+async def switch(work: NodeContext) -> Outcome:
     """Goes where the label of an edge equals ``value`` (or the value of ``key``), else by the
     edge labelled ``default``, else by one without a label. With neither attribute the edges'
     conditions decide, and the outcome so far stays in force."""
@@ -97,7 +97,7 @@ async def switch(work: Work) -> Outcome:
     )
 
 
-async def json_extract(work: Work) -> Outcome:
+async def json_extract(work: NodeContext) -> Outcome:
     """The JSON in ``source`` (a key of the context; ``last_response`` unless told), in prose or
     fences too; of it what ``path`` leads to (``items[0].name``), into ``key`` (``<node>.output``
     unless told). ``default`` where there is none; without it the node fails."""
@@ -116,7 +116,7 @@ async def json_extract(work: Work) -> Outcome:
     return Outcome(context_updates={node.text("key") or f"{node.id}.output": value})
 
 
-async def json_decode(work: Work) -> Outcome:
+async def json_decode(work: NodeContext) -> Outcome:
     """The JSON in ``source``: the whole of it into ``key`` (``<node>.output`` unless ``prefix`` is
     given), and with ``prefix`` each field of an object into ``<prefix><field>``."""
     node = work.node
@@ -133,7 +133,7 @@ async def json_decode(work: Work) -> Outcome:
     return Outcome(context_updates=updates)
 
 
-async def json_pack(work: Work) -> Outcome:
+async def json_pack(work: NodeContext) -> Outcome:
     """The values of ``keys`` (a comma list) as one JSON object, a text, into ``output`` or ``key``
     (``<node>.output`` unless given)."""
     names = [name.strip() for name in work.node.text("keys").split(",") if name.strip()]
@@ -144,7 +144,7 @@ async def json_pack(work: Work) -> Outcome:
     return Outcome(context_updates={key: msgspec.json.encode(packed).decode()})
 
 
-async def split(work: Work) -> Outcome:
+async def split(work: NodeContext) -> Outcome:
     """The text in ``source``, cut at ``sep`` (a comma unless given) into a list in ``key``. Empty
     parts are left out; ``trim=false`` keeps the blanks around each part."""
     node = work.node
@@ -155,7 +155,7 @@ async def split(work: Work) -> Outcome:
     return Outcome(context_updates={_key(work): listed})
 
 
-async def regex(work: Work) -> Outcome:
+async def regex(work: NodeContext) -> Outcome:
     """What ``pattern`` finds in ``source``: its ``group`` (0, the whole match) into ``key``; where
     it finds nothing ``no_match`` or ``default``, else the node fails."""
     node = work.node
@@ -180,7 +180,7 @@ _TEXT_OPS: dict[str, Callable[[str], str]] = {
 }
 
 
-async def string_transform(work: Work) -> Outcome:
+async def string_transform(work: NodeContext) -> Outcome:
     """The text in ``source`` after each of ``ops`` (``trim``, ``lower``, ``upper``, ``title``)."""
     text = as_text(_source(work))
     for name in (name.strip() for name in work.node.text("ops").split(",")):
@@ -194,7 +194,7 @@ async def string_transform(work: Work) -> Outcome:
     return Outcome(context_updates={_key(work): text})
 
 
-async def env(work: Work) -> Outcome:
+async def env(work: NodeContext) -> Outcome:
     """The environment variable ``from`` (the ``key`` unless given) into ``key``; ``default`` where
     it is not set; without one the node fails, unless ``required=false``."""
     node = work.node
@@ -212,7 +212,7 @@ async def env(work: Work) -> Outcome:
     return failed(f"env {node.id}: the variable {name} is not set", retryable=False)
 
 
-async def check(work: Work) -> Outcome:
+async def check(work: NodeContext) -> Outcome:
     """``assert``: fails with ``message`` unless the condition ``expr`` holds."""
     node = work.node
     text = node.text("expr") or node.text("condition")
@@ -224,7 +224,7 @@ async def check(work: Work) -> Outcome:
     return failed(f"assert {node.id}: {said}", retryable=False)
 
 
-async def sleep(work: Work) -> Outcome:
+async def sleep(work: NodeContext) -> Outcome:
     """Waits for ``duration``."""
     pause = work.node.seconds("duration")
     if pause is None:
@@ -234,7 +234,7 @@ async def sleep(work: Work) -> Outcome:
     return Outcome()
 
 
-def _source(work: Work) -> Json:
+def _source(work: NodeContext) -> Json:
     """The value of the key that ``source`` names. Raises ``ConfigError`` where there is none."""
     node = work.node
     name = node.text("source")
@@ -245,7 +245,7 @@ def _source(work: Work) -> Json:
     return held
 
 
-def _key(work: Work) -> str:
+def _key(work: NodeContext) -> str:
     return work.node.text("key") or f"{work.node.id}.output"
 
 

@@ -13,8 +13,8 @@ import msgspec
 from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import prompt_of, simulated
 from corral.pipelines.nodes.prompt import ask_model, spent
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -26,7 +26,7 @@ ANSWER = 4_000
 """Characters of a branch's answer that the judge is shown."""
 
 
-async def fan_in(work: Work) -> Outcome:
+async def fan_in(work: NodeContext) -> Outcome:
     branches = [each for each in _results(work) if each.get("status") not in ("fail", "cancelled")]
     ids = [str(each["id"]) for each in branches if each.get("id")]
     if not ids:
@@ -62,7 +62,7 @@ async def fan_in(work: Work) -> Outcome:
     )
 
 
-def _results(work: Work) -> list[dict[str, Json]]:
+def _results(work: NodeContext) -> list[dict[str, Json]]:
     results = work.context.get("parallel.results")
     if not isinstance(results, list):
         return []
@@ -74,7 +74,7 @@ def _picked(branches: list[dict[str, Json]], best: str) -> dict[str, Json]:
     return {BEST: best, "parallel.fan_in.best_outcome": status}
 
 
-def _shown(work: Work, branches: list[dict[str, Json]]) -> str:
+def _shown(work: NodeContext, branches: list[dict[str, Json]]) -> str:
     """The branches for a judge: with what their last nodes produced, where that is at hand."""
     told = ["The branches to choose from; answer with the id of the best:"]
     for branch in branches:
@@ -83,10 +83,10 @@ def _shown(work: Work, branches: list[dict[str, Json]]) -> str:
     return "\n\n".join(told)
 
 
-def _answer(work: Work, visit: str) -> str:
+def _answer(work: NodeContext, visit: str) -> str:
     if not visit:
         return ""
-    place = RunFolder(work.run_folder).place(visit)
+    place = RunDir(work.run_folder).place(visit)
     for name in PRODUCED:
         try:
             with open(place / name, encoding="utf-8", errors="replace") as file:

@@ -18,7 +18,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
@@ -26,7 +26,7 @@ LARGEST = 512 * 1024
 """Bytes of a file that goes into the context."""
 
 
-async def read_file(work: Work) -> Outcome:
+async def read_file(work: NodeContext) -> Outcome:
     """``path`` into ``key`` (``<node>.output`` unless told). ``format=json`` parses it;
     ``default`` stands for a file that does not exist."""
     node = work.node
@@ -61,7 +61,7 @@ async def read_file(work: Work) -> Outcome:
     return Outcome(context_updates={key: value})
 
 
-async def write_file(work: Work) -> Outcome:
+async def write_file(work: NodeContext) -> Outcome:
     """``content`` (or the value of ``source``) into ``path``: whole or not at all, or at its end
     with ``append=true``. Folders on the way are made."""
     node = work.node
@@ -105,11 +105,11 @@ def _replaced(name: str, raw: bytes, folder: int) -> None:
         raise
 
 
-def _shown(work: Work) -> str:
+def _shown(work: NodeContext) -> str:
     return as_text(value_of(work, work.node.text("path")))
 
 
-def _place(work: Work, *, write: bool) -> tuple[Workspace, Path]:
+def _place(work: NodeContext, *, write: bool) -> tuple[Workspace, Path]:
     if not work.node.text("path"):
         raise ConfigError(f"the {work.node.kind} node {work.node.id} has no path")
     workspace = Workspace(work.workspace)

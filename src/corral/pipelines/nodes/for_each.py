@@ -23,7 +23,7 @@ from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import node_dir
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.execution.node_options import names, number_of
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.graph import Node, Value
@@ -40,7 +40,7 @@ ROOM = 512 * 1024
 ANSWER = "internal.item"
 
 
-async def for_each(work: Work) -> Outcome:
+async def for_each(work: NodeContext) -> Outcome:
     """``<node>.results`` has one entry for each item, in order: ``index``, ``status``, and
     ``output`` or ``error``. Some failed: a partial success; all: a failure."""
     items = items_of(work)
@@ -59,7 +59,7 @@ async def for_each(work: Work) -> Outcome:
     return _together(work, [task.result() for task in tasks])
 
 
-def items_of(work: Work) -> list[Json]:
+def items_of(work: NodeContext) -> list[Json]:
     """Raises ``ConfigError`` for what is no list."""
     node = work.node
     if "items" not in node.attrs:
@@ -95,7 +95,7 @@ def _handler(node: Node) -> Handler:
     return prompt if named and not node.text("agent") else codergen
 
 
-def _part(work: Work, index: int, item: Json) -> Work:
+def _part(work: NodeContext, index: int, item: Json) -> NodeContext:
     """The work on one item: like the node's own, in a folder and with a context of its own."""
     attrs: dict[str, Value] = {**work.node.attrs, "output_key": ANSWER}
     attrs.pop("timeout", None)
@@ -113,7 +113,7 @@ def _part(work: Work, index: int, item: Json) -> Work:
     )
 
 
-async def _outcome(part: Work, handler: Handler) -> Outcome:
+async def _outcome(part: NodeContext, handler: Handler) -> Outcome:
     try:
         node_dir.clear(part.folder)
         return await handler(part) or Outcome()
@@ -123,7 +123,7 @@ async def _outcome(part: Work, handler: Handler) -> Outcome:
         return Outcome(status="fail", failure_reason=f"{type(error).__name__}: {error}")
 
 
-def _together(work: Work, outcomes: list[Outcome]) -> Outcome:
+def _together(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
     node = work.node
     room = min(IN_CONTEXT, ROOM // max(1, len(outcomes)))
     whole: list[Json] = []

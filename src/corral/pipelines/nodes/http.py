@@ -23,14 +23,14 @@ from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.execution.node_options import names
 from corral.pipelines.nodes.codergen import RESPONSE
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import fill
-from corral.system.environment import Eraser
-from corral.system.http.client import Answer, Http
+from corral.system.environment import SecretRedactor
+from corral.system.http.client import Http, HttpResponse
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TIMEOUT = 60.0
@@ -44,7 +44,7 @@ FINAL = (400, 401, 403)
 _HOLE = re.compile(r"\{\{\s*\.?([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 
 
-async def http(work: Work) -> Outcome:
+async def http(work: NodeContext) -> Outcome:
     """Success for 2xx, or for what ``expect`` lists. ``<node>.output`` is the body, parsed where
     it is JSON; ``<node>.status`` the number."""
     node = work.node
@@ -72,7 +72,7 @@ async def http(work: Work) -> Outcome:
     return _told(work, method, answer, raw)
 
 
-def url_of(work: Work) -> str:
+def url_of(work: NodeContext) -> str:
     text = work.node.text("url")
     if not text.strip():
         raise ConfigError(f"the http node {work.node.id} has no url")
@@ -86,7 +86,7 @@ def url_of(work: Work) -> str:
     return _HOLE.sub(filled, text.strip())
 
 
-def _body(work: Work) -> bytes:
+def _body(work: NodeContext) -> bytes:
     node = work.node
     if "json" in node.attrs and "body" in node.attrs:
         raise ConfigError(f"{node.id}: json and body both given")
@@ -102,7 +102,7 @@ def _body(work: Work) -> bytes:
     return fill(node.text("body"), work.context, work.graph.goal).encode("utf-8", "replace")
 
 
-def _leaves(work: Work, value: Json) -> Json:
+def _leaves(work: NodeContext, value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _leaves(work, held) for key, held in value.items()}
     if isinstance(value, list):
@@ -110,7 +110,7 @@ def _leaves(work: Work, value: Json) -> Json:
     return value_of(work, value)
 
 
-def _headers(work: Work) -> dict[str, str]:
+def _headers(work: NodeContext) -> dict[str, str]:
     node = work.node
     text = node.text("headers").strip()
     headers: dict[str, str] = {}
@@ -131,19 +131,19 @@ def _headers(work: Work) -> dict[str, str]:
     return headers
 
 
-def _token(work: Work, variable: str) -> str:
+def _token(work: NodeContext, variable: str) -> str:
     token = desks.of(work).env.get(variable) or os.environ.get(variable)
     if not token:
         raise ConfigError(f"{work.node.id}: the environment has no {variable}")
     return token
 
 
-def _told(work: Work, method: str, answer: Answer, raw: bytes) -> Outcome:
+def _told(work: NodeContext, method: str, answer: HttpResponse, raw: bytes) -> Outcome:
     node = work.node
     is_cut = len(raw) > LARGEST
     raw_text = desks.of(work).eraser.clean_part(raw[:LARGEST], end_cut=is_cut)
     if variable := node.text("bearer_env"):  # whatever its name: some servers send it back
-        token = Eraser({variable: _token(work, variable)})
+        token = SecretRedactor({variable: _token(work, variable)})
         raw_text = token.clean_part(raw_text, end_cut=is_cut)
     text = raw_text.decode("utf-8", "replace")
     desks.keep(work, "response.md", text)

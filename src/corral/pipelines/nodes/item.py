@@ -22,7 +22,7 @@ from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
 from corral.system.git import task_worktree
@@ -34,7 +34,7 @@ UPDATE = "item"
 """The key of the outcome's updates that holds the result."""
 
 
-async def item(work: Work) -> Outcome:
+async def item(work: NodeContext) -> Outcome:
     """A failed run fails the task, with its code and what it said."""
     began = time.monotonic()
     prompt = templates.fill(work.node.text("prompt"), work.context)
@@ -56,7 +56,7 @@ async def item(work: Work) -> Outcome:
     return msgspec.structs.replace(outcome, context_updates={UPDATE: told})
 
 
-async def _asked(work: Work, prompt: str) -> tuple[Outcome, dict[str, Json]]:
+async def _asked(work: NodeContext, prompt: str) -> tuple[Outcome, dict[str, Json]]:
     desk = desks.of(work)
     commit = work.node.text("worktree")
     async with _place(work, commit) as (place, tree):
@@ -100,7 +100,7 @@ def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
 
 
 @asynccontextmanager
-async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | None]]:
+async def _place(work: NodeContext, commit: str) -> AsyncGenerator[tuple[Path, Tree | None]]:
     """Where it works: the workspace, or the same folder in a worktree of its own. The worktree is
     removed if the task raises; else its work must be kept first."""
     if not commit:
@@ -116,7 +116,7 @@ async def _place(work: Work, commit: str) -> AsyncGenerator[tuple[Path, Tree | N
         raise
 
 
-async def _kept(work: Work, tree: Tree) -> dict[str, Json]:
+async def _kept(work: NodeContext, tree: Tree) -> dict[str, Json]:
     branch = task_worktree.branch_of(work.node.text("batch"), work.visit.id)
     change = await task_worktree.keep(tree, branch, f"{work.node.text('batch')}: {work.visit.id}")
     if change is None:

@@ -17,8 +17,8 @@ from corral.inference.structured import generate_object
 from corral.models.registry import EXAMPLE
 from corral.pipelines.execution import node_options, verdict
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
-from corral.pipelines.execution.resources import Desk
+from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, reported, simulated
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -26,7 +26,7 @@ TIMEOUT = 600.0
 """Seconds, where the node has none."""
 
 
-async def prompt(work: Work) -> Outcome:
+async def prompt(work: NodeContext) -> Outcome:
     text = prompt_of(work)
     wanted = verdict.wanted_of(work.graph, work.node)
     if wanted is not None:
@@ -49,7 +49,7 @@ async def prompt(work: Work) -> Outcome:
 
 
 async def ask_model(
-    work: Work, desk: Desk, text: str, schema: dict[str, Json] | None
+    work: NodeContext, desk: NodeResources, text: str, schema: dict[str, Json] | None
 ) -> Generation:
     """One answer of the node's model. Raises ``CorralError``."""
     node = work.node

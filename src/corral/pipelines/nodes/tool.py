@@ -7,7 +7,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, Work
+from corral.pipelines.execution.node_kind import Handler, NodeContext
 from corral.pipelines.execution.shell import Ran, command_of, run_command, shortened, stage_env
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -17,7 +17,7 @@ TAIL = 2_000
 """Characters of stderr in the reason."""
 
 
-async def tool(work: Work) -> Outcome:
+async def tool(work: NodeContext) -> Outcome:
     """Success where the command exits with 0. Its stdout is kept in ``tool_output.txt``; the
     context has the last 32 KiB of it as ``tool.output`` (also ``tool_stdout``), its last line as
     ``tool.last_line``, and ``tool.stderr`` and ``tool.exit_code``."""

@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # Orders: what is to be done.
 
 
-class Visit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="visit"):
+class RunNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="visit"):
     """Run this node, with all its attempts; answer with ``Ended``."""
 
     id: str
@@ -79,7 +79,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """The node before it, on its own way through the graph."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ask"):
+class AskHuman(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ask"):
     """Put this to a person; answer with ``Answered``, or ``Expired`` at the timeout. It may wait
     for days: hold nothing meanwhile."""
 
@@ -129,7 +129,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     node: str
 
 
-class Tell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tell"):
+class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tell"):
     """Something happened: put it on the run's stream, with a time."""
 
     number: int
@@ -147,14 +147,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """Of a node that the plan did itself: nobody else can write down what it came to."""
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
+class FinishRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
     """The last order."""
 
     status: Literal["success", "fail", "cancelled"]
     reason: str = ""
 
 
-Order = Visit | Ask | Child | Wait | Steer | Stop | Restart | Tell | Checkpoint | Finish
+Command = (
+    RunNode | AskHuman | Child | Wait | Steer | Stop | Restart | EmitEvent | Checkpoint | FinishRun
+)
 
 
 # Messages: what came of it.

@@ -12,28 +12,37 @@ from corral.pipelines import graph as pipelines_graph
 from corral.pipelines import templates
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import human_gate
-from corral.pipelines.scheduler.commands import Ask, Child, Order, Question, Stop, Tell, Visit, Wait
+from corral.pipelines.scheduler.commands import (
+    AskHuman,
+    Child,
+    Command,
+    EmitEvent,
+    Question,
+    RunNode,
+    Stop,
+    Wait,
+)
 from corral.pipelines.scheduler.routing import Routes
 from corral.pipelines.scheduler.state import Lane, Open, State, copied, without_own
 
 What = Literal["visit", "ask", "child", "wait"]
 
 
-class Book:
+class PendingCommands:
     def __init__(self, graph: Graph, state: State, routes: Routes) -> None:
         self._graph = graph
         self._state = state
         self._routes = routes
-        self._orders: list[Order] = []
+        self._orders: list[Command] = []
 
-    def add(self, order: Order) -> None:
+    def add(self, order: Command) -> None:
         self._orders.append(order)
 
     def tell(self, event: told.PipelineEvent) -> None:
         self._state.told += 1
-        self._orders.append(Tell(number=self._state.told, event=event))
+        self._orders.append(EmitEvent(number=self._state.told, event=event))
 
-    def take(self) -> list[Order]:
+    def take(self) -> list[Command]:
         """The orders since the last time."""
         orders, self._orders = self._orders, []
         return orders
@@ -45,7 +54,7 @@ class Book:
         self._state.open[id] = opened
         lane.open.append(id)
         self.add(order)
-        if isinstance(order, Ask):
+        if isinstance(order, AskHuman):
             asked = order.question
             labels = tuple(choice.label for choice in asked.choices)
             self.tell(
@@ -65,15 +74,15 @@ class Book:
         del self._state.open[id]
         lane.open.remove(id)
 
-    def pending(self) -> list[Order]:
+    def pending(self) -> list[Command]:
         return [self.order_of(id, opened) for id, opened in self._state.open.items()]
 
-    def order_of(self, id: str, opened: Open) -> Order:
+    def order_of(self, id: str, opened: Open) -> Command:
         lane = self._state.lanes[opened.lane]
         node = self._graph.nodes[lane.node]
         match opened.what:
             case "ask":
-                return Ask(question=self.question(lane, node))
+                return AskHuman(question=self.question(lane, node))
             case "child":
                 return Child(
                     id=id,
@@ -95,13 +104,13 @@ class Book:
     def _filled(self, text: str, lane: Lane) -> str:
         return templates.fill(text, lane.context, self._graph.goal)
 
-    def _visit(self, id: str, lane: Lane, node: Node) -> Visit:
+    def _visit(self, id: str, lane: Lane, node: Node) -> RunNode:
         fidelity = (
             lane.fidelity
             or node.text("fidelity")
             or str(self._graph.attrs.get("default_fidelity") or "compact")
         )
-        return Visit(
+        return RunNode(
             id=id,
             node=node.id,
             number=lane.number,

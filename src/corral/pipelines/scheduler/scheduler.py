@@ -23,19 +23,19 @@ from corral.pipelines.scheduler import human_gate, manager, retry
 from corral.pipelines.scheduler.commands import (
     Answered,
     Cancelled,
+    Command,
     Ended,
     Expired,
     Message,
-    Order,
     Steered,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.state import TRUNK, Lane, Open, State, copied
-from corral.pipelines.scheduler.traversal import Walk
+from corral.pipelines.scheduler.traversal import Traversal
 
 
-class Plan:
+class Scheduler:
     """Raises ``PipelineInvalid`` where a condition or a number of the graph is none.
 
     With the state of another plan it goes on exactly where that one stood; the state is
@@ -57,9 +57,9 @@ class Plan:
             state = State(run_id=run_id, lanes={TRUNK: trunk})
         self.graph = graph
         self.state = state
-        self._walk = Walk(graph, state)
+        self._walk = Traversal(graph, state)
 
-    def begin(self) -> list[Order]:
+    def begin(self) -> list[Command]:
         """The first orders. A run that has begun already has none."""
         walk, state = self._walk, self.state
         if state.begun:
@@ -73,7 +73,7 @@ class Plan:
             walk.finish("fail", f"a pipeline has one start node, this one {len(starts)}")
         return walk.go()
 
-    def receive(self, message: Message) -> list[Order]:
+    def receive(self, message: Message) -> list[Command]:
         """What follows from this message."""
         state, walk = self.state, self._walk
         if state.finish is not None or not state.begun:
@@ -93,7 +93,7 @@ class Plan:
                         walk.end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
         return walk.go()
 
-    def pending(self) -> list[Order]:
+    def pending(self) -> list[Command]:
         """What is still to be answered, ordered once more: for a driver that begins with the
         state of another."""
         return self._walk.book.pending()

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from corral.events import Json
-from corral.pipelines.scheduler.commands import Finish
+from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome
 
 Context = dict[str, Json]
@@ -115,7 +115,7 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     tokens: int = 0
     told: int = 0
     logs: list[str] = []
-    finish: Finish | None = None
+    finish: FinishRun | None = None
 
     @property
     def trunk(self) -> Lane:

@@ -11,10 +11,10 @@ from corral.pipelines import events as told
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler import manager, parallel
 from corral.pipelines.scheduler import parallel as scheduler_parallel
-from corral.pipelines.scheduler.commands import Checkpoint, Finish, Order, Restart
+from corral.pipelines.scheduler.commands import Checkpoint, Command, FinishRun, Restart
 from corral.pipelines.scheduler.limits import Limits
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.pending import Book
+from corral.pipelines.scheduler.pending import PendingCommands
 from corral.pipelines.scheduler.routing import Routes, Way, is_decision
 from corral.pipelines.scheduler.state import TRUNK, Context, Lane, State, copied
 
@@ -27,7 +27,7 @@ NO_STAGE = frozenset(("start", "exit"))
 """Kinds that do no work: like a decision, they are never ``last_stage``."""
 
 
-class Walk:
+class Traversal:
     """Raises ``PipelineInvalid`` where a condition or a number of the graph is none."""
 
     def __init__(self, graph: Graph, state: State) -> None:
@@ -35,11 +35,11 @@ class Walk:
         self.state = state
         self.routes = Routes(graph)
         self._limits = Limits(graph)
-        self.book = Book(graph, state, self.routes)
+        self.book = PendingCommands(graph, state, self.routes)
         self._ready: deque[Lane] = deque()
         """Lanes that were put at a node, and have not entered it."""
 
-    def go(self) -> list[Order]:
+    def go(self) -> list[Command]:
         """Until everybody waits: the orders."""
         while self._ready:
             lane = self._ready.popleft()
@@ -307,7 +307,7 @@ class Walk:
         if state.finish is not None:
             return
         self.stop(state.trunk)
-        state.finish = Finish(status=status, reason=reason)
+        state.finish = FinishRun(status=status, reason=reason)
         if status == "success":
             self.book.tell(told.PipelineCompleted(reason=reason))
         else:

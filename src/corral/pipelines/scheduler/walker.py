@@ -6,7 +6,7 @@ from typing import Protocol
 
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.pending import Book
+from corral.pipelines.scheduler.pending import PendingCommands
 from corral.pipelines.scheduler.routing import Routes
 from corral.pipelines.scheduler.state import Lane, State
 
@@ -15,7 +15,7 @@ class Walker(Protocol):
     graph: Graph
     state: State
     routes: Routes
-    book: Book
+    book: PendingCommands
 
     def ready(self, lane: Lane) -> None:
         """It was put at a node, and enters it next."""

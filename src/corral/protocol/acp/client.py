@@ -26,8 +26,8 @@ from corral.events import Error, Json, Log, Unknown, Vendor
 from corral.protocol import jsonrpc
 from corral.protocol.acp import requests
 from corral.protocol.acp.commands import (
-    Ask,
     Command,
+    PermissionAsked,
     Send,
     Serve,
     Settled,
@@ -37,12 +37,12 @@ from corral.protocol.acp.commands import (
 )
 from corral.protocol.acp.conversation import Conversation
 from corral.protocol.acp.frames import PermissionParams, SessionUpdate
-from corral.protocol.acp.quirks import PLAIN, Quirks
+from corral.protocol.acp.quirks import PLAIN, AcpQuirks
 from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.acp.tool_calls import command_of
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Note, Peer, Reply
 from corral.protocol.lines import LIMIT
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.values import McpServer
 
 SERVED = frozenset({"fs/read_text_file", "fs/write_text_file"})
@@ -55,7 +55,7 @@ Sent: TypeAlias = tuple[int, bytes]
 class Acp:
     def __init__(
         self,
-        quirks: Quirks = PLAIN,
+        quirks: AcpQuirks = PLAIN,
         *,
         clean: Callable[[bytes], bytes] | None = None,
         limit: int = LIMIT,
@@ -68,7 +68,7 @@ class Acp:
         self._conversations: dict[str, Conversation] = {}
         self._of: dict[int, str] = {}
         """Calls of ours that are of one session."""
-        self._asks: dict[Id, Ask] = {}
+        self._asks: dict[Id, PermissionAsked] = {}
         self._serving: set[Id] = set()
 
     @property
@@ -234,8 +234,8 @@ class Acp:
     def _take(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
         out: list[Command] = []
         session_id: str | None = None
-        take: Callable[[Any, list[Item]], None] | None = None
-        items: list[Item] = []
+        take: Callable[[Any, list[RawEvent]], None] | None = None
+        items: list[RawEvent] = []
         for message in messages:
             if isinstance(message, SessionUpdate):  # the hot path: text, by the hundred thousand
                 params = message.params
@@ -318,7 +318,7 @@ class Acp:
         session_id = params.session_id
         use = self._heard(session_id).ask(params.tool_call, items_of(out, session_id))
         command = command_of(use)
-        ask = Ask(session_id, call.id, use, tuple(params.options), command)
+        ask = PermissionAsked(session_id, call.id, use, tuple(params.options), command)
         self._asks[call.id] = ask
         out.append(ask)
 

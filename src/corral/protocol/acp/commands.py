@@ -9,7 +9,7 @@ import msgspec
 from corral.events import Decision, Json, ToolUse
 from corral.protocol.acp.frames import Option
 from corral.protocol.jsonrpc import Failure, Id
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -18,11 +18,11 @@ class Send(msgspec.Struct, frozen=True):
 
 class Emit(msgspec.Struct, frozen=True):
     session_id: str | None
-    items: list[Item]
+    items: list[RawEvent]
     """In order, as many as came together."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PermissionAsked(msgspec.Struct, frozen=True):
     session_id: str
     request_id: Id
     call: ToolUse
@@ -70,10 +70,10 @@ class Settled(msgspec.Struct, frozen=True):
     error: Failure | None = None
 
 
-Command: TypeAlias = Send | Emit | Ask | Withdrawn | Serve | Settled
+Command: TypeAlias = Send | Emit | PermissionAsked | Withdrawn | Serve | Settled
 
 
-def items_of(out: list[Command], session_id: str | None) -> list[Item]:
+def items_of(out: list[Command], session_id: str | None) -> list[RawEvent]:
     """Where the next items of that session go: commands stay in order."""
     last = out[-1] if out else None
     if not isinstance(last, Emit) or last.session_id != session_id:

@@ -34,9 +34,9 @@ from corral.protocol.acp.frames import (
     UsageUpdate,
     UserChunk,
 )
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.tool_calls import FINAL, OpenCall
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, Usage, since_by_model
 
 CLOSED_REMEMBERED = 1024
@@ -46,7 +46,7 @@ CLOSED_REMEMBERED = 1024
 class Conversation:
     """``replaying``: what comes before the first prompt is history, and is dropped."""
 
-    def __init__(self, session_id: str, quirks: Quirks, *, replaying: bool = False) -> None:
+    def __init__(self, session_id: str, quirks: AcpQuirks, *, replaying: bool = False) -> None:
         self.session_id = session_id
         self.heard = 0
         """Grows with each batch of updates."""
@@ -73,7 +73,7 @@ class Conversation:
         """The session's cost when the turn began; ``None``: not known."""
         self._cost: float | None = None
 
-    def take(self, update: Update, items: list[Item]) -> None:
+    def take(self, update: Update, items: list[RawEvent]) -> None:
         """The hot loop: an update → what it means, at the end of ``items``."""
         if type(update) is MessageChunk:
             if self._replaying:
@@ -97,7 +97,7 @@ class Conversation:
         else:
             self._take_rarer(update, items)
 
-    def aside(self, update: Json, items: list[Item]) -> None:
+    def aside(self, update: Json, items: list[RawEvent]) -> None:
         """An update that is no frame of ours."""
         match update:
             case {"sessionUpdate": str(kind)} if kind in ASIDES:
@@ -123,14 +123,16 @@ class Conversation:
     def cancel(self) -> None:
         self._cancelling = True
 
-    def ask(self, fields: ToolFields, items: list[Item]) -> ToolUse:
+    def ask(self, fields: ToolFields, items: list[RawEvent]) -> ToolUse:
         """The call that leave is asked for; told first, where it was not yet."""
         call = self._meant(fields.tool_call_id) or self._opened(fields.tool_call_id)
         self._learn(call, fields)
         self._tell(call, items)
         return call.use()
 
-    def refuse(self, call_id: str, fate: Literal["denied", "cancelled"], items: list[Item]) -> None:
+    def refuse(
+        self, call_id: str, fate: Literal["denied", "cancelled"], items: list[RawEvent]
+    ) -> None:
         """We gave no leave. What the agent stays silent on is closed here."""
         call = self._open.get(call_id)
         if call is None:
@@ -140,7 +142,7 @@ class Conversation:
             items.append(call.unheard())
             self._close(call_id)
 
-    def finish(self, result: Json, items: list[Item]) -> None:
+    def finish(self, result: Json, items: list[RawEvent]) -> None:
         self._end(items)
         ended = replies.finish(result, self._quirks, self._usage, self._cost_so_far())
         if self._quirks.usage == "session" and (whole := ended.usage) != Usage():
@@ -156,21 +158,21 @@ class Conversation:
             ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=told)
         items.append(ended)
 
-    def _is_error(self, text: str, ended: Finish) -> bool:
+    def _is_error(self, text: str, ended: TurnEnd) -> bool:
         """Whether the last piece of the answer is an error and not the model's text."""
         quirks = self._quirks
         is_certain = bool(quirks.error_signs) and re.search(quirks.error_signs, text) is not None
         return quirks.nameless_errors or is_certain or not ended.usage.total
 
-    def fail(self, code: int, message: str, data: Json, items: list[Item]) -> None:
+    def fail(self, code: int, message: str, data: Json, items: list[RawEvent]) -> None:
         self._end(items)
         items.append(replies.failed(code, message, data))
 
-    def abandon(self, items: list[Item]) -> None:
+    def abandon(self, items: list[RawEvent]) -> None:
         """The agent is gone: what was held back is told, and there is no last word."""
         self._end(items)
 
-    def _take_rarer(self, update: Update, items: list[Item]) -> None:
+    def _take_rarer(self, update: Update, items: list[RawEvent]) -> None:
         match update:
             case UsageUpdate():
                 self._pay(update.cost)
@@ -195,7 +197,7 @@ class Conversation:
             case UserChunk() | MessageChunk():
                 pass
 
-    def _tool_call(self, update: ToolCall, items: list[Item]) -> None:
+    def _tool_call(self, update: ToolCall, items: list[RawEvent]) -> None:
         call = self._open.get(update.tool_call_id)
         if call is None and self._quirks.told_again and update.tool_call_id in self._closed:
             return
@@ -209,7 +211,7 @@ class Conversation:
         if update.status in FINAL:
             self._ended(call, update, items)
 
-    def _tool_update(self, update: ToolCallUpdate, items: list[Item]) -> None:
+    def _tool_update(self, update: ToolCallUpdate, items: list[RawEvent]) -> None:
         call = self._meant(update.tool_call_id)
         if call is None and update.tool_call_id in self._closed:
             if update.status is not None:
@@ -248,19 +250,19 @@ class Conversation:
             return self._open.get(theirs)
         return next(iter(self._nameless.values()), None)
 
-    def _tell(self, call: OpenCall, items: list[Item]) -> None:
+    def _tell(self, call: OpenCall, items: list[RawEvent]) -> None:
         if not call.told:
             call.told = True
             self._known.pop(call.id, None)
             items.append(call.use())
 
-    def _tell_known(self, items: list[Item]) -> None:
+    def _tell_known(self, items: list[RawEvent]) -> None:
         """Something else came: what is held back will hardly get more to it. A call that
         nothing is known of waits on: some agents open several before they fill them."""
         for call in list(self._known.values()):
             self._tell(call, items)
 
-    def _ended(self, call: OpenCall, fields: ToolFields, items: list[Item]) -> None:
+    def _ended(self, call: OpenCall, fields: ToolFields, items: list[RawEvent]) -> None:
         self._tell(call, items)
         items.append(call.result(fields, cancelling=self._cancelling))
         self._close(call.id)
@@ -273,7 +275,7 @@ class Conversation:
         if len(self._closed) > CLOSED_REMEMBERED:
             del self._closed[next(iter(self._closed))]
 
-    def _end(self, items: list[Item]) -> None:
+    def _end(self, items: list[RawEvent]) -> None:
         for call in self._open.values():
             self._tell(call, items)
             if call.fate:
@@ -284,7 +286,7 @@ class Conversation:
         self._closed.clear()
         self._cancelling = False
 
-    def _count(self, meta: Json, items: list[Item]) -> None:
+    def _count(self, meta: Json, items: list[RawEvent]) -> None:
         """Tokens told beside the text, a model call at a time."""
         if self._quirks.usage != "chunks" or not isinstance(meta, dict):
             return

@@ -10,7 +10,7 @@ import msgspec
 from corral.events import ToolKind
 
 
-class Quirks(msgspec.Struct, frozen=True, kw_only=True):
+class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one agent. The defaults are the protocol's own words and change nobody."""
 
     name_from_id: str = ""
@@ -84,4 +84,4 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """… unless this stands before it."""
 
 
-PLAIN = Quirks()
+PLAIN = AcpQuirks()

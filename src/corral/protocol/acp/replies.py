@@ -17,9 +17,9 @@ from corral.protocol.acp.frames import (
     SessionResult,
     Tokens,
 )
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.requests import PROTOCOL_VERSION
-from corral.protocol.ndjson import Finish
+from corral.protocol.ndjson import TurnEnd
 from corral.values import AgentSession, Cost, Usage
 
 DETAIL = 500
@@ -134,12 +134,12 @@ def read(result: Json, kind: type[R]) -> R:
         ) from error
 
 
-def finish(result: Json, quirks: Quirks, counted: Usage, cost: Cost) -> Finish:
+def finish(result: Json, quirks: AcpQuirks, counted: Usage, cost: Cost) -> TurnEnd:
     """The end of a turn. ``counted`` and ``cost`` are what was told on the way."""
     try:
         told = msgspec.convert({} if result is None else result, PromptResult)
     except msgspec.ValidationError as error:
-        return Finish(
+        return TurnEnd(
             ok=False, kind="malformed_reply", message=f"the turn's end is unreadable: {error}"
         )
     reason = told.stop_reason
@@ -149,7 +149,7 @@ def finish(result: Json, quirks: Quirks, counted: Usage, cost: Cost) -> Finish:
     message = None
     if not ok:
         message = MESSAGES.get(reason, f"the turn ended for a reason nobody knows: {reason!r}")
-    return Finish(
+    return TurnEnd(
         ok=ok,
         stop_reason=reason or None,
         usage=told_usage if told_usage != Usage() else counted,
@@ -161,11 +161,11 @@ def finish(result: Json, quirks: Quirks, counted: Usage, cost: Cost) -> Finish:
     )
 
 
-def failed(code: int, message: str, data: Json) -> Finish:
+def failed(code: int, message: str, data: Json) -> TurnEnd:
     """A prompt that ended in an error, with what its ``data`` adds."""
     detail = _detail(data)
     told = message if not detail or detail in message else f"{message}: {detail}".strip(": ")
-    return Finish(ok=False, kind=str(code), message=told)
+    return TurnEnd(ok=False, kind=str(code), message=told)
 
 
 def tokens(told: Tokens, *, whole: bool = True) -> Usage:

@@ -9,7 +9,7 @@ import msgspec
 
 from corral.errors import PromptError
 from corral.events import Json
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.values import McpServer
 
 PROTOCOL_VERSION = 1
@@ -109,7 +109,9 @@ def mcp_server(server: McpServer) -> dict[str, Json]:
     }
 
 
-def choose_model(quirks: Quirks, session_id: str, model: str) -> tuple[str, dict[str, Json]] | None:
+def choose_model(
+    quirks: AcpQuirks, session_id: str, model: str
+) -> tuple[str, dict[str, Json]] | None:
     """The method and its parameters; ``None`` where the agent has no way."""
     match quirks.set_model:
         case "session/set_model":
@@ -124,7 +126,7 @@ def config_option(session_id: str, config_id: str, value: str) -> dict[str, Json
     return {"sessionId": session_id, "configId": config_id, "value": value}
 
 
-def prompt(quirks: Quirks, session_id: str, blocks: Sequence[Block]) -> dict[str, object]:
+def prompt(quirks: AcpQuirks, session_id: str, blocks: Sequence[Block]) -> dict[str, object]:
     """Raises ``PromptError`` for a prompt of nothing: some agents never recover from one."""
     if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
         raise PromptError("the prompt is empty", hint="Say what is to be done.")

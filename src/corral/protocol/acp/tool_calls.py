@@ -15,7 +15,7 @@ import msgspec
 
 from corral.events import Json, ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
-from corral.protocol.acp.quirks import Quirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.tool_fields import hidden
 
 KINDS: dict[str, ToolKind] = {
@@ -38,7 +38,7 @@ REFUSED = "permission was refused"
 class OpenCall:
     """The state of one call. ``id`` is unique in its conversation and never empty."""
 
-    def __init__(self, id: str, quirks: Quirks) -> None:
+    def __init__(self, id: str, quirks: AcpQuirks) -> None:
         self.id = id
         self._quirks = quirks
         self._fields = ToolFields()
@@ -167,7 +167,7 @@ def _is_shell(program: str) -> bool:
     return program.rpartition("/")[2] in ("sh", "bash", "dash", "zsh")
 
 
-def _name(fields: ToolFields, quirks: Quirks) -> str | None:
+def _name(fields: ToolFields, quirks: AcpQuirks) -> str | None:
     if fields.name:
         return fields.name
     found: object = fields.meta if quirks.name_from_meta else None

@@ -123,9 +123,9 @@ def schema_of(of: Schema[T] | object, name: str | None = None) -> Schema[T] | Sc
 
 
 def is_model(kind: object) -> bool:
-    """A pydantic model, known by its manners: pydantic itself is never imported here."""
-    manners = ("model_json_schema", "model_validate_json")
-    return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in manners)
+    """A pydantic model, known by its methods: pydantic itself is never imported here."""
+    methods = ("model_json_schema", "model_validate_json")
+    return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in methods)
 
 
 def _model_schema(kind: Any) -> JsonObject:

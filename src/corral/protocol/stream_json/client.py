@@ -38,7 +38,7 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Part
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.protocol.notices import warning
 from corral.protocol.stream_json import frames
 from corral.protocol.stream_json.fields import (
@@ -52,7 +52,7 @@ from corral.protocol.stream_json.fields import (
     words,
     written,
 )
-from corral.protocol.stream_json.quirks import Manners
+from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.protocol.tool_fields import call, table
 
 SILENT = frozenset({"status", "thinking_tokens"})
@@ -60,7 +60,7 @@ SILENT = frozenset({"status", "thinking_tokens"})
 INTERRUPT = "corral-interrupt"
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PermissionAsked(msgspec.Struct, frozen=True):
     """What the agent wants leave for."""
 
     request_id: str
@@ -76,8 +76,8 @@ class Ask(msgspec.Struct, frozen=True):
 class Control:
     """One turn. ``translate`` is for a ``Stream`` of ``control_frames.Frames``."""
 
-    def __init__(self, manners: Manners) -> None:
-        self._manners = manners
+    def __init__(self, quirks: StreamQuirks) -> None:
+        self._quirks = quirks
         self._cwd = ""
         self._pieces: set[str] = set()
         """Messages that came in pieces."""
@@ -94,26 +94,26 @@ class Control:
         self._wants_schema = False
         self._failure: tuple[str | None, str] | None = None
         self._spent: dict[str, frames.Spent] = {}
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, PermissionAsked] = {}
         """Open questions, by their id."""
         self.replies: list[bytes] = []
         """What is to be written now; the reader takes them out."""
 
-    def translate(self, batch: list[Any]) -> list[Item]:
-        items: list[Item] = []
+    def translate(self, batch: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
         for frame in batch:
             match frame:
                 case frames.Piece():
                     self._piece(frame, items)
-                case frames.Said():
+                case frames.AssistantFrame():
                     self._said(frame, items)
                 case frames.Returned():
                     self._returned(frame, items)
-                case frames.Told():
+                case frames.SystemFrame():
                     self._told(frame, items)
                 case frames.Ended():
                     self._ended(frame, items)
-                case frames.Asked():
+                case frames.ControlRequest():
                     self._asked(frame, items)
                 case frames.Withdrawn():
                     if self.asks.pop(frame.request_id, None) is not None:
@@ -133,7 +133,9 @@ class Control:
         self._interrupted = True
         return _request(INTERRUPT, {"subtype": "interrupt"})
 
-    def answer(self, ask: Ask, *, allow: bool, message: str, stop: bool = False) -> bytes:
+    def answer(
+        self, ask: PermissionAsked, *, allow: bool, message: str, stop: bool = False
+    ) -> bytes:
         """The reply to a question; ``stop`` ends the turn with it."""
         self.asks.pop(ask.request_id, None)
         verdict: dict[str, Json] = {"behavior": "allow", "updatedInput": ask.input}
@@ -143,7 +145,7 @@ class Control:
         self._interrupted = self._interrupted or stop
         return _reply(ask.request_id, verdict)
 
-    def _piece(self, frame: frames.Piece, items: list[Item]) -> None:
+    def _piece(self, frame: frames.Piece, items: list[RawEvent]) -> None:
         event, parent = frame.event, frame.parent_tool_use_id
         if event.type == "content_block_delta" and event.delta is not None:
             message = self._speaking.get(parent)
@@ -162,24 +164,24 @@ class Control:
         elif event.type == "message_start" and event.message is not None:
             self._speaking[parent] = event.message.id
             self._begun_again(parent, items)
-        elif event.type == "message_stop" and self._manners.id_a_block:
+        elif event.type == "message_stop" and self._quirks.id_a_block:
             self._speaking.pop(parent, None)
 
-    def _begun_again(self, parent: str | None, items: list[Item]) -> None:
+    def _begun_again(self, parent: str | None, items: list[RawEvent]) -> None:
         """A stream that broke off is asked for anew, and by then its words were told."""
         if parent is None and self._cut:
             self._cut = ""
             told = "the answer broke off and began again: what follows may repeat what came before"
             items.append(warning("text_repeated", told))
 
-    def _said(self, frame: frames.Said, items: list[Item]) -> None:
+    def _said(self, frame: frames.AssistantFrame, items: list[RawEvent]) -> None:
         message, parent = frame.message, frame.parent_tool_use_id
         blocks = message.content if isinstance(message.content, list) else []
         said = "".join(block.text for block in blocks)
         if frame.is_api_error_message or self._is_complaint(said):
             self._failure = (frame.error, said)
             return
-        id = self._speaking.get(parent, message.id) if self._manners.id_a_block else message.id
+        id = self._speaking.get(parent, message.id) if self._quirks.id_a_block else message.id
         in_pieces = id in self._pieces
         if id == self._cut:
             self._cut = ""
@@ -196,18 +198,18 @@ class Control:
                     pass
 
     def _is_complaint(self, text: str) -> bool:
-        sign = self._manners.error_text
+        sign = self._quirks.error_text
         return bool(sign) and text.lstrip().startswith(sign)
 
     def _use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
         return call(id, name, given, kind=self._kind(name), parent=parent)
 
     def _kind(self, name: str) -> ToolKind:
-        if name.startswith(self._manners.mcp_prefix):
+        if name.startswith(self._quirks.mcp_prefix):
             return "mcp"
-        return self._manners.tools.get(name, "other")
+        return self._quirks.tools.get(name, "other")
 
-    def _returned(self, frame: frames.Returned, items: list[Item]) -> None:
+    def _returned(self, frame: frames.Returned, items: list[RawEvent]) -> None:
         """Words in it are the prompt, or the program's own: never an answer."""
         content, parent = frame.message.content, frame.parent_tool_use_id
         unrun = {meta.id for meta in frame.tool_result_meta if meta.non_execution_kind}
@@ -233,10 +235,10 @@ class Control:
             )
 
     def _was_refused(self, call_id: str, unrun: set[str], said: str) -> bool:
-        signs = self._manners.refusal_signs
+        signs = self._quirks.refusal_signs
         return call_id in unrun | self._refused or any(sign in said for sign in signs)
 
-    def _told(self, frame: frames.Told, items: list[Item]) -> None:
+    def _told(self, frame: frames.SystemFrame, items: list[RawEvent]) -> None:
         match frame.subtype:
             case "init":
                 self._cwd = frame.cwd or self._cwd
@@ -267,7 +269,7 @@ class Control:
             case _:
                 pass
 
-    def _asked(self, frame: frames.Asked, items: list[Item]) -> None:
+    def _asked(self, frame: frames.ControlRequest, items: list[RawEvent]) -> None:
         request = frame.request
         if request.subtype != "can_use_tool":
             self.replies.append(_refusal(frame.request_id, f"{request.subtype} is not offered"))
@@ -275,7 +277,7 @@ class Control:
         use = self._use(request.tool_use_id or "", request.tool_name, request.input, None)
         command = table(request.input).get("command")
         blocked = (request.blocked_path,) if request.blocked_path else ()
-        self.asks[frame.request_id] = Ask(
+        self.asks[frame.request_id] = PermissionAsked(
             frame.request_id,
             use.name,
             use.kind,
@@ -283,7 +285,7 @@ class Control:
             request.input,
             command if isinstance(command, str) else None,
             (*use.paths, *blocked),
-            use.name.startswith(self._manners.own_prefix),
+            use.name.startswith(self._quirks.own_prefix),
         )
         items.append(
             PermissionRequest(
@@ -295,11 +297,11 @@ class Control:
             )
         )
 
-    def _ended(self, frame: frames.Ended, items: list[Item]) -> None:
+    def _ended(self, frame: frames.Ended, items: list[RawEvent]) -> None:
         for name, more in frame.model_usage_since_last_result.items():
             self._spent[name] = summed(self._spent.get(name), more)
         usage, cost, model = totals(self._spent)
-        if self._manners.sums_up:
+        if self._quirks.sums_up:
             usage = summed_up(frame.usage)
         if self._agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
@@ -318,7 +320,7 @@ class Control:
             kind = frame.subtype
         told = frame.result or "; ".join(frame.errors) or table(frame.error).get("message") or said
         items.append(
-            Finish(
+            TurnEnd(
                 ok=ok,
                 stop_reason=frame.terminal_reason or frame.stop_reason,
                 usage=usage,

@@ -65,7 +65,7 @@ def written(part: Part, media: frozenset[str]) -> Json:
     return {"type": "image" if isinstance(part, Image) else "document", "source": source}
 
 
-def tries_again(told: frames.Told) -> Error:
+def tries_again(told: frames.SystemFrame) -> Error:
     try:
         beside = msgspec.convert(told.data or {}, frames.Retry)
     except msgspec.ValidationError:

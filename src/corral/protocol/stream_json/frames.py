@@ -16,11 +16,11 @@ class Server(msgspec.Struct):
     status: str = ""
 
 
-class Task(msgspec.Struct):
+class TaskInfo(msgspec.Struct):
     task_type: str = ""
 
 
-class Told(msgspec.Struct, omit_defaults=True, tag_field="type", tag="system"):
+class SystemFrame(msgspec.Struct, omit_defaults=True, tag_field="type", tag="system"):
     """What the program says of itself."""
 
     subtype: str = ""
@@ -43,7 +43,7 @@ class Told(msgspec.Struct, omit_defaults=True, tag_field="type", tag="system"):
     status: str | None = None
     task_id: str | None = None
     data: Any = None
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[TaskInfo, ...] = ()
 
 
 class Block(msgspec.Struct):
@@ -66,7 +66,7 @@ class Message(msgspec.Struct):
     content: str | list[Block] = ""
 
 
-class Said(msgspec.Struct, tag_field="type", tag="assistant"):
+class AssistantFrame(msgspec.Struct, tag_field="type", tag="assistant"):
     """One block of an answer, whole."""
 
     message: Message
@@ -183,7 +183,7 @@ class Request(msgspec.Struct):
     blocked_path: str | None = None
 
 
-class Asked(msgspec.Struct, tag_field="type", tag="control_request"):
+class ControlRequest(msgspec.Struct, tag_field="type", tag="control_request"):
     request_id: str
     request: Request
 
@@ -206,4 +206,14 @@ class Busy(msgspec.Struct, tag_field="type", tag="tool_progress"):
     """A tool still runs, said every half minute."""
 
 
-Frames = Told | Said | Returned | Piece | Ended | Asked | Answered | Withdrawn | Busy
+Frames = (
+    SystemFrame
+    | AssistantFrame
+    | Returned
+    | Piece
+    | Ended
+    | ControlRequest
+    | Answered
+    | Withdrawn
+    | Busy
+)

@@ -9,7 +9,7 @@ import msgspec
 from corral.events import ToolKind
 
 
-class Manners(msgspec.Struct, frozen=True, kw_only=True):
+class StreamQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one agent that speaks so. The defaults change nobody."""
 
     tools: Mapping[str, ToolKind]

@@ -25,26 +25,34 @@ from corral.errors import (
     StreamBroken,
 )
 from corral.events import Text, Thinking, Vendor
-from corral.options import Run
+from corral.options import RunOptions
 from corral.protocol.acp.client import Acp
-from corral.protocol.acp.commands import Ask, Command, Emit, Send, Serve, Settled, Withdrawn
-from corral.protocol.acp.quirks import PLAIN, Quirks
+from corral.protocol.acp.commands import (
+    Command,
+    Emit,
+    PermissionAsked,
+    Send,
+    Serve,
+    Settled,
+    Withdrawn,
+)
+from corral.protocol.acp.quirks import PLAIN, AcpQuirks
 from corral.protocol.acp.replies import Initialized, Opened, failed, initialized, listed, opened
 from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.jsonrpc import Failure
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.acp.client_files import ClientFiles
-from corral.sessions.acp.session import Chat
-from corral.sessions.backends.stream import LineEar
+from corral.sessions.acp.session import AcpSession
+from corral.sessions.backends.stream import StderrReader
 from corral.sessions.permissions import Asker, Broker, guard_of
-from corral.sessions.prepare import Prepared
+from corral.sessions.prepare import PreparedRun
 from corral.sessions.private_home import furnish
 from corral.sessions.prompt_options import needs_new_process
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.system import paths
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.process.process import Process
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 from corral.values import AgentSession, McpServer
 from corral.version import __version__
 
@@ -61,17 +69,17 @@ LATE_CHUNKS = 64
 class Connection:
     """Made by ``open``. Every method but ``kill`` belongs to the loop it was opened in."""
 
-    def __init__(self, prepared: Prepared, eraser: Eraser) -> None:
+    def __init__(self, prepared: PreparedRun, eraser: SecretRedactor) -> None:
         self._prepared = prepared
         self._eraser = eraser
         self._acp = Acp(prepared.agent.quirks or PLAIN, clean=eraser.clean)
-        self._ear = LineEar(weakref.WeakMethod(self._hear))
+        self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._process: Process | None = None
         self._calls: dict[int, Settled | None] = {}
-        self._chats: dict[str, Chat] = {}
+        self._chats: dict[str, AcpSession] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._opening = 0
-        self._early: dict[str, list[Item]] = {}
+        self._early: dict[str, list[RawEvent]] = {}
         self._reading = False
         self.dead: CorralError | None = None
         """Why nothing can be asked of it any more."""
@@ -82,7 +90,9 @@ class Connection:
         """How many it has served so far."""
 
     @classmethod
-    async def open(cls, prepared: Prepared, kept: Kept, eraser: Eraser) -> Connection:
+    async def open(
+        cls, prepared: PreparedRun, kept: SessionRecord, eraser: SecretRedactor
+    ) -> Connection:
         """Start the agent and shake hands. Raises what went wrong; then nothing is left."""
         self = cls(prepared, eraser)
         launch = prepared.agent.launch(prepared.run, prepared.place(kept.folder), "", None)
@@ -97,7 +107,7 @@ class Connection:
             keep_stdin_open=True,
             stdout="pipe",
             scratch=kept.tmp,
-            ledger=Ledger(paths.ledger(), prepared.agent.name),
+            ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
             on_stderr=self._ear.feed,
         )
         run = prepared.run
@@ -122,7 +132,7 @@ class Connection:
         return min(self._prepared.run.startup_timeout, self._prepared.run.timeout)
 
     @property
-    def quirks(self) -> Quirks:
+    def quirks(self) -> AcpQuirks:
         return self._acp.quirks
 
     @property
@@ -142,7 +152,7 @@ class Connection:
 
     async def new_chat(
         self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
-    ) -> tuple[Chat, Opened]:
+    ) -> tuple[AcpSession, Opened]:
         sent = self._acp.new_session(cwd, self._reachable(servers))
         self._opening += 1
         try:
@@ -158,7 +168,7 @@ class Connection:
 
     async def load_chat(
         self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
-    ) -> tuple[Chat, Opened]:
+    ) -> tuple[AcpSession, Opened]:
         """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
         agent = self.agent
         if agent is None or not self.can_load:
@@ -199,19 +209,19 @@ class Connection:
                 break
         return found
 
-    def drop_chat(self, chat: Chat) -> None:
+    def drop_chat(self, chat: AcpSession) -> None:
         self._chats.pop(chat.session_id, None)
         self._acp.forget(chat.session_id)
 
-    async def set_model(self, chat: Chat, model: str) -> None:
+    async def set_model(self, chat: AcpSession, model: str) -> None:
         sent = self._acp.set_model(chat.session_id, model)
         await self.call(sent, self.patience)
 
-    async def set_mode(self, chat: Chat, mode: str) -> None:
+    async def set_mode(self, chat: AcpSession, mode: str) -> None:
         sent = self._acp.set_mode(chat.session_id, mode)
         await self.call(sent, self.patience)
 
-    async def late_items(self, chat: Chat, until: float) -> list[Item] | None:
+    async def late_items(self, chat: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
         no longer than ``until`` (loop time), and stops when the chat is given up."""
         chosen = self._prepared.run.quiet_period
@@ -221,14 +231,14 @@ class Connection:
         items, chat.inbox = chat.inbox, []
         return items or None
 
-    def prompt(self, chat: Chat, blocks: Sequence[Block]) -> int:
+    def prompt(self, chat: AcpSession, blocks: Sequence[Block]) -> int:
         """The id of the call; its end comes as a ``Finish`` among the chat's items."""
         id, data = self._acp.prompt(chat.session_id, blocks)
         self._calls[id] = None
         self._write(data)
         return id
 
-    def drop_late_text(self, chat: Chat) -> None:
+    def drop_late_text(self, chat: AcpSession) -> None:
         """Read what the agent has written so far. Text of an earlier turn that comes only now
         is reported as ``late_text``: it is no part of the next answer."""
         process = self._process
@@ -239,13 +249,13 @@ class Connection:
             self._carry_out(self._acp.receive(chunk))
         chat.inbox = [_late(item) for item in chat.inbox]
 
-    def cancel(self, chat: Chat) -> None:
+    def cancel(self, chat: AcpSession) -> None:
         self._carry_out(self._acp.cancel(chat.session_id))
 
     def is_settled(self, id: int) -> bool:
         return self._calls.get(id, True) is not None or self.dead is not None
 
-    async def items(self, chat: Chat, until: int) -> list[Item] | None:
+    async def items(self, chat: AcpSession, until: int) -> list[RawEvent] | None:
         """What came for the chat; None when the call ``until`` is settled and all is handed out."""
         await self._pump(lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until))
         if chat.inbox:
@@ -320,7 +330,7 @@ class Connection:
             elif chunk:
                 self._carry_out(self._acp.receive(chunk))
 
-    async def _heard_more(self, chat: Chat, quiet: float, until: float) -> bool:
+    async def _heard_more(self, chat: AcpSession, quiet: float, until: float) -> bool:
         """Wait for an update of this session: False when none came for ``quiet`` seconds, or
         ``until`` has passed. Other sessions of the process do not count."""
         pause = min(quiet, until - asyncio.get_running_loop().time())
@@ -336,7 +346,7 @@ class Connection:
             return False
         return self._acp.updates_of(chat.session_id) != seen
 
-    async def _history_ends(self, chat: Chat, quiet: float) -> None:
+    async def _history_ends(self, chat: AcpSession, quiet: float) -> None:
         """History may follow the reply that announces it. Raises ``StartupTimeout``."""
         until = asyncio.get_running_loop().time() + self.patience
         while await self._heard_more(chat, quiet, until):
@@ -376,7 +386,7 @@ class Connection:
                     self._write(command.data)
                 case Emit():
                     self._deliver(command)
-                case Ask():
+                case PermissionAsked():
                     if (chat := self._chats.get(command.session_id)) is not None:
                         chat.ask(command)
                 case Withdrawn():
@@ -405,12 +415,12 @@ class Connection:
         else:
             chat.serve(serve)
 
-    def judge(self, chat: Chat, run: Run, cwd: str, ask: Asker | None) -> None:
+    def judge(self, chat: AcpSession, run: RunOptions, cwd: str, ask: Asker | None) -> None:
         """Answer the permission requests of a session by the policy of this prompt."""
         chat.judge_by(*_judges(run, cwd, ask))
 
-    def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> Chat:
-        chat = Chat(self._acp, *_judges(self._prepared.run, cwd, ask), self._carry_out)
+    def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> AcpSession:
+        chat = AcpSession(self._acp, *_judges(self._prepared.run, cwd, ask), self._carry_out)
         chat.session_id = session_id
         self._chats[session_id] = chat
         self.sessions += 1
@@ -423,7 +433,7 @@ class Connection:
 
     def _refused(self, failure: Failure | None) -> CorralError:
         agent, run = self._prepared.agent, self._prepared.run
-        finish = Finish(ok=False, kind="0", message="")
+        finish = TurnEnd(ok=False, kind="0", message="")
         if failure is not None:
             finish = failed(failure.code, failure.message, failure.data)
         ending = Ending(
@@ -447,7 +457,7 @@ class Connection:
             self.wake()
 
 
-def _late(item: Item) -> Item:
+def _late(item: RawEvent) -> RawEvent:
     match item:
         case str():
             return Vendor("late_text", item)
@@ -457,22 +467,22 @@ def _late(item: Item) -> Item:
             return item
 
 
-def _judges(run: Run, cwd: str, ask: Asker | None) -> tuple[Broker, ClientFiles]:
+def _judges(run: RunOptions, cwd: str, ask: Asker | None) -> tuple[Broker, ClientFiles]:
     guard = guard_of(run, cwd)
     return Broker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(guard)
 
 
-class OwnLine:
+class PrivateConnection:
     """A connection of the session's own, opened when first needed and again after a crash."""
 
-    def __init__(self, prepared: Prepared, kept: Kept) -> None:
-        self.chat: Chat | None = None
+    def __init__(self, prepared: PreparedRun, kept: SessionRecord) -> None:
+        self.chat: AcpSession | None = None
         self._prepared = prepared
         """What the process was started for."""
         self._kept = kept
         self._open: Connection | None = None
 
-    async def connection(self, prepared: Prepared) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> Connection:
         """A process that ``prepared`` can be prompted with: the one that runs, or a new one.
         Raises ``ConfigError`` where a new one would lose the conversation."""
         if self._open is not None and self._open.dead is not None:
@@ -482,7 +492,7 @@ class OwnLine:
             await self.close()
         if self._open is None:
             self.chat = None
-            eraser = Eraser(prepared.environment.redacted)
+            eraser = SecretRedactor(prepared.environment.redacted)
             self._open = await Connection.open(prepared, self._kept, eraser)
             self._prepared = prepared
         return self._open

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from corral.events import FileChange, Json, PermissionDecision, PermissionRequest, ToolUse
 from corral.policy import Action
 from corral.protocol.acp.client import Acp
-from corral.protocol.acp.commands import Ask, Command, Serve, Withdrawn
+from corral.protocol.acp.commands import Command, PermissionAsked, Serve, Withdrawn
 from corral.protocol.jsonrpc import Id
 from corral.protocol.named_paths import named_paths
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.client_files import ClientFiles, Outside
-from corral.sessions.permissions import Answer, Broker
+from corral.sessions.permissions import Broker, PermissionAnswer
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
 _OWN = ("mcp_corral_", "mcp__corral__")
@@ -26,12 +26,12 @@ LEAVING = 5.0
 """Seconds for questions that were cancelled to end."""
 
 
-class Chat:
+class AcpSession:
     """Its items wait in ``inbox``. ``carry_out`` is how what it decides reaches the agent."""
 
     def __init__(self, acp: Acp, broker: Broker, files: ClientFiles, carry_out: CarryOut) -> None:
         self.session_id = ""
-        self.inbox: list[Item] = []
+        self.inbox: list[RawEvent] = []
         self.models: tuple[str, ...] = ()
         """Those the agent lists, perhaps not all it has."""
         self.model: str | None = None
@@ -62,7 +62,7 @@ class Chat:
         """From now on permission requests are answered by this policy."""
         self._broker, self._files = broker, files
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: PermissionAsked) -> None:
         """The agent wants leave: by the policy at once, else by whoever answers."""
         call = ask.call
         request = PermissionRequest(
@@ -75,7 +75,7 @@ class Chat:
         self.inbox.append(request)
         answer = self._broker.at_once(_action(ask), _paths(call))
         if answer is None and (call.name, ask.command) in self._granted_calls:
-            answer = Answer("allow_session", "person", "asked before")
+            answer = PermissionAnswer("allow_session", "person", "asked before")
         if answer is not None:
             self._decided(ask, answer)
             return
@@ -144,7 +144,7 @@ class Chat:
         self.inbox.append(FileChange(str(written), "created" if is_new else "modified"))
         return None
 
-    async def _put(self, ask: Ask, request: PermissionRequest) -> None:
+    async def _put(self, ask: PermissionAsked, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
         answer = self._broker.confirmed(answer, _action(ask), _paths(ask.call))
         if self._questions.pop(ask.request_id, None) is not None:
@@ -155,7 +155,7 @@ class Chat:
         if carry_out is not None:
             carry_out(commands)
 
-    def _decided(self, ask: Ask, answer: Answer) -> None:
+    def _decided(self, ask: PermissionAsked, answer: PermissionAnswer) -> None:
         self.inbox.append(
             PermissionDecision(
                 str(ask.request_id),
@@ -187,7 +187,7 @@ class Chat:
         self._carry_out(self._acp.answer_permission(ask.request_id, option))
 
 
-def _action(ask: Ask) -> Action:
+def _action(ask: PermissionAsked) -> Action:
     call = ask.call
     return Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
 

@@ -21,15 +21,15 @@ from corral.protocol.acp.requests import (
     ResourceBlock,
     TextBlock,
 )
-from corral.protocol.ndjson import Item
+from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.connection import Connection
-from corral.sessions.acp.session import Chat
+from corral.sessions.acp.session import AcpSession
 from corral.sessions.backends.base import Fail
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import Prepared
+from corral.sessions.prepare import PreparedRun
 from corral.sessions.private_home import make_loadable
-from corral.sessions.store import Kept, no_conversation
+from corral.sessions.store import SessionRecord, no_conversation
 from corral.system.media import kind_of
 from corral.system.threads import in_thread
 
@@ -45,13 +45,13 @@ DRAIN = 5.0
 """Seconds to wait for updates that come after a turn's end, however many come."""
 
 
-class Line(Protocol):
+class ConnectionSource(Protocol):
     """Where a backend gets its connection from: a session's own, or a pool's."""
 
-    chat: Chat | None
+    chat: AcpSession | None
     """The conversation to go on with."""
 
-    async def connection(self, prepared: Prepared) -> Connection: ...
+    async def connection(self, prepared: PreparedRun) -> Connection: ...
 
     async def give_up(self, connection: Connection) -> None:
         """It cannot be used any more: end it."""
@@ -62,7 +62,12 @@ class AcpBackend:
     """One prompt. See ``Backend`` for what each method promises."""
 
     def __init__(
-        self, prepared: Prepared, kept: Kept, prompt: str, line: Line, ask: Asker | None
+        self,
+        prepared: PreparedRun,
+        kept: SessionRecord,
+        prompt: str,
+        line: ConnectionSource,
+        ask: Asker | None,
     ) -> None:
         self._prepared = prepared
         self._kept = kept
@@ -70,7 +75,7 @@ class AcpBackend:
         self._line = line
         self._ask = ask
         self._connection: Connection | None = None
-        self._chat: Chat | None = None
+        self._chat: AcpSession | None = None
         self._call: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._giving_up: asyncio.Task[None] | None = None
@@ -129,7 +134,7 @@ class AcpBackend:
             if given and not taken:
                 raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
 
-    async def _open(self, connection: Connection) -> Chat:
+    async def _open(self, connection: Connection) -> AcpSession:
         prepared, meta = self._prepared, self._kept.meta
         run, agent = prepared.run, prepared.agent
         if meta.lost:
@@ -154,7 +159,7 @@ class AcpBackend:
         await self._switch_model(connection, chat)
         return chat
 
-    async def _switch_model(self, connection: Connection, chat: Chat) -> None:
+    async def _switch_model(self, connection: Connection, chat: AcpSession) -> None:
         """Have the session answer with the model of this prompt; without one, with the model
         that it began with."""
         agent, model = self._prepared.agent, self._prepared.run.model or chat.first_model
@@ -176,7 +181,7 @@ class AcpBackend:
         chat.model = model
 
     async def _choose_mode(
-        self, connection: Connection, chat: Chat, offered: tuple[str, ...]
+        self, connection: Connection, chat: AcpSession, offered: tuple[str, ...]
     ) -> None:
         """An agent that will not have a mode goes on without it, and that is said."""
         run = self._prepared.run
@@ -212,7 +217,7 @@ class AcpBackend:
         chat.is_begun = True
         self._call = connection.prompt(chat, self._blocks())
 
-    async def receive(self) -> list[Item] | None:
+    async def receive(self) -> list[RawEvent] | None:
         if self._connection is None or self._chat is None or self._call is None:
             return None
         if not self._is_greeted:  # it shook hands: a sign of life, though nothing to tell
@@ -225,7 +230,7 @@ class AcpBackend:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
 
-    async def _late(self, connection: Connection, chat: Chat) -> list[Item] | None:
+    async def _late(self, connection: Connection, chat: AcpSession) -> list[RawEvent] | None:
         """Items that come after the reply to the prompt, for DRAIN seconds at most."""
         now = asyncio.get_running_loop().time()
         if self._drain_until is None:
@@ -236,7 +241,9 @@ class AcpBackend:
             return [_still_sending()]
         return items
 
-    async def _items(self, connection: Connection, chat: Chat, call: int) -> list[Item] | None:
+    async def _items(
+        self, connection: Connection, chat: AcpSession, call: int
+    ) -> list[RawEvent] | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
         if not chat.is_asking:
             return await connection.items(chat, call)
@@ -268,7 +275,7 @@ class AcpBackend:
             give_up = self._line.give_up(self._connection)
             self._giving_up = asyncio.get_running_loop().create_task(give_up)
 
-    async def finish(self) -> list[Item]:
+    async def finish(self) -> list[RawEvent]:
         await self._end()
         chat = self._chat
         if chat is None:
@@ -299,7 +306,7 @@ class AcpBackend:
         if connection is not None and connection.dead is not None:
             self._line.chat = None
 
-    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
         connection, finish = self._connection, guard.finish
         if finish is None:
             dead = connection.dead if connection else None

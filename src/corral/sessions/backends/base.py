@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from corral.errors import CorralError
-from corral.protocol.ndjson import Item
-from corral.sessions.event_normalizer import Guard
-from corral.sessions.prepare import Prepared
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.prepare import PreparedRun
 
 Fail: TypeAlias = Callable[[CorralError], None]
 """How a backend ends its turn from the outside of a call."""
@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Hand over the prompt. ``fail`` is held weakly or until the end."""
         ...
 
-    async def receive(self) -> list[Item] | None:
+    async def receive(self) -> list[RawEvent] | None:
         """The next items, perhaps none; None when the agent will say no more."""
         ...
 
@@ -46,7 +46,7 @@ class Backend(Protocol):
         """Start to end the turn; ``receive`` then comes to its None."""
         ...
 
-    async def finish(self) -> list[Item]:
+    async def finish(self) -> list[RawEvent]:
         """After None: end all that is to end, and give the last items."""
         ...
 
@@ -54,7 +54,7 @@ class Backend(Protocol):
         """End the turn wherever it stands; nothing of it is left."""
         ...
 
-    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
         """After ``finish``: None for a success."""
         ...
 
@@ -85,7 +85,7 @@ class Overheard(Protocol):
 class Driver(Protocol):
     """A session with an agent that runs in this process: what its turns share."""
 
-    def turn(self, prompt: str, prepared: Prepared) -> Backend:
+    def turn(self, prompt: str, prepared: PreparedRun) -> Backend:
         """The next turn's way to the agent. ``prepared`` may differ from the session's in the
         options of one prompt."""
         ...

@@ -14,18 +14,18 @@ from typing import Any
 
 from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, ProcessFailed
 from corral.events import Error, Init, Log
-from corral.protocol.ndjson import Finish, Item
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions import question_files
 from corral.sessions.backends.base import Fail
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import Prepared
-from corral.sessions.question_files import Asked
+from corral.sessions.prepare import PreparedRun
+from corral.sessions.question_files import QuestionFile
 from corral.sessions.redaction import title_of
-from corral.sessions.store import Kept
+from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system import terminal
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.file_watch import Watch
 
 SETTLED = 1.0
@@ -40,9 +40,9 @@ class Driver:
 
     def __init__(
         self,
-        prepared: Prepared,
-        kept: Kept,
-        eraser: Eraser,
+        prepared: PreparedRun,
+        kept: SessionRecord,
+        eraser: SecretRedactor,
         _ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
@@ -60,7 +60,7 @@ class Driver:
             )
         self.editor = terminal.editor() if via == "editor" else ()
 
-    def turn(self, prompt: str, prepared: Prepared) -> Turn:
+    def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
         self.prepared = prepared
         return Turn(self, prompt)
 
@@ -86,7 +86,7 @@ class Turn:
     def __init__(self, driver: Driver, prompt: str) -> None:
         self._driver = driver
         self._prompt = prompt
-        self._question: Asked | None = None
+        self._question: QuestionFile | None = None
         self._was_open = False
         self._greeted = False
         self._task: asyncio.Task[str] | None = None
@@ -118,7 +118,7 @@ class Turn:
         if driver.prepared.run.keep:
             kept.save()  # now, and not at the end: we may be killed before
 
-    async def receive(self) -> list[Item] | None:
+    async def receive(self) -> list[RawEvent] | None:
         question = self._question
         if question is None or self._left or self._answered:
             return None
@@ -144,16 +144,16 @@ class Turn:
         if self._task is not None:
             self._task.cancel()
 
-    async def finish(self) -> list[Item]:
+    async def finish(self) -> list[RawEvent]:
         await self.close()
-        return [Finish(ok=self._answered)]
+        return [TurnEnd(ok=self._answered)]
 
     async def close(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
         if self._answered:
             return None
         return self._failure or Interrupted("the run was cancelled")
@@ -165,8 +165,8 @@ class Turn:
                 f" and resume with --resume {self.session_id}."
             )
 
-    def _greeting(self, question: Asked) -> list[Item]:
-        items: list[Item] = [Init(session_id=self.session_id)]
+    def _greeting(self, question: QuestionFile) -> list[RawEvent]:
+        items: list[RawEvent] = [Init(session_id=self.session_id)]
         where = [f"a person is asked: {question.prompt}"]
         if self._driver.prepared.run.via in (None, "file"):
             where.append(f"the answer is awaited in: {question.answer}")
@@ -179,7 +179,7 @@ class Turn:
             items.append(Error("question_open", said, recoverable=True, level="warning"))
         return items
 
-    async def _answer(self, question: Asked) -> str:
+    async def _answer(self, question: QuestionFile) -> str:
         match self._driver.prepared.run.via:
             case "terminal":
                 return await _first(self._typed(question), _saved(question))
@@ -188,7 +188,7 @@ class Turn:
             case _:
                 return await _saved(question)
 
-    async def _typed(self, question: Asked) -> str:
+    async def _typed(self, question: QuestionFile) -> str:
         shown = question.prompt.read_text("utf-8")
         how = "Type the answer; end it with Ctrl-D, or with a line that is a single dot."
         text = (await terminal.typed(f"\n{shown}\n{how}\n")).strip("\n")
@@ -197,7 +197,7 @@ class Turn:
         question.give(text)
         return text
 
-    async def _edited(self, question: Asked) -> str:
+    async def _edited(self, question: QuestionFile) -> str:
         """The draft is kept: a resumed session goes on with it."""
         if (seen := question.look()) is not None:
             return seen.text
@@ -215,7 +215,7 @@ class Turn:
         return text
 
 
-async def _saved(question: Asked) -> str:
+async def _saved(question: QuestionFile) -> str:
     """The answer, once its file is saved and done."""
     with Watch(question.folder, question.answer.name) as watch:
         told, last, pause = False, None, SETTLED

@@ -17,21 +17,21 @@ from msgspec.structs import replace
 from corral.agents.spec import Ending, Launch
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.options import check_prompt
-from corral.protocol.ndjson import Finish, Item, Stream
+from corral.protocol.ndjson import RawEvent, Stream, TurnEnd
 from corral.sessions.backends.base import Fail
-from corral.sessions.event_normalizer import Guard
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import Prepared
+from corral.sessions.prepare import PreparedRun
 from corral.sessions.private_home import furnish
-from corral.sessions.store import Kept, no_conversation
+from corral.sessions.store import SessionRecord, no_conversation
 from corral.system import paths
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import Control
-    from corral.protocol.stream_json.quirks import Manners
+    from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.sessions.permissions import Granted, Questions
 
 
@@ -40,10 +40,10 @@ class StreamBackend:
 
     def __init__(
         self,
-        prepared: Prepared,
-        kept: Kept,
+        prepared: PreparedRun,
+        kept: SessionRecord,
         prompt: str,
-        eraser: Eraser,
+        eraser: SecretRedactor,
         ask: Asker | None,
         *,
         granted: set[Granted],
@@ -58,24 +58,24 @@ class StreamBackend:
         translate = agent.translator()
         self._control: Control | None = None
         self._questions: Questions | None = None
-        if agent.control is not None:
+        if agent.stream_quirks is not None:
             from corral.protocol.stream_json.client import Control
             from corral.sessions.permissions import Questions
 
-            self._control = Control(agent.control)
+            self._control = Control(agent.stream_quirks)
             translate = self._control.translate
             run, cwd = prepared.run, prepared.cwd
             self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
         self._stream = Stream(agent.frames, translate, clean=eraser.clean)
         self._is_over = False
-        self._ear = LineEar(weakref.WeakMethod(self._hear))
+        self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
         self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
         self._exit = Exit(None, None)
         self._fail: Fail | None = None
-        self._beside: list[Item] = []
+        self._beside: list[RawEvent] = []
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -97,8 +97,8 @@ class StreamBackend:
         run = replace(prepared.run, fork=forks)
         launch = prepared.agent.launch(run, place, self._prompt, resume)
         self._stdin = launch.stdin
-        if prepared.agent.control is not None:
-            self._stdin = await self._with_files(launch, prepared.agent.control)
+        if prepared.agent.stream_quirks is not None:
+            self._stdin = await self._with_files(launch, prepared.agent.stream_quirks)
         furnish(launch, prepared, kept)
         self._launch, self.notes = launch, launch.notes
 
@@ -115,11 +115,11 @@ class StreamBackend:
             keep_stdin_open=self._control is not None,
             stdout=prepared.agent.stdout,
             scratch=self._kept.tmp,
-            ledger=Ledger(paths.ledger(), prepared.agent.name),
+            ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
             on_stderr=self._ear.feed,
         )
 
-    async def _with_files(self, launch: Launch, manners: Manners) -> bytes:
+    async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
         """What is written first to an agent whose stream goes both ways."""
         from corral.messages import Text
         from corral.protocol.stream_json.client import prompt
@@ -131,9 +131,9 @@ class StreamBackend:
         message = await prompt_message(text, prepared.run, Path(prepared.cwd))
         texts = (part.text for part in message.content if isinstance(part, Text))
         check_prompt("\n".join(texts), prepared.agent.prompt_limit)
-        return prompt(text, message.content[1:], manners.media)
+        return prompt(text, message.content[1:], quirks.media)
 
-    async def receive(self) -> list[Item] | None:
+    async def receive(self) -> list[RawEvent] | None:
         if self._process is None:
             return None
         chunk = await self._listen(self._process)
@@ -156,7 +156,7 @@ class StreamBackend:
         except TimeoutError:
             return None
 
-    def _heed(self, items: list[Item]) -> list[Item]:
+    def _heed(self, items: list[RawEvent]) -> list[RawEvent]:
         """Answer what was asked; after the last word the agent gets no more, and exits."""
         if self._control is None or self._questions is None:
             return items
@@ -164,7 +164,7 @@ class StreamBackend:
         for reply in self._control.replies:
             self._write(reply)
         self._control.replies.clear()
-        if any(isinstance(item, Finish) for item in items) and self._process is not None:
+        if any(isinstance(item, TurnEnd) for item in items) and self._process is not None:
             self._is_over = True
             self._process.close_stdin()
         return items
@@ -193,8 +193,8 @@ class StreamBackend:
             pass
         return await self._end(process)
 
-    async def finish(self) -> list[Item]:
-        items: list[Item] = []
+    async def finish(self) -> list[RawEvent]:
+        items: list[RawEvent] = []
         if self._control is not None and self._process is not None and self._ending is not None:
             while (chunk := await self._process.listen()) != b"":
                 items += self._heed(self._stream.receive(chunk)) if chunk else []
@@ -210,7 +210,7 @@ class StreamBackend:
         if self._ending is not None:
             await asyncio.wait([self._ending])
 
-    def _read_report(self, guard: Guard) -> None:
+    def _read_report(self, guard: EventNormalizer) -> None:
         read, launch = self._prepared.agent.read_report, self._launch
         if read is None or launch is None or launch.report is None or guard.finish is None:
             return
@@ -219,7 +219,7 @@ class StreamBackend:
         except OSError:
             return  # it was ended before it wrote one
 
-    def explain(self, guard: Guard, *, lingered: bool) -> CorralError | None:
+    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
         self._read_report(guard)
         ending = Ending(
             code=0 if lingered else self._exit.code,
@@ -274,7 +274,7 @@ class StreamBackend:
 LONGEST = 65_536
 
 
-class LineEar:
+class StderrReader:
     """Chunks → lines. Its listener is held weakly: the loop holds this."""
 
     def __init__(self, hear: weakref.WeakMethod[Callable[[str], None]]) -> None:

@@ -26,7 +26,7 @@ class Call(msgspec.Struct, frozen=True):
     arguments: JsonObject
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HookAnswer(msgspec.Struct, frozen=True):
     """What the agent gets back."""
 
     text: str
@@ -49,9 +49,9 @@ class Change(msgspec.Struct, frozen=True):
     arguments: JsonObject
 
 
-Verdict: TypeAlias = Deny | Change | None
-Before: TypeAlias = Callable[[Call], Verdict | Awaitable[Verdict]]
-After: TypeAlias = Callable[[Call, Answer], Answer | Awaitable[Answer | None] | None]
+HookVerdict: TypeAlias = Deny | Change | None
+Before: TypeAlias = Callable[[Call], HookVerdict | Awaitable[HookVerdict]]
+After: TypeAlias = Callable[[Call, HookAnswer], HookAnswer | Awaitable[HookAnswer | None] | None]
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -80,13 +80,13 @@ def read_before_write(
         path = call.arguments.get(names[call.name]) if call.name in names else None
         return os.path.realpath(os.path.join(root, path)) if isinstance(path, str) else None
 
-    def before(call: Call) -> Verdict:
+    def before(call: Call) -> HookVerdict:
         path = path_of(call, writes)
         if path is None or path in known or not os.path.exists(path):
             return None
         return Deny(f"{path} exists and was not read yet: read it first ({', '.join(reads)})")
 
-    def after(call: Call, answer: Answer) -> None:
+    def after(call: Call, answer: HookAnswer) -> None:
         path = path_of(call, reads) or path_of(call, writes)
         if answer.ok and path is not None:
             known.add(path)
@@ -98,13 +98,13 @@ def required_order(*names: str) -> Hook:
     """Each tool only after all named before it have succeeded; others are free."""
     done: set[str] = set()
 
-    def before(call: Call) -> Verdict:
+    def before(call: Call) -> HookVerdict:
         if call.name not in names:
             return None
         missing = [name for name in names[: names.index(call.name)] if name not in done]
         return Deny(f"{call.name} comes after {', '.join(missing)}") if missing else None
 
-    def after(call: Call, answer: Answer) -> None:
+    def after(call: Call, answer: HookAnswer) -> None:
         if answer.ok:
             done.add(call.name)
 
@@ -118,7 +118,7 @@ def call_budget(total: int | None = None, **each: int) -> Hook:
             raise ConfigError(f"a budget cannot be negative: {name}={most}")
     made: Counter[str] = Counter()
 
-    def before(call: Call) -> Verdict:
+    def before(call: Call) -> HookVerdict:
         if total is not None and made.total() >= total:
             return Deny(f"all {total} tool calls of this run are made: finish without")
         most = each.get(call.name)

@@ -28,7 +28,7 @@ import msgspec
 
 from corral.errors import NotInstalled
 from corral.nesting import decode_json
-from corral.sessions.tools.hooks import Answer
+from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools, in_thread
 from corral.values import McpServer
 
@@ -73,7 +73,7 @@ class ToolServer:
         """Set once a client has listed the tools: an agent really knows them."""
         self._quiet = agent_reports
         self._token = secrets.token_urlsafe(32)
-        self._running: dict[asyncio.Task[Answer], str | int | None] = {}
+        self._running: dict[asyncio.Task[HookAnswer], str | int | None] = {}
         self._manager: StreamableHTTPSessionManager
         self._port = 0
         self._stop = asyncio.Event()
@@ -175,12 +175,12 @@ class ToolServer:
             get_tool_input_schema=schemas.get,  # else it would list them by itself, as a client
         )
 
-    async def _call(self, context: Context, name: str, arguments: Any) -> Answer:
+    async def _call(self, context: Context, name: str, arguments: Any) -> HookAnswer:
         self.calls += 1
         call = asyncio.create_task(self.tools.call(name, arguments, quiet=self._quiet))
         self._running[call] = context.request_id
         call.add_done_callback(lambda call: self._running.pop(call, None))
-        of_request: set[asyncio.Task[Answer]] = cast("Any", context.request).scope[CALLS]
+        of_request: set[asyncio.Task[HookAnswer]] = cast("Any", context.request).scope[CALLS]
         of_request.add(call)
         if self._stop.is_set():
             call.cancel()
@@ -188,7 +188,7 @@ class ToolServer:
             await asyncio.wait({call})
         finally:
             call.cancel()
-        return Answer("cancelled", "cancelled") if call.cancelled() else call.result()
+        return HookAnswer("cancelled", "cancelled") if call.cancelled() else call.result()
 
     async def _serve(self, server: Server[Any], ready: asyncio.Event) -> None:
         """All that is open, in one task: the SDK's task groups must end where they began."""
@@ -258,7 +258,7 @@ class ToolServer:
         if body is None:
             return await _refuse(send, 413)
         self._take_back(body)
-        calls: set[asyncio.Task[Answer]] = set()
+        calls: set[asyncio.Task[HookAnswer]] = set()
         unread = [body]
         gone = asyncio.Event()
 

@@ -39,7 +39,7 @@ from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, Json, ToolResult, ToolUse
 from corral.protocol.schema.build import Schema, is_model, schema_of
 from corral.protocol.schema.validate import JsonObject, check
-from corral.sessions.tools.hooks import Answer, Call, Change, Deny, Hook
+from corral.sessions.tools.hooks import Call, Change, Deny, Hook, HookAnswer
 from corral.system import threads
 
 T = TypeVar("T")
@@ -132,14 +132,14 @@ class Tools:
 
     async def call(
         self, name: str, arguments: Json = None, *, call_id: str | None = None, quiet: bool = False
-    ) -> Answer:
+    ) -> HookAnswer:
         """The answer, whatever happens. Raises nothing but ``CancelledError``."""
         call_id = call_id or uuid4().hex
         tell = None if quiet else self.on_event
         if tell is not None:
             tell(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))
         begin = time.monotonic()
-        answer = Answer("cancelled", "cancelled")
+        answer = HookAnswer("cancelled", "cancelled")
         try:
             answer = await self._answer(name, arguments, call_id)
         finally:
@@ -147,14 +147,14 @@ class Tools:
                 tell(_result(call_id, name, answer, time.monotonic() - begin))
         return answer
 
-    async def _answer(self, name: str, arguments: Json, call_id: str) -> Answer:
+    async def _answer(self, name: str, arguments: Json, call_id: str) -> HookAnswer:
         tool = self.by_name.get(name)
         if tool is None:
             known = ", ".join(self.by_name) or "none"
-            return Answer(f"there is no tool {name!r}; known are: {known}", "error")
+            return HookAnswer(f"there is no tool {name!r}; known are: {known}", "error")
         given: Json = {} if arguments is None else arguments
         if not isinstance(given, dict):
-            return Answer(f"the arguments of {name} must be an object", "error")
+            return HookAnswer(f"the arguments of {name} must be an object", "error")
         call = Call(call_id, name, given)
         values, complaints = tool.parameters.fit(given)
         if values is None:
@@ -163,9 +163,11 @@ class Tools:
             try:
                 verdict = await maybe(hook.before(call)) if hook.before else None
             except Exception as error:
-                return Answer(f"{name} was not run: a check of it failed: {_said(error)}", "error")
+                return HookAnswer(
+                    f"{name} was not run: a check of it failed: {_said(error)}", "error"
+                )
             if isinstance(verdict, Deny):
-                return await self._seen(call, Answer(f"denied: {verdict.reason}", "denied"))
+                return await self._seen(call, HookAnswer(f"denied: {verdict.reason}", "denied"))
             if isinstance(verdict, Change):
                 call = Call(call_id, name, verdict.arguments)
                 values, complaints = tool.parameters.fit(call.arguments)
@@ -175,18 +177,18 @@ class Tools:
         self.answers += tool.is_answer and answer.ok
         return answer
 
-    async def _seen(self, call: Call, answer: Answer) -> Answer:
+    async def _seen(self, call: Call, answer: HookAnswer) -> HookAnswer:
         for hook in self.hooks:
             try:
                 other = await maybe(hook.after(call, answer)) if hook.after else None
             except Exception as error:
                 said = f"{call.name} has run, but a check of its answer failed: {_said(error)}"
-                return Answer(said, "error")
+                return HookAnswer(said, "error")
             answer = other or answer
         return answer
 
 
-def _result(call_id: str, name: str, answer: Answer, seconds: float) -> ToolResult:
+def _result(call_id: str, name: str, answer: HookAnswer, seconds: float) -> ToolResult:
     return ToolResult(
         call_id=call_id,
         name=name,
@@ -197,12 +199,12 @@ def _result(call_id: str, name: str, answer: Answer, seconds: float) -> ToolResu
     )
 
 
-def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> Answer:
+def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> HookAnswer:
     listed = "".join(f"\n- {complaint}" for complaint in complaints)
-    return Answer(f"the arguments do not fit {name}; it was not run:{listed}", "error")
+    return HookAnswer(f"the arguments do not fit {name}; it was not run:{listed}", "error")
 
 
-async def _run(tool: Tool, values: dict[str, Any]) -> Answer:
+async def _run(tool: Tool, values: dict[str, Any]) -> HookAnswer:
     first = [values.pop(name) for name in tool.positional if name in values]
     call = partial(tool.function, *first, **values)
     deadline = asyncio.timeout(tool.timeout)
@@ -217,15 +219,15 @@ async def _run(tool: Tool, values: dict[str, Any]) -> Answer:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return Answer(f"{tool.name} failed: {_said(error)}", "error")
+        return HookAnswer(f"{tool.name} failed: {_said(error)}", "error")
     except (Exception, SystemExit) as error:
         if deadline.expired():
-            return Answer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
-        return Answer(f"{tool.name} failed: {_said(error)}", "error")
+            return HookAnswer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
+        return HookAnswer(f"{tool.name} failed: {_said(error)}", "error")
     try:
-        return Answer(_text(returned))
+        return HookAnswer(_text(returned))
     except Exception as error:  # a model's own serializer may raise anything
-        return Answer(f"{tool.name} returned what cannot be JSON: {_said(error)}", "error")
+        return HookAnswer(f"{tool.name} returned what cannot be JSON: {_said(error)}", "error")
 
 
 def _inner(function: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.system.environment import Eraser
+from corral.system.environment import SecretRedactor
 
 FORMAT = 1
 PIECE = 1024 * 1024
@@ -58,14 +58,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.argv[self.words :]
 
 
-class Said(msgspec.Struct, frozen=True):
+class DataEntry(msgspec.Struct, frozen=True):
     """A line that went one way, or as much of it as there was."""
 
     dir: Direction
     data: bytes
 
 
-class Closed(msgspec.Struct, frozen=True):
+class StreamClosed(msgspec.Struct, frozen=True):
     """The end of the input."""
 
 
@@ -81,7 +81,7 @@ class Ended(msgspec.Struct, frozen=True):
     signal: int | None
 
 
-Entry: TypeAlias = Said | Closed | Given | Ended
+Entry: TypeAlias = DataEntry | StreamClosed | Given | Ended
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class Take(msgspec.Struct, frozen=True):
     @property
     def typed(self) -> bytes:
         """All that went in."""
-        said = (entry for entry in self.entries if isinstance(entry, Said))
+        said = (entry for entry in self.entries if isinstance(entry, DataEntry))
         return b"".join(entry.data for entry in said if entry.dir == "in")
 
 
@@ -149,16 +149,18 @@ def _entry(line: _Line) -> Entry:
     if line.file is not None:
         return Given(line.file, line.data or "")
     if line.eof:
-        return Closed()
+        return StreamClosed()
     if line.dir is not None:
-        return Said(line.dir, data)
+        return DataEntry(line.dir, data)
     return Ended(line.exit, line.signal)
 
 
 class Writer:
     """Writes one take, known secrets struck out. For several threads at once."""
 
-    def __init__(self, path: str | Path, head: Head, eraser: Eraser, longest_secret: int) -> None:
+    def __init__(
+        self, path: str | Path, head: Head, eraser: SecretRedactor, longest_secret: int
+    ) -> None:
         """Raises ``OSError``; later failures end the recording, and are told by ``failure``."""
         self._take = head.take
         self._eraser = eraser

@@ -27,7 +27,7 @@ from corral.errors import CorralError, StorageFailed
 from corral.system import descriptors
 from corral.system.cassette import format
 from corral.system.cassette.format import Head, Writer
-from corral.system.environment import Eraser, named_secrets
+from corral.system.environment import SecretRedactor, named_secrets
 from corral.system.process import spawn
 
 CHUNK = 256 * 1024
@@ -57,7 +57,7 @@ def record(
     killed, so are we. Raises ``StorageFailed``, and ``NotInstalled`` and its kin: then nothing
     was started."""
     env = {name: value for name, value in os.environ.items() if name not in (RUN, SECRETS)}
-    secrets = {**named_secrets(env), **told(os.environ.get(SECRETS))}
+    secrets = {**named_secrets(env), **open_environment(os.environ.get(SECRETS))}
     take = os.urandom(4).hex()
     head = Head(
         cassette=format.FORMAT,
@@ -73,7 +73,7 @@ def record(
     )
     longest = max((len(json.dumps(value)) for value in secrets.values()), default=0)
     try:
-        writer = Writer(path, head, Eraser(secrets), longest)
+        writer = Writer(path, head, SecretRedactor(secrets), longest)
     except OSError as error:
         raise StorageFailed(
             f"cannot write the recording {path}: {error.strerror}",
@@ -82,7 +82,7 @@ def record(
     return _Middle(writer, head, env).run()
 
 
-def told(names: str | None) -> dict[str, str]:
+def open_environment(names: str | None) -> dict[str, str]:
     """The secrets that a run told us of."""
     return cast("dict[str, str]", json.loads(names)) if names else {}
 

@@ -23,9 +23,9 @@ from corral.events import Json
 from corral.protocol.replay_match import Likeness, difference
 from corral.system import paths
 from corral.system.cassette import format
-from corral.system.cassette.format import Closed, Direction, Ended, Entry, Said, Take
-from corral.system.cassette.record import RUN, SECRETS, die, told, write
-from corral.system.environment import Eraser, named_secrets
+from corral.system.cassette.format import DataEntry, Direction, Ended, Entry, StreamClosed, Take
+from corral.system.cassette.record import RUN, SECRETS, die, open_environment, write
+from corral.system.environment import SecretRedactor, named_secrets
 
 DIFFERS = 90
 """The exit code of a replay that was asked something else. No agent we know has it."""
@@ -53,10 +53,10 @@ def replay(path: str, args: Sequence[str]) -> int:
 
 
 def _play(path: str, args: list[str]) -> int:
-    secrets = {**named_secrets(os.environ), **told(os.environ.get(SECRETS))}
-    stage = _Stage(path, format.read(path), args, Eraser(secrets))
+    secrets = {**named_secrets(os.environ), **open_environment(os.environ.get(SECRETS))}
+    stage = _Stage(path, format.read(path), args, SecretRedactor(secrets))
     if not any(format.objects(take.typed) for take in stage.takes):
-        was_read = any(Closed() in take.entries for take in stage.takes)
+        was_read = any(StreamClosed() in take.entries for take in stage.takes)
         typed = b"".join(iter(lambda: os.read(0, 1 << 20), b"")) if was_read else b""
         return _recite(stage, stage.eraser.clean(typed).decode("utf-8", "replace"))
     return _Talk(stage).play()
@@ -65,10 +65,10 @@ def _play(path: str, args: list[str]) -> int:
 def _recite(stage: _Stage, sent: str) -> int:
     """A program that is told once what to do."""
     take, like = stage.choose(sent, None)
-    for entry in whole(take.entries):
+    for entry in merge_entries(take.entries):
         if isinstance(entry, Ended):
             return _end(entry)
-        if isinstance(entry, Said) and entry.dir != "in":
+        if isinstance(entry, DataEntry) and entry.dir != "in":
             _say(entry, like)
     raise _Differs(stage.unfinished)
 
@@ -76,7 +76,9 @@ def _recite(stage: _Stage, sent: str) -> int:
 class _Stage:
     """The recording, and how we were started."""
 
-    def __init__(self, path: str, takes: list[Take], args: list[str], eraser: Eraser) -> None:
+    def __init__(
+        self, path: str, takes: list[Take], args: list[str], eraser: SecretRedactor
+    ) -> None:
         self.path = path
         self.takes = takes
         self.eraser = eraser
@@ -166,17 +168,17 @@ class _Talk:
         take, like = self._stage.choose(None, first)
         if first is not None:
             self._early.append(first)
-        entries = list(whole(take.entries))
-        said = (entry for entry in entries if isinstance(entry, Said) and entry.dir == "in")
+        entries = list(merge_entries(take.entries))
+        said = (entry for entry in entries if isinstance(entry, DataEntry) and entry.dir == "in")
         self._expected = [parsed(entry.data) for entry in said]
         for entry in entries:
             match entry:
-                case Said(dir="in"):
+                case DataEntry(dir="in"):
                     self._expect(like)
-                case Said():
+                case DataEntry():
                     _say(entry, like)
                     self._open -= _is_answer(entry)
-                case Closed():
+                case StreamClosed():
                     self._expect_end(like)
                 case Ended():
                     return _end(entry)
@@ -244,20 +246,20 @@ class _Talk:
         return line
 
 
-def whole(entries: list[Entry]) -> Iterator[Entry]:
+def merge_entries(entries: list[Entry]) -> Iterator[Entry]:
     """The entries with every line in one piece, however long it is."""
     begun: dict[Direction, bytes] = {}
     for entry in entries:
-        if not isinstance(entry, Said):
+        if not isinstance(entry, DataEntry):
             for dir in list(begun):
-                if isinstance(entry, Ended) or (isinstance(entry, Closed) and dir == "in"):
-                    yield Said(dir, begun.pop(dir))
+                if isinstance(entry, Ended) or (isinstance(entry, StreamClosed) and dir == "in"):
+                    yield DataEntry(dir, begun.pop(dir))
             yield entry
             continue
         data = begun.pop(entry.dir, b"") + entry.data
         if data.endswith(b"\n"):
             if data.strip() or entry.dir != "in":
-                yield Said(entry.dir, data)
+                yield DataEntry(entry.dir, data)
         else:
             begun[entry.dir] = data
 
@@ -271,7 +273,7 @@ def parsed(line: bytes) -> Json:
         return text
 
 
-def _is_answer(entry: Said) -> bool:
+def _is_answer(entry: DataEntry) -> bool:
     if entry.dir != "out" or b'"id"' not in entry.data:
         return False
     message = parsed(entry.data)
@@ -301,7 +303,7 @@ def _forget_old(now: float) -> None:
                 shutil.rmtree(used)
 
 
-def _say(entry: Said, like: Likeness) -> None:
+def _say(entry: DataEntry, like: Likeness) -> None:
     data = entry.data
     if entry.dir == "out":
         with contextlib.suppress(UnicodeDecodeError):

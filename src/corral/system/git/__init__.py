@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from corral.system.git.command import Access, Answer, Limits, alone, is_installed, redact, require
+from corral.system.git.command import (
+    Access,
+    GitOutput,
+    Limits,
+    alone,
+    is_installed,
+    redact,
+    require,
+)
 from corral.system.git.repository import (
+    call,
     changed_files,
+    check,
     commit,
     commit_of,
     is_ancestor,
-    is_so,
     locate,
     run,
     stub_of,
-    tell,
     tree_of,
 )
 
 __all__ = [
     "Access",
-    "Answer",
+    "GitOutput",
     "Limits",
     "alone",
+    "call",
     "changed_files",
+    "check",
     "commit",
     "commit_of",
     "is_ancestor",
     "is_installed",
-    "is_so",
     "locate",
     "redact",
     "require",
     "run",
     "stub_of",
-    "tell",
     "tree_of",
 ]

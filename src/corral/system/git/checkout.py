@@ -113,7 +113,7 @@ def _write(root: Path, top: int, changes: Sequence[Difference], *, force: bool) 
             feed = (f"{name}\n".encode() for name in blobs)
             limits = Limits(output=1 << 62)
             words = ("cat-file", "--batch")
-            answer = repository.tell(root, *words, feed=feed, output=contents, limits=limits)
+            answer = repository.call(root, *words, feed=feed, output=contents, limits=limits)
             repository.checked(words, answer)
             contents.seek(0)
         for path, entry in wanted:

@@ -104,7 +104,7 @@ _SCP_LOGIN = re.compile(r"(?<![^\s'\"])[^\s/'\"@:]*:[^\s/'\"]*@")
 _locks: ContextVar[tuple[int, ...]] = ContextVar("_locks", default=())
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class GitOutput(msgspec.Struct, frozen=True, kw_only=True):
     """How a call of git ended."""
 
     code: int
@@ -175,7 +175,7 @@ def call(
     env: Mapping[str, str] | None = None,
     feed: Iterable[bytes] = (),
     output: IO[bytes] | None = None,
-) -> Answer:
+) -> GitOutput:
     """Run one git command in a git folder of corral's own. Blocks.
 
     ``env`` adds variables (an index, a work tree, an identity). ``feed`` is written to git's
@@ -210,7 +210,7 @@ def call(
         _end(process)
     if is_cut and output is not None:
         raise StorageFailed(f"git {_shown(words)}: too much output")
-    return Answer(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
+    return GitOutput(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
 
 
 def _exchange(

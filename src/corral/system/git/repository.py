@@ -11,8 +11,8 @@ from typing import IO
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.system.git import layout, settings, stub
-from corral.system.git.command import LOCAL, Access, Answer, Limits, call
+from corral.system.git import command, layout, settings, stub
+from corral.system.git.command import LOCAL, Access, GitOutput, Limits
 from corral.system.git.layout import Layout
 from corral.values import printable_path
 
@@ -62,7 +62,7 @@ def stub_of(folder: Path) -> Path:
     return stub.of(common, kind, core)
 
 
-def tell(
+def call(
     folder: Path,
     *words: str,
     access: Access = LOCAL,
@@ -70,21 +70,23 @@ def tell(
     env: Mapping[str, str] | None = None,
     feed: Iterable[bytes] = (),
     output: IO[bytes] | None = None,
-) -> Answer:
+) -> GitOutput:
     """Run a command on the repository around a folder. Raises ``StorageFailed`` if git cannot be
     run; its exit code is in the answer."""
     place = stub_of(folder)
-    return call(place, *words, access=access, limits=limits, env=env, feed=feed, output=output)
+    return command.call(
+        place, *words, access=access, limits=limits, env=env, feed=feed, output=output
+    )
 
 
 def run(
     folder: Path, *words: str, env: Mapping[str, str] | None = None, feed: Iterable[bytes] = ()
 ) -> str:
     """The output of a command that must succeed, stripped. Raises ``StorageFailed``."""
-    return checked(words, tell(folder, *words, env=env, feed=feed)).text.strip()
+    return checked(words, call(folder, *words, env=env, feed=feed)).text.strip()
 
 
-def checked(words: Sequence[str], answer: Answer) -> Answer:
+def checked(words: Sequence[str], answer: GitOutput) -> GitOutput:
     """Raises ``StorageFailed`` if the command failed or its output was cut."""
     if answer.code or answer.is_cut:
         reason = "too much output" if answer.is_cut else answer.errors or answer.code
@@ -94,9 +96,9 @@ def checked(words: Sequence[str], answer: Answer) -> Answer:
     return answer
 
 
-def is_so(folder: Path, *words: str) -> bool:
+def check(folder: Path, *words: str) -> bool:
     """Whether a command that asks a question answers yes."""
-    return tell(folder, *words).code == 0
+    return call(folder, *words).code == 0
 
 
 def commit_of(folder: Path, name: str) -> str:
@@ -113,7 +115,7 @@ def tree_of(folder: Path, commit: str) -> str:
 
 
 def is_ancestor(folder: Path, one: str, other: str) -> bool:
-    return is_so(folder, "merge-base", "--is-ancestor", one, other)
+    return check(folder, "merge-base", "--is-ancestor", one, other)
 
 
 def commit(folder: Path, tree: str, parents: Sequence[str], message: str) -> str:
@@ -128,7 +130,7 @@ def entries(folder: Path, tree: str) -> dict[bytes, Entry]:
     """All files of a tree or commit. Raises ``StorageFailed``."""
     words = ("ls-tree", "-r", "-z", "--full-tree", tree)
     found: dict[bytes, Entry] = {}
-    for row in checked(words, tell(folder, *words)).out.split(b"\0"):
+    for row in checked(words, call(folder, *words)).out.split(b"\0"):
         info, tab, path = row.partition(b"\t")
         if tab:
             mode, _, name = info.split(b" ")
@@ -139,7 +141,7 @@ def entries(folder: Path, tree: str) -> dict[bytes, Entry]:
 def differences(folder: Path, old: str, new: str) -> list[Difference]:
     """What differs between two trees or commits. Raises ``StorageFailed``."""
     words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
-    fields = checked(words, tell(folder, *words)).out.split(b"\0")
+    fields = checked(words, call(folder, *words)).out.split(b"\0")
     found: list[Difference] = []
     for info, path in zip(fields[::2], fields[1::2], strict=False):
         old_mode, new_mode, old_id, new_id, _ = info.decode().removeprefix(":").split(" ")
@@ -165,7 +167,7 @@ _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
 def patch(folder: Path, old: str, new: str, limit: int) -> str:
     """The difference as text; empty where it is longer than ``limit`` bytes or not UTF-8. Raises
     ``StorageFailed``."""
-    answer = tell(folder, *_DIFF, old, new, limits=Limits(output=limit))
+    answer = call(folder, *_DIFF, old, new, limits=Limits(output=limit))
     if answer.is_cut:
         return ""
     try:
@@ -177,4 +179,4 @@ def patch(folder: Path, old: str, new: str, limit: int) -> str:
 def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
     """The difference, of any size, into a file. Raises ``StorageFailed``."""
     limits = Limits(output=1 << 62)
-    checked(_DIFF, tell(folder, *_DIFF, old, new, output=output, limits=limits))
+    checked(_DIFF, call(folder, *_DIFF, old, new, output=output, limits=limits))

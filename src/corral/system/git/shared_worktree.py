@@ -94,7 +94,7 @@ def join(tree: Tree, other: str, message: str) -> Tree:
         joined = other
     else:
         words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", tree.at, other)
-        answer = git.tell(root, *words)
+        answer = git.call(root, *words)
         files, *names = answer.text.strip().splitlines() or [""]
         if answer.code == 1 and names:
             raise Conflict(f"others have changed {', '.join(names[:10])} meanwhile")

@@ -46,7 +46,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
                 return None
             if answer.code:
                 raise StorageFailed(f"{git.redact(self.url)} cannot be read: {answer.errors}")
-        answer = git.tell(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        answer = git.call(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return answer.text.strip() if not answer.code else None
 
     def advance(self, branch: str, new: str | None, old: str | None) -> bool:
@@ -57,12 +57,12 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
             place, access = _location(self.url)
             lease = f"--force-with-lease={name}:{old or ''}"
             words = ("push", "--quiet", lease, "--", place, f"{new or ''}:{name}")
-            answer = git.tell(self.root, *words, access=access)
+            answer = git.call(self.root, *words, access=access)
         elif new is None:
-            answer = git.tell(self.root, "update-ref", "-d", name, old or "")
+            answer = git.call(self.root, "update-ref", "-d", name, old or "")
         else:
             # An empty old value: the branch must not be there.
-            answer = git.tell(self.root, "update-ref", name, new, old or "")
+            answer = git.call(self.root, "update-ref", name, new, old or "")
         if answer.code and self.tip(branch) == old:
             where = git.redact(self.url) or self.root
             raise StorageFailed(f"{where} cannot be written: {answer.errors}")
@@ -75,11 +75,11 @@ def _local(url: str) -> Path | None:
     return Path(path) if os.path.isdir(path) else None
 
 
-def _fetch(root: Path, url: str, *words: str) -> git.Answer:
+def _fetch(root: Path, url: str, *words: str) -> git.GitOutput:
     options = [word for word in words if word.startswith("--")]
     names = [word for word in words if not word.startswith("--")]
     place, access = _location(url)
-    return git.tell(root, *_FETCH, *options, "--", place, *names, access=access)
+    return git.call(root, *_FETCH, *options, "--", place, *names, access=access)
 
 
 def _location(url: str) -> tuple[str, git.Access]:
@@ -152,7 +152,7 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     ``StorageFailed``."""
     digest = blake2b(url.encode("utf-8", "replace"), digest_size=8).hexdigest()
     place = folder() / f"{digest}.git"
-    paths.make(place.parent)
+    paths.make_dir(place.parent)
     whole = place / "corral.whole"
     with git.alone(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():

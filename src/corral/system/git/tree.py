@@ -189,7 +189,7 @@ def _is_same(
         return False
     env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
     words = ("ls-tree", "-r", "-z", "--full-tree", commit)
-    answer = repository.tell(root, *words, env=env)
+    answer = repository.call(root, *words, env=env)
     rows = (row.partition(b"\t") for row in answer.out.split(b"\0") if row)
     listed = {
         prefix + b"/" + path: Entry(info.split(b" ")[0].decode(), info.split(b" ")[2].decode())
@@ -207,7 +207,7 @@ def _id_of(root: Path, found: Mapping[bytes, Entry]) -> str:
         )
         words = ("update-index", "-z", "--index-info")
         answer = repository.checked(
-            words, repository.tell(root, *words, env=env, feed=_joined(rows))
+            words, repository.call(root, *words, env=env, feed=_joined(rows))
         )
         if answer.errors:  # git passes over a name that it does not store, and succeeds
             raise StorageFailed(f"git cannot store a file: {answer.errors}")
@@ -233,7 +233,7 @@ def _store(root: Path, top: int, paths: Collection[bytes]) -> dict[bytes, str]:
         marks = place / "marks"
         # A blob above this size is streamed, not held in memory.
         words = ("-c", "core.bigFileThreshold=1m", "fast-import", "--quiet", "--done")
-        answer = repository.tell(
+        answer = repository.call(
             root, *words, f"--export-marks={marks}", feed=_blobs(top, numbered)
         )
         repository.checked(("fast-import",), answer)

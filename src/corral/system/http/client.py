@@ -73,30 +73,32 @@ class Http:
                 return
             await asyncio.sleep(0)  # a transport closes its socket in the next turns of the loop
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
         """The answer, its body not yet read. Raises ``NetworkFailed``, ``IdleTimeout`` and
         ``ConfigError``."""
         target = self._target(url)
         sent = {"Content-Type": "application/json", **headers}
         return await self._ask(target, head_of("POST", target, sent, len(body)), body)
 
-    async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
+    async def get(self, url: str, headers: Mapping[str, str]) -> HttpResponse:
         """As ``post``."""
         target = self._target(url)
         return await self._ask(target, head_of("GET", target, headers), b"")
 
-    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpResponse:
         """Any method but ``HEAD``, whose answer has no body where its head promises one."""
         target = self._target(url)
         length = len(body) if body or method != "GET" else None
         return await self._ask(target, head_of(method, target, headers, length), body)
 
-    async def _ask(self, target: Target, head: bytes, body: bytes) -> Answer:
+    async def _ask(self, target: Target, head: bytes, body: bytes) -> HttpResponse:
         origin = target.origin
         connection = await self._connection(origin)
         connection.ask(head, body)
         await connection.begun()
-        return Answer(connection, origin, self._give_back)
+        return HttpResponse(connection, origin, self._give_back)
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)
@@ -210,7 +212,7 @@ class Headers(Mapping[str, str]):
         return len(self._held)
 
 
-class Answer:
+class HttpResponse:
     """What a server answered. Read it to its end or ``close`` it."""
 
     __slots__ = (

@@ -12,7 +12,7 @@ import time
 import msgspec
 
 from corral.system.process import platform
-from corral.system.process.registry import Ledger
+from corral.system.process.registry import ProcessRegistry
 from corral.system.process.stdin import Feed
 from corral.system.process.stdout import Pipe, Stderr, Tail
 from corral.system.process.tree import Tree
@@ -45,7 +45,7 @@ class Child:
         feed: Feed | None,
         out: Pipe | Tail,
         err: Stderr,
-        ledger: Ledger | None,
+        ledger: ProcessRegistry | None,
     ) -> None:
         self.loop = loop
         self.tree = tree

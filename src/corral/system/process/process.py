@@ -18,8 +18,8 @@ from typing import Literal
 
 from corral.system.process import platform, spawn
 from corral.system.process.child import Child, Exit
-from corral.system.process.registry import Ledger
-from corral.system.process.stdin import Feed, whole
+from corral.system.process.registry import ProcessRegistry
+from corral.system.process.stdin import Feed, stdin_file
 from corral.system.process.stdout import Pipe, Stderr, Tail
 from corral.system.process.tree import Tree
 
@@ -49,7 +49,7 @@ class Process:
         keep_stdin_open: bool = False,
         stdout: Literal["pipe", "file"] = "pipe",
         scratch: Path | None = None,
-        ledger: Ledger | None = None,
+        ledger: ProcessRegistry | None = None,
         on_stderr: Callable[[bytes], None] | None = None,
         stderr_tail: int = 16_384,
     ) -> Process:
@@ -73,7 +73,7 @@ class Process:
             # What is lent is the child's end of each pipe, closed here once it has them.
             try:
                 feed = Feed(loop) if keep_stdin_open else None
-                stdin_fd = feed.child_fd if feed else whole(stdin)
+                stdin_fd = feed.child_fd if feed else stdin_file(stdin)
                 lent.callback(os.close, stdin_fd)
                 if feed:
                     undo.callback(feed.close)

@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True):
         return owner is None or not owner.alive or owner.born != self.owner_born
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class ProcessRegistry(msgspec.Struct, frozen=True):
     """Several processes may write and reap in one folder at once."""
 
     folder: Path
@@ -85,7 +85,7 @@ class Ledger(msgspec.Struct, frozen=True):
         try:
             fd = os.open(draft, flags, 0o600)
         except FileNotFoundError:
-            paths.make(self.folder)
+            paths.make_dir(self.folder)
             fd = os.open(draft, flags, 0o600)
         try:
             os.write(fd, msgspec.json.encode(entry))

@@ -10,7 +10,7 @@ from corral import errors
 from corral.system import descriptors
 
 
-def whole(stdin: bytes | Path | None) -> int:
+def stdin_file(stdin: bytes | Path | None) -> int:
     """A descriptor from which the child reads all of it, then the end. It is a file, so
     a child that does not read, or stops reading, holds up nobody."""
     if stdin is None:

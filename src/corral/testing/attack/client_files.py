@@ -1,6 +1,6 @@
 """ACP file methods: the agent's program is replaced by one that calls ``fs/*`` at will.
 
-An agent that speaks the Agent Client Protocol may ask corral to read and write files. The program
+An agent that speaks the AgentSpec Client Protocol may ask corral to read and write files. The program
 is not trusted: whatever it calls, with or without a question before, in the middle of a prompt or
 after it, must stay within the policy. So the record of the agent is used as it is, and its program
 is ``acp_agent.py``. Two sessions for each policy: file methods offered, and not.
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from corral.agents.spec import Agent, Probe
+from corral.agents.spec import AgentSpec, Probe
 from corral.errors import CallerError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
 from corral.sessions.api import session
@@ -88,7 +88,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
 class ClientFiles:
     """The file methods of one agent under one setting."""
 
-    def __init__(self, agent: str, record: Agent, probe: Probe, setting: Setting) -> None:
+    def __init__(self, agent: str, record: AgentSpec, probe: Probe, setting: Setting) -> None:
         self._agent = agent
         self._record = record
         self._probe = probe

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.spec import Agent, Probe, Row
+from corral.agents.spec import AgentSpec, PolicyRow, Probe
 from corral.policy import Capability, Policy
 from corral.testing.attack import other_attempts, path_attempts, shell_attempts, skill_attempts
 from corral.testing.attack.attempts import Attempt, Cell, made
@@ -24,7 +24,7 @@ class Setting(msgspec.Struct, frozen=True):
     groups: frozenset[str] = frozenset()
     """The attempts that are made; all where none is named."""
 
-    def applies_to(self, agent: Agent) -> bool:
+    def applies_to(self, agent: AgentSpec) -> bool:
         if self.person:
             return agent.asks
         if self.options:
@@ -121,9 +121,9 @@ class Choice(msgspec.Struct, frozen=True):
         return Choice(wanted or frozenset({""}), self.sample)
 
 
-def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> Plan:
+def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice) -> Plan:
     """The attempts that make sense under this policy, as the agent reports it."""
-    row: dict[Capability, Row] = {each.capability: each for each in rows}
+    row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
     closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
     opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
@@ -138,7 +138,7 @@ def plan(policy: Policy, rows: Sequence[Row], probe: Probe, choice: Choice) -> P
     return Plan(tuple(_in_order(chosen)), frozenset(closed))
 
 
-def _is_closed(cell: Cell, row: Mapping[Capability, Row], allowed: set[Capability]) -> bool:
+def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Capability]) -> bool:
     free = "shell" in allowed
     match cell:
         case "shell rules" | "allowed commands":

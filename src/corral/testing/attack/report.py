@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.agents.spec import Row
+from corral.agents.spec import PolicyRow
 from corral.policy import Enforcement, Verdict
 from corral.testing.attack.attempts import Cell
 from corral.testing.attack.plan import CAPABILITY, CELLS
@@ -109,7 +109,7 @@ class AttackReport(msgspec.Struct, frozen=True):
 
 
 def fold(
-    tried: Sequence[Tried], closed: frozenset[Cell], rows: Sequence[Row]
+    tried: Sequence[Tried], closed: frozenset[Cell], rows: Sequence[PolicyRow]
 ) -> tuple[CellReport, ...]:
     """The cells of one session. Races count where the agent's own report says that they hold, or
     that nothing is written: a race that was won by luck proves nothing."""
@@ -135,11 +135,11 @@ def fold(
     return tuple(found)
 
 
-def _is_open_race(row: Row | None) -> bool:
+def _is_open_race(row: PolicyRow | None) -> bool:
     return row is not None and row.verdict == "allow" and row.races == "open"
 
 
-def _status(mine: Sequence[Tried], *, is_closed: bool, row: Row | None) -> Status:
+def _status(mine: Sequence[Tried], *, is_closed: bool, row: PolicyRow | None) -> Status:
     outcomes = {one.outcome for one in mine}
     made = outcomes & {"held", "effect", "not offered"}
     if not made:

@@ -21,10 +21,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.agents import registry
-from corral.agents.spec import Agent, Probe, Row
+from corral.agents.spec import AgentSpec, PolicyRow, Probe
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.options import Run
+from corral.options import RunOptions
 from corral.sessions.api import session
 from corral.sessions.session import Session
 from corral.system import config, programs
@@ -101,10 +101,10 @@ async def attack_agent(
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
 
 
-def _record(name: str) -> Agent:
+def _record(name: str) -> AgentSpec:
     found = config.find_agent(name)
     if found.for_run is not None and registry.names_a_model(name):
-        return found.for_run(Run.build(found.name, {"model": name}))
+        return found.for_run(RunOptions.build(found.name, {"model": name}))
     return found
 
 
@@ -112,7 +112,7 @@ class _Attack:
     def __init__(
         self,
         agent: str,
-        record: Agent,
+        record: AgentSpec,
         probe: Probe,
         server: ModelServer,
         *,
@@ -170,7 +170,7 @@ class _Game:
     """One policy: an arena, a model, a session or several."""
 
     def __init__(
-        self, agent: str, record: Agent, probe: Probe, arena: Arena, setting: Setting
+        self, agent: str, record: AgentSpec, probe: Probe, arena: Arena, setting: Setting
     ) -> None:
         self._agent = agent
         self._record = record
@@ -178,7 +178,7 @@ class _Game:
         self._arena = arena
         self._setting = setting
         self._plan = Plan((), frozenset())
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[PolicyRow] = ()
         self._asked = 0
         self._denied = 0
         self._problem = ""

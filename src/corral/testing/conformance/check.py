@@ -23,9 +23,9 @@ from typing import Any, Literal
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import Agent
+from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
-from corral.options import Run
+from corral.options import RunOptions
 from corral.system import config, programs
 from corral.testing.conformance.scenarios import SCENARIOS, Scenario
 from corral.testing.conformance.stage import Failed, Skipped, Stage
@@ -96,11 +96,11 @@ async def check_agent(
     return Report(agent, tuple(rows))
 
 
-def _record(name: str) -> Agent:
+def _record(name: str) -> AgentSpec:
     """Its record; that of our own agent is another for each vendor's model."""
     found = config.find_agent(name)
     if found.for_run is not None and registry.names_a_model(name):
-        return found.for_run(Run.build(found.name, {"model": name}))
+        return found.for_run(RunOptions.build(found.name, {"model": name}))
     return found
 
 
@@ -113,7 +113,7 @@ def _chosen(only: tuple[str, ...]) -> list[Scenario]:
 
 
 async def _tried(
-    name: str, agent: Agent, scenario: Scenario, server: ModelServer, options: dict[str, Any]
+    name: str, agent: AgentSpec, scenario: Scenario, server: ModelServer, options: dict[str, Any]
 ) -> Row:
     begin = time.monotonic()
 

@@ -13,7 +13,7 @@ import msgspec
 from corral.errors import ConfigError, CorralError, PermissionRefused
 from corral.events import Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
 from corral.policy import Policy
-from corral.result import Result, fold
+from corral.result import Result, result_from_events
 from corral.sessions import store
 from corral.sessions.api import run, session
 from corral.testing.conformance.stage import Failed, Skipped, Stage
@@ -44,12 +44,12 @@ def must(holds: object, otherwise: str) -> None:
         raise Failed(otherwise)
 
 
-def told(result: Result) -> str:
+def describe(result: Result) -> str:
     return result.error.message if result.error else result.status
 
 
 def success(result: Result) -> None:
-    must(result.ok, f"ended as {result.status}: {told(result)}")
+    must(result.ok, f"ended as {result.status}: {describe(result)}")
 
 
 def heard_by_the_model(stage: Stage) -> str:
@@ -77,7 +77,7 @@ async def starts(stage: Stage) -> str:
     must(isinstance(events[0], Init), f"the first event is {type(events[0]).__name__}")
     must(isinstance(events[-1], Done), f"the last event is {type(events[-1]).__name__}")
     must([e.seq for e in events] == list(range(1, len(events) + 1)), "the numbers have gaps")
-    result = fold(events)
+    result = result_from_events(events)
     success(result)
     must(result.text.strip(), "there is no answer")
     return f"{len(events)} events, {result.agent_version or 'no version'}"
@@ -116,7 +116,7 @@ async def reads(stage: Stage) -> str:
         raise Skipped("its record names no tool that reads files")
     options = stage.scripted(calls_then_says(call, "Read."), policy=Policy.read_only())
     events = [event async for event in _events(stage, "Read here.txt", options)]
-    success(fold(events))
+    success(result_from_events(events))
     uses = [event for event in events if isinstance(event, ToolUse)]
     results = [event for event in events if isinstance(event, ToolResult)]
     must(len(uses) == len(results) == 1, f"{len(uses)} uses and {len(results)} results were told")
@@ -131,7 +131,7 @@ async def writes(stage: Stage) -> str:
     script = calls_then_says(stage.probe.write, "Written.")
     result = await stage.run("Write probe.txt", script, policy=Policy.edits())
     success(result)
-    must((stage.cwd / "probe.txt").exists(), f"probe.txt is not there: {told(result)}")
+    must((stage.cwd / "probe.txt").exists(), f"probe.txt is not there: {describe(result)}")
     kinds = {Path(file.path).name: file.kind for file in result.files}
     must(kinds == {"probe.txt": "created"}, f"files are {kinds}")
     return "probe.txt, created"
@@ -200,7 +200,7 @@ async def _asked(stage: Stage, answer: Any) -> str:
     if answer == "deny":
         must(result.denied, "the refusal is not in result.denied")
         gave_up = result.error is not None and result.error.code == PermissionRefused.code
-        must(result.ok or gave_up, f"ended as {result.status}: {told(result)}")
+        must(result.ok or gave_up, f"ended as {result.status}: {describe(result)}")
     else:
         success(result)
     return f"asked: {questions[0].title or questions[0].kind}"
@@ -214,8 +214,8 @@ async def key_refused(stage: Stage) -> str:
     result = await run(stage.name, "hi", **options)
     must(not result.ok, "it ended as a success")
     code = result.error.code if result.error else None
-    must(code == "authentication", f"the error is {code}: {told(result)}")
-    return told(result)
+    must(code == "authentication", f"the error is {code}: {describe(result)}")
+    return describe(result)
 
 
 async def ends_when_cancelled(stage: Stage) -> str:
@@ -236,7 +236,7 @@ async def ends_when_cancelled(stage: Stage) -> str:
                 turn.cancel()
     done = events[-1]
     must(isinstance(done, Done), "the stream has no end")
-    status = fold(events).status
+    status = result_from_events(events).status
     must(status == "interrupted", f"it ended as {status}")
     return "interrupted"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from corral.agents.spec import Agent, Probe
+from corral.agents.spec import AgentSpec, Probe
 from corral.result import Result
 from corral.sessions.api import run
 from corral.testing.model_server.request import Request
@@ -29,7 +29,7 @@ class Stage:
     def __init__(
         self,
         name: str,
-        agent: Agent,
+        agent: AgentSpec,
         server: ModelServer,
         cwd: Path,
         *,

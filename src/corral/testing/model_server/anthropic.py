@@ -14,7 +14,7 @@ import msgspec
 
 from corral.events import Json
 from corral.testing.model_server.fields import items, string
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.requests.anthropic import history, system, tools
 from corral.testing.model_server.script import Turn, pieces
@@ -73,12 +73,12 @@ def env(url: str, key: str) -> dict[str, str]:
     return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": key}
 
 
-def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     listed = LIST.fullmatch(incoming.path)
     # The path is also OpenAI's and Google's; only Anthropic's clients send their version.
     if listed is not None and incoming.verb == "GET" and "anthropic-version" in incoming.headers:
         whole = _model(listed[1]) if listed[1] else _models()
-        return Answer(headers=JSON + _head("models"), pieces=[msgspec.json.encode(whole)])
+        return ServerResponse(headers=JSON + _head("models"), pieces=[msgspec.json.encode(whole)])
     found = PATH.fullmatch(incoming.path)
     if found is None:
         return None
@@ -110,7 +110,7 @@ def unscripted(request: Request) -> Turn:
     return Turn()
 
 
-def reply(request: Request, turn: Turn) -> Answer:
+def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True and request.method == "messages"
     headers = _head(mark(request))
     if turn.status is not None and not (turn.late and streamed):
@@ -121,19 +121,21 @@ def reply(request: Request, turn: Turn) -> Answer:
         answer = malformed(turn, half, EVENTS if streamed else JSON, good)
     elif request.method != "messages":
         counted: Json = {"input_tokens": counts(request, turn).get("input", 0)}
-        answer = Answer(headers=JSON + headers, pieces=[msgspec.json.encode(counted)])
+        answer = ServerResponse(headers=JSON + headers, pieces=[msgspec.json.encode(counted)])
     elif streamed:
-        answer = Answer(headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn))
+        answer = ServerResponse(
+            headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn)
+        )
     else:
         answer = undivided(msgspec.json.encode(_whole(request, turn)), JSON + headers)
     return paced(answer, turn)
 
 
-def refuse(status: int, message: str) -> Answer:
+def refuse(status: int, message: str) -> ServerResponse:
     return _refusal(status, {"type": _type(status), "message": message}, _head("refused"))
 
 
-def refuse_key(key: str | None) -> Answer:
+def refuse_key(key: str | None) -> ServerResponse:
     if key is None:
         return refuse(
             401,
@@ -143,9 +145,11 @@ def refuse_key(key: str | None) -> Answer:
     return refuse(401, "invalid x-api-key")
 
 
-def _refusal(status: int, error: Json, headers: Headers) -> Answer:
+def _refusal(status: int, error: Json, headers: Headers) -> ServerResponse:
     whole: Json = {"type": "error", "error": error, "request_id": dict(headers)["request-id"]}
-    return Answer(status=status, headers=JSON + headers, pieces=[msgspec.json.encode(whole)])
+    return ServerResponse(
+        status=status, headers=JSON + headers, pieces=[msgspec.json.encode(whole)]
+    )
 
 
 def _error(turn: Turn) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from corral.events import Json
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
     asked,
@@ -48,7 +48,7 @@ HALF = b'data: {"id":"chatcmpl-scripted","object":"chat.completion.chunk","choic
 DONE = b"data: [DONE]\n\n"
 
 
-def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     if (models := listed(incoming)) is not None:
         return models
     sent = asked(incoming, PATH, "You must provide a model parameter.")
@@ -67,7 +67,7 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
     )
 
 
-def reply(request: Request, turn: Turn) -> Answer:
+def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True
     headers = head(mark(request))
     if turn.status is not None and not (turn.late and streamed):
@@ -77,13 +77,13 @@ def reply(request: Request, turn: Turn) -> Answer:
     elif streamed:
         sent = [_event(chunk) for chunk in _chunks(request, turn)]
         sent += [] if turn.late else [DONE]
-        answer = Answer(headers=EVENTS + headers, streamed=True, pieces=sent)
+        answer = ServerResponse(headers=EVENTS + headers, streamed=True, pieces=sent)
     else:
         answer = undivided(msgspec.json.encode(_whole(request, turn)), JSON + headers)
     return paced(answer, turn)
 
 
-def _malformed(request: Request, turn: Turn, streamed: bool) -> Answer:
+def _malformed(request: Request, turn: Turn, streamed: bool) -> ServerResponse:
     if not streamed:
         return malformed(turn, HALF.removeprefix(b"data: "), JSON)
     said = _deltas(request, turn) if turn.text else iter(())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from corral.events import Json
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.requests.gemini import get, items, message, system, tools
 from corral.testing.model_server.script import Turn, pieces
@@ -61,7 +61,7 @@ def env(url: str, key: str) -> dict[str, str]:
     return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": key}
 
 
-def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     found = PATH.fullmatch(incoming.path)
     if found is None:
         return None
@@ -71,7 +71,7 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
         listed: dict[str, Json] = {
             "publisherModels" if vertex else "models": [_model(name) for name in MODELS]
         }
-        return Answer(headers=JSON, pieces=[_json(_model(model) if model else listed)])
+        return ServerResponse(headers=JSON, pieces=[_json(_model(model) if model else listed)])
     if incoming.verb != "POST" or method not in METHODS:
         return refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
     try:
@@ -107,7 +107,7 @@ def unscripted(request: Request) -> Turn:
     return Turn(text="OK.")
 
 
-def reply(request: Request, turn: Turn) -> Answer:
+def reply(request: Request, turn: Turn) -> ServerResponse:
     sse = _asks_sse(request)
     streamed = request.method == "streamGenerateContent"
     if turn.status is not None and not (turn.late and streamed):
@@ -118,7 +118,7 @@ def reply(request: Request, turn: Turn) -> Answer:
         answer = _malformed(request, turn, sse)
     elif request.method == "countTokens":
         counted = _usage(request, turn)["promptTokenCount"]
-        answer = Answer(headers=JSON, pieces=[_json({"totalTokens": counted})])
+        answer = ServerResponse(headers=JSON, pieces=[_json({"totalTokens": counted})])
     elif streamed:
         answer = _stream(list(_chunks(request, turn)), sse)
     else:
@@ -126,11 +126,11 @@ def reply(request: Request, turn: Turn) -> Answer:
     return paced(answer, turn)
 
 
-def refuse(status: int, message: str) -> Answer:
+def refuse(status: int, message: str) -> ServerResponse:
     return _refusal(status, _error(status, message))
 
 
-def refuse_key(key: str | None) -> Answer:
+def refuse_key(key: str | None) -> ServerResponse:
     """No key, or not the one expected."""
     if key is None:
         return refuse(
@@ -143,8 +143,8 @@ def refuse_key(key: str | None) -> Answer:
     return _refusal(400, invalid)
 
 
-def _refusal(status: int, error: Json, headers: Headers = ()) -> Answer:
-    return Answer(status=status, headers=JSON + headers, pieces=[_json(error)])
+def _refusal(status: int, error: Json, headers: Headers = ()) -> ServerResponse:
+    return ServerResponse(status=status, headers=JSON + headers, pieces=[_json(error)])
 
 
 def _error(
@@ -174,7 +174,7 @@ def _failure(turn: Turn) -> dict[str, Json]:
     return _error(status, message, name=name, details=details)
 
 
-def _malformed(request: Request, turn: Turn, sse: bool) -> Answer:
+def _malformed(request: Request, turn: Turn, sse: bool) -> ServerResponse:
     good: Sequence[bytes] = ()
     if turn.text and request.method == "streamGenerateContent":
         good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
@@ -182,13 +182,13 @@ def _malformed(request: Request, turn: Turn, sse: bool) -> Answer:
     return malformed(turn, half, _stream([], sse).headers, good)
 
 
-def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> Answer:
+def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> ServerResponse:
     if sse:
         event = (("Content-Type", "text/event-stream"),)
         sent = [b"data: " + _json(chunk) + b"\r\n\r\n" for chunk in chunks]
-        return Answer(headers=event, streamed=True, pieces=sent)
+        return ServerResponse(headers=event, streamed=True, pieces=sent)
     sent = [(b",\r\n" if n else b"[") + _json(chunk) for n, chunk in enumerate(chunks)]
-    return Answer(headers=JSON, streamed=True, pieces=[*sent, b"]"] if ends else sent)
+    return ServerResponse(headers=JSON, streamed=True, pieces=[*sent, b"]"] if ends else sent)
 
 
 def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:

@@ -44,7 +44,7 @@ class Incoming(msgspec.Struct, frozen=True):
         return "close" not in asked if self.version == "HTTP/1.1" else "keep-alive" in asked
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ServerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What to send, and what to do wrong in sending it."""
 
     pieces: Sequence[bytes] = ()
@@ -67,14 +67,14 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = Answer(
+        self.answer = ServerResponse(
             status=status,
             headers=(("Content-Type", "application/json"),),
             pieces=[msgspec.json.encode({"error": {"code": status, "message": message}})],
         )
 
 
-async def serve(listener: socket, handle: Callable[[Incoming], Answer]) -> None:
+async def serve(listener: socket, handle: Callable[[Incoming], ServerResponse]) -> None:
     """Answer every connection until cancelled; then close them all, whatever they are doing.
 
     ``handle`` is called for one request at a time, in the order of arrival.
@@ -107,7 +107,7 @@ def _let_go(client: socket, _: asyncio.Task[None]) -> None:
     client.close()
 
 
-async def _converse(client: socket, handle: Callable[[Incoming], Answer]) -> None:
+async def _converse(client: socket, handle: Callable[[Incoming], ServerResponse]) -> None:
     reader, writer = await asyncio.open_connection(sock=client, limit=MAX_HEAD)
     closed = False
     try:
@@ -198,7 +198,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 async def _send(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    answer: Answer,
+    answer: ServerResponse,
     incoming: Incoming | None,
 ) -> bool:
     """Send ``answer`` as it says. True when it was sent whole, and the connection can go on."""

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from corral.events import Json
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.script import Turn
 from corral.testing.model_server.wire import JSON, Headers, bearer, body, retry_after
@@ -30,19 +30,19 @@ def env(url: str, key: str) -> dict[str, str]:
     return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": key}
 
 
-def listed(incoming: Incoming) -> Answer | None:
+def listed(incoming: Incoming) -> ServerResponse | None:
     """The models, for who comes with a bearer: the path alone could be Google's."""
     found = LIST.fullmatch(incoming.path)
     if found is None or incoming.verb != "GET" or bearer(incoming) is None:
         return None
     models: list[Json] = [_model(name) for name in MODELS]
     whole: Json = _model(found[1]) if found[1] else {"object": "list", "data": models}
-    return Answer(headers=JSON, pieces=[msgspec.json.encode(whole)])
+    return ServerResponse(headers=JSON, pieces=[msgspec.json.encode(whole)])
 
 
 def asked(
     incoming: Incoming, path: re.Pattern[str], missing: str
-) -> dict[str, Json] | Answer | None:
+) -> dict[str, Json] | ServerResponse | None:
     """What was sent to this path, which names a model; or why it is refused, ``missing`` for
     the lack of one; None for any other path."""
     if path.fullmatch(incoming.path) is None:
@@ -75,11 +75,11 @@ def head(mark: str, *, spent: bool = False, reset: float = 0.006) -> Headers:
     )
 
 
-def refuse(status: int, message: str) -> Answer:
+def refuse(status: int, message: str) -> ServerResponse:
     return _refusal(status, _error(status, message), head("refused"))
 
 
-def refuse_key(key: str | None) -> Answer:
+def refuse_key(key: str | None) -> ServerResponse:
     if key is None:
         return refuse(
             401,
@@ -89,7 +89,7 @@ def refuse_key(key: str | None) -> Answer:
     return refuse(401, "Incorrect API key provided.")
 
 
-def failure(turn: Turn, mark: str) -> Answer:
+def failure(turn: Turn, mark: str) -> ServerResponse:
     status = turn.status or 500
     headers = head(mark, spent=status == 429, reset=turn.retry_after or 0.006)
     return _refusal(status, error(turn), headers + retry_after(turn))
@@ -115,9 +115,9 @@ def _error(
     }
 
 
-def _refusal(status: int, error: dict[str, Json], headers: Headers) -> Answer:
+def _refusal(status: int, error: dict[str, Json], headers: Headers) -> ServerResponse:
     told = msgspec.json.encode({"error": error})
-    return Answer(status=status, headers=JSON + headers, pieces=[told])
+    return ServerResponse(status=status, headers=JSON + headers, pieces=[told])
 
 
 def _span(seconds: float) -> str:

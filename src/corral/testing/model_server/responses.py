@@ -18,7 +18,7 @@ import msgspec
 
 from corral.events import Json
 from corral.testing.model_server.fields import items
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
     asked,
@@ -72,7 +72,7 @@ ECHOED: dict[str, Json] = {
 HALF = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","del\n\n'
 
 
-def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
+def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     sent = asked(incoming, PATH, "Missing required parameter: 'model'.")
     if not isinstance(sent, dict):
         return sent
@@ -89,7 +89,7 @@ def receive(incoming: Incoming, lane: str) -> Request | Answer | None:
     )
 
 
-def reply(request: Request, turn: Turn) -> Answer:
+def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True
     headers = head(mark(request))
     if turn.status is not None and not (turn.late and streamed):
@@ -99,7 +99,9 @@ def reply(request: Request, turn: Turn) -> Answer:
         half = HALF if streamed else HALF.partition(b"data: ")[2]
         answer = malformed(turn, half, EVENTS if streamed else JSON, good)
     elif streamed:
-        answer = Answer(headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn))
+        answer = ServerResponse(
+            headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn)
+        )
     else:
         done: list[Json] = [item.done for item in _items(request, turn)]
         whole = msgspec.json.encode(_ended(request, turn, done))

@@ -17,7 +17,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.testing.model_server import anthropic, chat, gemini, responses
-from corral.testing.model_server.http import BACKLOG, Answer, Incoming, serve
+from corral.testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.script import Cursor, Script, Source
 from corral.testing.model_server.wire import Wire
@@ -221,7 +221,7 @@ class ModelServer:
         if listener is not None:
             listener.close()
 
-    def _handle(self, incoming: Incoming) -> Answer:
+    def _handle(self, incoming: Incoming) -> ServerResponse:
         name, incoming = _laned(incoming)
         for wire in WIRES:
             received = wire.receive(incoming, name)
@@ -231,7 +231,7 @@ class ModelServer:
             return WIRES[-1].refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
         key = wire.credential(incoming)
         refused = key is None or (self._key is not None and key != self._key)
-        if isinstance(received, Answer):
+        if isinstance(received, ServerResponse):
             if received.status == 400:
                 self._note(f"not understood: {incoming.path}: {received.pieces[0].decode()}")
             return wire.refuse_key(key) if refused else received
@@ -241,7 +241,7 @@ class ModelServer:
             return wire.refuse_key(key)
         return self._answer(wire, lane, received)
 
-    def _answer(self, wire: Wire, lane: Lane, request: Request) -> Answer:
+    def _answer(self, wire: Wire, lane: Lane, request: Request) -> ServerResponse:
         try:
             turn = lane.cursor.take(request)
             if turn is None and request.aside:
@@ -255,7 +255,9 @@ class ModelServer:
         except Exception as error:  # a test's own function, or a turn that is no JSON: serve on
             return self._fail(wire, lane, f"the script raised {type(error).__name__}: {error}")
 
-    def _fail(self, wire: Wire, lane: Lane, why: str, request: Request | None = None) -> Answer:
+    def _fail(
+        self, wire: Wire, lane: Lane, why: str, request: Request | None = None
+    ) -> ServerResponse:
         """400: the one status that no client tries again."""
         message = f"{why} (lane {lane.name})"
         self._note(message if request is None else f"{message}: {request!r}")

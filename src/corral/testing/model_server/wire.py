@@ -28,7 +28,7 @@ from typing import Protocol
 import msgspec
 
 from corral.events import Json
-from corral.testing.model_server.http import Answer, Incoming
+from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Call, Request
 from corral.testing.model_server.script import Turn, pieces
 
@@ -40,12 +40,12 @@ SIGNATURE = "scripted-signature"
 
 
 class Wire(Protocol):
-    def receive(self, incoming: Incoming, lane: str) -> Request | Answer | None: ...
+    def receive(self, incoming: Incoming, lane: str) -> Request | ServerResponse | None: ...
     def credential(self, incoming: Incoming) -> str | None: ...
     def unscripted(self, request: Request) -> Turn: ...
-    def reply(self, request: Request, turn: Turn) -> Answer: ...
-    def refuse(self, status: int, message: str) -> Answer: ...
-    def refuse_key(self, key: str | None) -> Answer: ...
+    def reply(self, request: Request, turn: Turn) -> ServerResponse: ...
+    def refuse(self, status: int, message: str) -> ServerResponse: ...
+    def refuse_key(self, key: str | None) -> ServerResponse: ...
     def env(self, url: str, key: str) -> dict[str, str]: ...
 
 
@@ -65,7 +65,7 @@ def body(incoming: Incoming) -> dict[str, Json]:
     return sent
 
 
-def paced(answer: Answer, turn: Turn) -> Answer:
+def paced(answer: ServerResponse, turn: Turn) -> ServerResponse:
     """The answer, sent as slowly and as far as the turn says."""
     return msgspec.structs.replace(
         answer,
@@ -77,19 +77,21 @@ def paced(answer: Answer, turn: Turn) -> Answer:
     )
 
 
-def undivided(whole: bytes, headers: Headers = JSON) -> Answer:
+def undivided(whole: bytes, headers: Headers = JSON) -> ServerResponse:
     """An answer that is no stream; in two pieces, so that there is a middle to stop in."""
     half = len(whole) // 2
-    return Answer(headers=headers, pieces=[whole[:half], whole[half:]])
+    return ServerResponse(headers=headers, pieces=[whole[:half], whole[half:]])
 
 
-def malformed(turn: Turn, half: bytes, headers: Headers, good: Sequence[bytes] = ()) -> Answer:
+def malformed(
+    turn: Turn, half: bytes, headers: Headers, good: Sequence[bytes] = ()
+) -> ServerResponse:
     """What the turn has in place of sense, after what is still good. ``half``: a broken event."""
     raw = turn.malformed
     if raw == "html":
-        return Answer(headers=(("Content-Type", "text/html"),), pieces=[HTML])
+        return ServerResponse(headers=(("Content-Type", "text/html"),), pieces=[HTML])
     bad = half if raw == "json" else raw.encode() if isinstance(raw, str) else raw or b""
-    return Answer(headers=headers, streamed=True, pieces=[*good, bad])
+    return ServerResponse(headers=headers, streamed=True, pieces=[*good, bad])
 
 
 def retry_after(turn: Turn) -> Headers:

@@ -99,7 +99,9 @@ def _unknown_model(name: str, has_agent: bool) -> tuple[str, str | None] | None:
     cannot be asked."""
     vendor, colon, _ = name.partition(":")
     if not colon:
-        known = [entry.id for entry in catalogue.every() if entry.id.partition(":")[2] == name]
+        known = [
+            entry.id for entry in catalogue.all_entries() if entry.id.partition(":")[2] == name
+        ]
         if has_agent or not known:
             return None
         return (
@@ -112,7 +114,9 @@ def _unknown_model(name: str, has_agent: bool) -> tuple[str, str | None] | None:
         return found.message, found.hint
     if catalogue.lookup(f"{provider.name}:{name.partition(':')[2]}"):
         return None
-    listed = [entry.id for entry in catalogue.every() if entry.id.startswith(f"{provider.name}:")]
+    listed = [
+        entry.id for entry in catalogue.all_entries() if entry.id.startswith(f"{provider.name}:")
+    ]
     if not listed:
         return None
     near = get_close_matches(f"{provider.name}:{name.partition(':')[2]}", listed, 1, 0.6)
