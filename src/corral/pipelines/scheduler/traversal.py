@@ -248,12 +248,23 @@ class Traversal:
             edge = self.routes.choose(node, context, preferred, suggested)
             way = None if edge is None else Way(edge.target, edge)
         if way is None:
-            reason = self._failure(lane, node, outcome) if has_failed else _dead_end(node)
-            self.over(lane, "fail" if has_failed else outcome.status, reason)
+            self._end_without_edge(lane, node, outcome, has_failed=has_failed)
         elif way.edge is not None and way.edge.restarts:
             self._restart(way.target)
         elif not in_branch or not parallel.at_its_end(self, lane, way.target):
             self.move(lane, way.target, way.edge)
+
+    def _end_without_edge(
+        self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool
+    ) -> None:
+        """No edge can be followed. A node that has edges, none of whose conditions is true, is
+        a run that got stuck before its exit: it fails."""
+        if has_failed:
+            self.over(lane, "fail", self._failure(lane, node, outcome))
+        elif self.graph.edges_from(node.id):
+            self.over(lane, "fail", f"{_dead_end(node)}: no condition on its edges is true")
+        else:
+            self.over(lane, outcome.status, _dead_end(node))
 
     def _after_branches(
         self, lane: Lane, node: Node, exits: tuple[str, ...], *, has_failed: bool

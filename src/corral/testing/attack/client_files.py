@@ -1,6 +1,6 @@
 """ACP file methods: the agent's program is replaced by one that calls ``fs/*`` at will.
 
-An agent that speaks the AgentSpec Client Protocol may ask corral to read and write files. The program
+An agent that speaks the agent Client Protocol may ask corral to read and write files. The program
 is not trusted: whatever it calls, with or without a question before, in the middle of a prompt or
 after it, must stay within the policy. So the record of the agent is used as it is, and its program
 is ``acp_agent.py``. Two sessions for each policy: file methods offered, and not.
