@@ -52,7 +52,7 @@ def agent_for(command: str) -> AgentSpec:
     return AgentSpec(
         name=command,
         title=words[0],
-        description="any agent that speaks the Agent Client Protocol",
+        description="any program that speaks the Agent Client Protocol",
         transport="acp",
         programs=(words[0],),
         package=Package(npm="", tested="", minimum=""),
@@ -97,7 +97,7 @@ def keyed_agent(
         name=f"{program}-acp",
         aliases=(program,),
         title=title,
-        description=f"{title} as a peer that stays: it asks",
+        description=f"{title}, persistent (ACP): asks for permission",
         launch=launch,
         explain=exit_errors.explained(title, program, hint),
         env_family=keys,

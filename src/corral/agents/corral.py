@@ -162,7 +162,7 @@ def _probe(provider: Provider, model: str) -> Probe:
 AGENT = AgentSpec(
     name="corral",
     title="corral's own agent",
-    description="our own coding agent, on the model that --model names",
+    description="the built-in agent, on the model that --model names",
     transport="builtin",
     driver="corral.builtin.driver:Driver",
     for_run=for_run,

@@ -59,7 +59,7 @@ def explain(ending: Ending) -> CorralError | None:
 AGENT = AgentSpec(
     name="manual",
     title="a person",
-    description="you, or somebody else: asked through files, an editor or the terminal",
+    description="a person, asked through files, an editor or the terminal",
     transport="builtin",
     driver="corral.sessions.backends.human:Driver",
     for_run=for_run,

@@ -228,7 +228,7 @@ AGENT = AgentSpec(
     name="pi-cli",
     aliases=("pi",),
     title="pi",
-    description="pi for one prompt: a process each, words as they come",
+    description="pi: one process per prompt, streams text",
     transport="stream",
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),

@@ -43,7 +43,7 @@ _HEADLESS = AgentSpec(
     name="claude-cli",
     aliases=("claude", "claude-code"),
     title="Claude Code",
-    description="Anthropic's Claude Code: a process a prompt, words as they come, it can ask",
+    description="Anthropic's Claude Code: one process per prompt, asks for permission",
     transport="stream",
     programs=("claude",),
     package=Package(
@@ -103,7 +103,7 @@ _PEER = replace(
     _HEADLESS,
     name="claude-acp",
     aliases=(),
-    description="Claude Code as a peer that stays, by the bridge claude-agent-acp",
+    description="Anthropic's Claude Code, persistent (ACP, through claude-agent-acp)",
     transport="acp",
     programs=("claude-agent-acp",),
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),

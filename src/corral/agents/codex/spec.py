@@ -27,7 +27,7 @@ HEADLESS = AgentSpec(
     name="codex-cli",
     aliases=("codex",),
     title="Codex",
-    description="OpenAI's Codex, headless: one process a prompt, a sandbox of its own",
+    description="OpenAI's Codex: one process per prompt, in its own sandbox",
     transport="stream",
     programs=("codex",),
     package=Package(
@@ -77,7 +77,7 @@ PEER = replace(
     HEADLESS,
     name="codex-acp",
     aliases=(),
-    description="Codex as a peer that stays, by the bridge codex-acp: it asks for each change",
+    description="OpenAI's Codex, persistent (ACP, through codex-acp): asks for each change",
     transport="acp",
     programs=("codex-acp",),
     package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),

@@ -50,7 +50,7 @@ trimming takes away and no model sees."""
 _ALONE = AgentSpec(
     name="copilot-cli",
     title="Copilot CLI",
-    description="GitHub's Copilot CLI for one prompt: a process each, JSON lines out",
+    description="GitHub's Copilot CLI: one process per prompt",
     transport="stream",
     programs=("copilot",),
     package=Package(
@@ -93,7 +93,7 @@ _PEER = msgspec.structs.replace(
     name="copilot-acp",
     keeps_unfinished="with_text",
     aliases=("copilot",),
-    description="GitHub's Copilot CLI as a peer that stays: it asks, and keeps warm",
+    description="GitHub's Copilot CLI, persistent (ACP): asks for permission",
     transport="acp",
     frames=None,
     translator=None,

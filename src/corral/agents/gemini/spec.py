@@ -281,7 +281,7 @@ _PROBE = Probe(
 _HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
-    description="Google's Gemini CLI, headless: one process a prompt, JSON lines out",
+    description="Google's Gemini CLI: one process per prompt",
     transport="stream",
     programs=("gemini",),
     package=_PACKAGE,
@@ -317,7 +317,7 @@ _PEER = msgspec.structs.replace(
     _HEADLESS,
     name="gemini-acp",
     aliases=("gemini",),
-    description="Google's Gemini CLI as a peer that stays: it can ask, think aloud, keep warm",
+    description="Google's Gemini CLI, persistent (ACP): asks for permission, reports thoughts",
     transport="acp",
     frames=None,
     translator=None,

@@ -81,7 +81,7 @@ def translator() -> Translate:
 _ALONE = AgentSpec(
     name="qwen-cli",
     title="Qwen Code",
-    description="Alibaba's Qwen Code: a process a prompt, words as they come, it can ask",
+    description="Alibaba's Qwen Code: one process per prompt, asks for permission",
     transport="stream",
     programs=("qwen",),
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
@@ -120,7 +120,7 @@ _PEER = replace(
     _ALONE,
     name="qwen-acp",
     aliases=("qwen",),
-    description="Alibaba's Qwen Code as a peer that stays: it asks, and keeps warm",
+    description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
     transport="acp",
     frames=None,
     translator=None,
