@@ -107,7 +107,7 @@ async def cancelled_at_work(
     async with asyncio.timeout(30):
         result = await reading
         while running(sign) and not at_once:
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
     assert running(sign) == []
     assert result.status == "interrupted"
     return result

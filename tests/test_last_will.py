@@ -12,7 +12,7 @@ import pytest
 from durable.engine_world import is_alive
 
 PROGRAM = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
 import last_will
 last_will.make()
@@ -27,7 +27,7 @@ time.sleep(1000)
 '''
 subprocess.run([sys.executable, "-c", DETACHED], stdout=open("pids", "w"))
 while not open("pids").read().strip():
-    pass
+    time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

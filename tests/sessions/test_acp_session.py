@@ -783,7 +783,7 @@ async def test_cancel_is_heard_at_every_stage(workspace: Path, stage: str) -> No
         reading = asyncio.create_task(turn.collect())
         async with asyncio.timeout(20):
             while not children():
-                await asyncio.to_thread(str)
+                await asyncio.sleep(0.01)
         turn.cancel()
         async with asyncio.timeout(5):
             result = await reading
@@ -927,7 +927,7 @@ async def test_a_task_cancelled_during_the_handshake_leaves_nothing(
     run = asyncio.ensure_future(corral.run(command, "x", **scripted(workspace)))
     async with asyncio.timeout(20):
         while not children():
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
     run.cancel()
     await asyncio.wait([run])
     assert run.cancelled()
@@ -981,7 +981,7 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
     released.set()
     async with asyncio.timeout(5):
         while not answered:
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
 
 
 async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
@@ -1097,7 +1097,7 @@ async def test_a_turn_interrupted_after_others_leaves_the_session_resumable(
         turn = session.prompt("touch begun\nhang")
         reading = asyncio.create_task(turn.collect())
         while not (workspace / "begun").exists():
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
         turn.cancel()
         second = await reading
     assert second.status == "interrupted"
@@ -1143,7 +1143,7 @@ async def test_a_first_turn_that_left_nothing_is_not_begun_anew_without_a_word(
         turn = session.prompt("ignore-cancel\ntouch begun\nhang")
         reading = asyncio.create_task(turn.collect())
         while not (workspace / "begun").exists():
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
         turn.cancel()
         first = await reading
         again = await session.run("text fresh")

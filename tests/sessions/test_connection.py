@@ -91,7 +91,7 @@ async def test_an_answer_does_not_wait_for_a_neighbour_that_streams(workspace: P
     async with asyncio.timeout(25), corral.pool(agent(), prompts_at_once=2, **options) as pool:
         streaming = asyncio.create_task(pool.run("text first\nstream stop", timeout=20))
         while not (workspace / "streams").exists():
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
         answers = [await pool.run(f"text {number}", timeout=3) for number in range(3)]
         assert not streaming.done()
         (workspace / "stop").touch()
@@ -180,7 +180,7 @@ async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
         first = await session.run("text one\nlate-on sign LATE")
         sign.touch()
         while sign.exists():
-            await asyncio.to_thread(str)
+            await asyncio.sleep(0.01)
         events = lawful([event async for event in session.prompt("text two")])
     assert (first.status, first.text) == ("success", "one")
     assert corral.result_from_events(events).text == "two"

@@ -62,7 +62,7 @@ async def wait_for_file(work: NodeContext) -> Outcome:
     """Until a file is there."""
     with Path(str(work.context["log"])).open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
-    while not Path(work.node.text("file")).exists():  # noqa: ASYNC110
+    while not Path(work.node.text("file")).exists():
         await asyncio.sleep(0.02)
     return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
 
