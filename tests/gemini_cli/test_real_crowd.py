@@ -31,7 +31,7 @@ def descriptors() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("crowd", [8, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("crowd", [5, pytest.param(20, marks=pytest.mark.slow)])
 async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
     gemini: Gemini, workspace: Path, tmp_path: Path, crowd: int
 ) -> None:
