@@ -21,13 +21,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, get_args
 
 import click
 import pytest
 from real_gemini import KEY
 
+import corral
 from corral import errors, events, pipelines
 from corral.agents.configured import declared_agent
 from corral.cli.main import command
@@ -353,6 +356,27 @@ def test_every_protected_name_is_documented() -> None:
     text = page_text("protected-paths")
     names = {name for group in GROUPS for name in group.names}
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def resolve(name: str) -> object:
+    """The module, class or function of a dotted name. Raises ``AttributeError``."""
+    found: object = corral
+    for part in name.split(".")[1:]:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            if not isinstance(found, ModuleType):
+                raise
+            found = import_module(f"{found.__name__}.{part}")
+    return found
+
+
+def test_every_public_name_in_the_text_exists() -> None:
+    other = {"corral.toml", "models.toml", "corral.nodes"}  # files, a group of entry points
+    for page in PAGES:
+        found = re.findall(r"`(?:await )?((?:corral|pipelines|models)(?:\.\w+)+)", page.read_text())
+        for name in set(found) - other:
+            resolve(f"corral.{name.removeprefix('corral.')}")
 
 
 def anchors(page: Path) -> set[str]:
