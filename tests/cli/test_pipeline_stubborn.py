@@ -22,7 +22,7 @@ from corral.pipelines import calling, handlers, inline
 
 signals.BLOCKED = calling.ENDING = inline.ENDING = 0.2
 try:
-    from corral.durable import executor
+    from corral.durable.worker import executor
     executor.BLOCKED = 0.2
 except ImportError:
     pass

@@ -98,7 +98,7 @@ def test_a_place_that_cannot_even_be_looked_at(tmp_path: Path) -> None:
 
 HAS_LITTLE_ROOM = """
 import resource, sys
-from corral.durable import database
+from corral.durable.dbos import database
 from corral.errors import StorageFailed
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -150,7 +150,7 @@ MAKES = """
 import sys, time
 from pathlib import Path
 import dbos
-from corral.durable import adapter, database
+from corral.durable.dbos import adapter, database
 
 here = database.find(sys.argv[1])
 Path(sys.argv[2]).touch()
