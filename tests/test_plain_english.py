@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
+import click
 import pytest
+
+from corral.cli.main import command
 
 ROOT = Path(__file__).parents[1]
 
@@ -152,6 +155,25 @@ def files() -> list[Path]:
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_has_no_banned_phrase(path: Path) -> None:
     assert [*findings(prose(path))] == []
+
+
+def helps(group: click.Group, path: str = "corral") -> Iterator[tuple[str, str]]:
+    """Every command with its ``--help``."""
+    yield path, group.get_help(click.Context(group, info_name=path))
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from helps(found, f"{path} {name}")
+        else:
+            yield f"{path} {name}", found.get_help(click.Context(found, info_name=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [*helps(command)], ids=lambda each: each if len(each) < 40 else "help"
+)
+def test_a_help_text_has_no_banned_phrase(name: str, text: str) -> None:
+    assert [*findings(text)] == [], name
 
 
 @pytest.mark.parametrize("glob", GLOBS)

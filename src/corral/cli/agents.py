@@ -26,9 +26,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_agents(as_json: bool) -> None:
-    """The agents known here, and which of them are installed."""
+    """List the known agents and their installed versions."""
     found = [_state(agent) for agent in config.every_agent()]
     if as_json:
         echo_json(json.dumps(found))
@@ -42,9 +42,9 @@ def list_agents(as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
-    """All that is known of one agent."""
+    """Show everything known about one agent."""
     agent = config.find_agent(name)
     shown = {
         **_state(agent),
@@ -67,9 +67,9 @@ def show(name: str, as_json: bool) -> None:
 
 @command.command("install")
 @click.argument("name", default="gemini")
-@click.option("-q", "--quiet", is_flag=True, help="Print the program's path and nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
-    """Install the tested version of an agent into corral's own folder, from npm."""
+    """Install the tested version of an agent from npm into corral's own folder."""
     agent = config.find_agent(name)
     if not agent.programs:
         raise ConfigError(f"{agent.name} is here already: there is nothing to install")
@@ -85,9 +85,9 @@ def install_agent(name: str, quiet: bool) -> None:
     "--approve", type=click.Choice(["reads", "edits", "all"]), help="One preset.  [default: all]"
 )
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policy(name: str, approve: str | None, policy_file: str | None, as_json: bool) -> None:
-    """How an agent enforces a policy: native, brokered, advisory or impossible."""
+    """Show how an agent enforces a policy: native, brokered, advisory or impossible."""
     agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
@@ -108,11 +108,11 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
 
 @command.command("doctor")
 @click.argument("name", required=False)
-@click.option("--reap", is_flag=True, help="End what runs that were killed have left behind.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
-    """Prove that an agent really works here: a headless tool call against a scripted
-    model, and a shell command refused. No key is used and nothing is spent."""
+    """Check that an agent works here, with a scripted model: a tool call must work, and a
+    shell command must be denied. No key is used and nothing is spent."""
     from corral.cli import doctor as examination
 
     if reap:
@@ -128,18 +128,26 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
 @command.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "every", is_flag=True, help="Every agent that is installed.")
-@click.option("--only", multiple=True, metavar="TIER", help="Of this tier only; repeat.")
-@click.option("--program", help="The agent's program.  [default: looked for]")
-@click.option("--attack", is_flag=True, help="The attack kit: does the policy hold?")
+@click.option("--all", "every", is_flag=True, help="All installed agents.")
 @click.option(
-    "--approve", multiple=True, metavar="POLICY", help="With --attack, this policy; repeat."
+    "--only", multiple=True, metavar="TIER", help="Only scenarios of this tier (repeatable)."
+)
+@click.option("--program", help="The agent's program.  [default: searched]")
+@click.option("--attack", is_flag=True, help="Run the attack kit: does the policy hold?")
+@click.option(
+    "--approve",
+    multiple=True,
+    metavar="POLICY",
+    help="With --attack, only this policy (repeatable).",
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), default=1, help="With --attack, so many agents at once."
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    help="With --attack, the number of concurrent agents.",
 )
-@click.option("--markdown", is_flag=True, help="One table: scenarios down, agents across.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: a line for each agent.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per agent.")
 def check(
     names: tuple[str, ...],
     *,
@@ -152,13 +160,13 @@ def check(
     markdown: bool,
     as_json: bool,
 ) -> int:
-    """Hold agents against the conformance kit: scenarios with a scripted model, whose
-    effects are looked for. NAME is an agent, vendor:model for our own on that wire, or any
-    command that speaks ACP, which is then asked with the model it has. What an agent does
-    not claim is skipped; exit code 1 where something failed.
+    """Run the conformance kit: scenarios with a scripted model, whose effects are checked.
+    NAME is an agent, vendor:model for the built-in agent, or any command that speaks ACP,
+    which is then run with its own model. What an agent does not claim is skipped. The exit
+    code is 1 if something failed.
 
     With --attack the scripted model plays an injected agent and tries to break each policy:
-    commands, paths, links, web tools, tool servers, the environment. Exit code 1 where a
+    commands, paths, links, web tools, MCP servers, the environment. The exit code is 1 if a
     cell that the agent reports as enforced was broken."""
     if not names and not every:
         raise click.UsageError("name an agent, or say --all")

@@ -32,17 +32,17 @@ BUDGET = 8
     default="{{task}}",
     show_default=True,
     metavar="TEMPLATE",
-    help="With {{field}} for the fields of a task; @FILE reads it from there.",
+    help="With {{field}} for the fields of a task; @FILE reads it from a file.",
 )
 @click.option(
     "-a",
     "--agent",
-    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
+    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
 )
-@click.option("-m", "--model", help="The model; vendor:model runs our own agent on it.")
-@click.option("-o", "--output", metavar="FILE", help="Where results go, a JSON line each, and what"
-              " the same command goes on from.  [default: stdout]")  # fmt: skip
-@click.option("--name", help="The batch's name, which it is resumed by.  [default: of the files]")
+@click.option("-m", "--model", help="The model; vendor:model runs the built-in agent on it.")
+@click.option("-o", "--output", metavar="FILE", help="Where results are written, one JSON line"
+              " each; the same command continues from it.  [default: stdout]")  # fmt: skip
+@click.option("--name", help="The name of the batch.  [default: from the files]")
 @click.option(
     "-n",
     "--concurrency",
@@ -50,61 +50,65 @@ BUDGET = 8
     default=4,
     show_default=True,
     metavar="N",
-    help="Tasks at once.",
+    help="Number of concurrent tasks.",
 )
-@click.option("--schema", metavar="FILE", help="A JSON Schema: a task without a value that fits"
-              " it has failed.")  # fmt: skip
+@click.option("--schema", metavar="FILE", help="A JSON Schema; a task without a value that fits"
+              " it fails.")  # fmt: skip
 @click.option("--in-order", is_flag=True, help="Results in the order of the tasks.")
-@click.option("--retry-failed", is_flag=True, help="Do those again that failed.")
-@click.option("--accept-changed", is_flag=True, help="Where tasks or prompt have changed since it"
-              " was begun: do what is changed or new, keep the rest.")  # fmt: skip
+@click.option("--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
+@click.option("--accept-changed", is_flag=True, help="If tasks or prompt have changed: run what"
+              " is changed or new, keep the rest.")  # fmt: skip
 @click.option(
     "--attempts",
     type=click.IntRange(1),
     default=3,
     show_default=True,
     metavar="N",
-    help="At a task whose failure may pass: network, rate limits.",
+    help="Attempts at a task that fails temporarily: network, rate limits.",
 )
-@click.option("--worktree", is_flag=True, help="Each task in a git worktree of its own at HEAD;"
-              " what it did is the branch corral/NAME/TASK.")  # fmt: skip
-@click.option("--patch", is_flag=True, help="With --worktree: the patch in the result too.")
-@click.option("-C", "--cwd", help="Where the agents work.  [default: here]")
+@click.option("--worktree", is_flag=True, help="Run each task in its own git worktree at HEAD;"
+              " its work becomes the branch corral/NAME/TASK.")  # fmt: skip
+@click.option("--patch", is_flag=True, help="With --worktree: also put the patch into the result.")
+@click.option("-C", "--cwd", help="The working directory.  [default: here]")
 @click.option(
     "--approve",
     type=click.Choice(["reads", "edits", "all"]),
-    help="What they may do; nobody is asked, so all else is denied.",
+    help="What the agents may do; anything else is denied.",
 )
-@click.option("--yolo", is_flag=True, help="The same as --approve all.")
+@click.option("--yolo", is_flag=True, help="Short for --approve all.")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--allow-tool", multiple=True, metavar="NAME", help="Only these tools; repeat.")
-@click.option("--deny-tool", multiple=True, metavar="NAME", help="Never this tool; repeat.")
+@click.option(
+    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
+)
+@click.option(
+    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
+)
 @click.option("--timeout", type=float, help="Seconds for each task.  [default: 3600]")
-@click.option("--max-turns", type=int, help="Model calls in a task at the most.")
-@click.option("--max-budget-usd", type=float, metavar="USD", help="For the whole batch: beyond it"
-              " no task is begun.")  # fmt: skip
-@click.option("--system-prompt", help="Put before each prompt.")
-@click.option("--label", help="A text that stands on every event and in every result.")
-@click.option("--program", help="The agent's program.  [default: looked for]")
-@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
-@click.option("--simulate", is_flag=True, help="Tasks are answered for: nothing is spent.")
-@click.option("--db", metavar="URL", help="Where the batch is kept: a file, or postgresql://user@"
+@click.option("--max-turns", type=int, help="Maximum number of model calls per task.")
+@click.option("--max-budget-usd", type=float, metavar="USD", help="For the complete batch; when"
+              " it is spent, no further task is started.")  # fmt: skip
+@click.option("--system-prompt", help="Added to the system prompt.")
+@click.option("--label", help="A text in every event and in every result.")
+@click.option("--program", help="The agent's program.  [default: searched]")
+@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable).")
+@click.option("--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
+@click.option("--db", metavar="URL", help="The database: a file, or postgresql://user@"
               "host/name.  [default: CORRAL_DB, else a file in corral's home]")  # fmt: skip
-@click.option("--queue", metavar="NAME", help="Leave the work to the workers of this queue.")
-@click.option("--no-durable", is_flag=True, help="In memory: needs no engine; only --output is"
-              " kept.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON, the last line on"
-              " stdout.")  # fmt: skip
+@click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
+@click.option("--no-durable", is_flag=True, help="Run in memory; only --output is"
+              " stored.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, as the last line"
+              " on stdout.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no report.")
 def command(tasks: str, **given: Any) -> int:
-    """Put each task of the file TASKS to an agent.
+    """Run one prompt for each task of the file TASKS.
 
-    TASKS has a JSON value a line (an object with fields, or a text), or is a .csv with a
-    header. A task's id is its field `id`, else its number. The same command goes on after a
-    crash or Ctrl-C: what is done is not done again.
+    TASKS has one JSON value per line (an object with fields, or a text), or is a .csv with a
+    header. A task's id is its field `id`, else its number. After a crash or Ctrl-C, the same
+    command continues; finished tasks are not repeated.
 
     \b
-    Exit codes: 0 all is done, and well · 1 some failed · 2 bad input, nothing was begun ·
+    Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
     8 the budget is spent · 130 interrupted
     """
     from corral.cli.ui.batch_progress import Progress

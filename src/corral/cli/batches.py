@@ -13,14 +13,14 @@ from corral.cli.ui.terminal import echo, echo_json
 from corral.cli.ui.times import when
 from corral.durable.dbos.adapter import require
 
-JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("batches")
 def command() -> None:
-    """List and show batches, and end them.
+    """List, show and cancel batches.
 
-    A batch is begun, and gone on with, by `corral batch`.
+    `corral batch` starts and continues a batch.
     """
 
 
@@ -29,7 +29,7 @@ def command() -> None:
 @DB
 @JSON
 def list_batches(limit: int, db: str | None, as_json: bool) -> None:
-    """The batches of a database, the newest first."""
+    """List the batches of a database, the newest first."""
     require()
     from corral.durable.batch import query
 
@@ -59,7 +59,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
-    """How BATCH stands, and what failed of it."""
+    """Show the progress and the failures of BATCH."""
     require()
     from corral.durable.batch import api, query
 
@@ -100,9 +100,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 @click.argument("name", metavar="BATCH")
 @DB
 def cancel(name: str, db: str | None) -> None:
-    """End what BATCH has at work: it has ended then.
+    """Cancel BATCH and end its running tasks.
 
-    The command that began it can still go on with it: those tasks count as failed.
+    The command that started it can still continue it; the ended tasks count as failed.
     """
     require()
     from corral.durable.batch import query

@@ -33,32 +33,36 @@ HELP = """\
 @click.option(
     "-a",
     "--agent",
-    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
+    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
 )
 @click.option(
     "-m",
     "--model",
-    help="The model, by the agent's own name for it; vendor:model runs our own agent on it.",
+    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
 )
-@click.option("-C", "--cwd", help="Where the agent works.  [default: here]")
+@click.option("-C", "--cwd", help="The working directory.  [default: here]")
 @click.option(
     "--approve",
     type=click.Choice(["reads", "edits", "all"]),
-    help="What it may do without asking; what is not approved asks.",
+    help="What the agent may do; anything else is asked.",
 )
-@click.option("--yolo", is_flag=True, help="The same as --approve all.")
+@click.option("--yolo", is_flag=True, help="Short for --approve all.")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--allow-tool", multiple=True, metavar="NAME", help="Only these tools; repeat.")
-@click.option("--deny-tool", multiple=True, metavar="NAME", help="Never this tool; repeat.")
-@click.option("--resume", metavar="ID", help="Go on with a session; 'last' is the newest.")
-@click.option("--system-prompt", help="Put before the conversation.")
+@click.option(
+    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
+)
+@click.option(
+    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
+)
+@click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
+@click.option("--system-prompt", help="Added to the system prompt.")
 @click.option("--timeout", type=float, help="Seconds for each answer.  [default: 600]")
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answers.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answers.")
 def command(agent: str | None, **given: Any) -> int:
-    """Talk with an agent or a model, turn by turn.
+    """Chat with an agent or a model.
 
-    Each line is a prompt, from the terminal or from stdin. The conversation is kept:
-    --resume goes on with it. /help says what else can be typed.
+    Each line is a prompt, from the terminal or from stdin. The conversation is stored;
+    --resume continues it. /help lists the commands.
     """
     options: dict[str, Any] = {
         name: given[name]

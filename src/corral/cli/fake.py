@@ -20,13 +20,13 @@ def command() -> None:
 
 @command.command("serve")
 @click.argument("script", type=click.Path())
-@click.option("-p", "--port", default=0, show_default=True, help="0 takes any free one.")
-@click.option("--key", help="Refuse every other API key.")
-@click.option("--seconds", type=float, help="Stop by itself after so long.")
+@click.option("-p", "--port", default=0, show_default=True, help="0 takes a free port.")
+@click.option("--key", help="Reject every other API key.")
+@click.option("--seconds", type=float, help="Stop after this time.")
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
     """Serve SCRIPT (TOML or JSON) on 127.0.0.1 until Ctrl-C.
 
-    A script is turns, served one by one:
+    A script is a list of turns, served one after the other:
 
     \b
       [[turn]]
@@ -38,7 +38,7 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
     It speaks Gemini, Anthropic's Messages, OpenAI's Responses and chat completions, all
     from the one script. Point the agent at it: GOOGLE_GEMINI_BASE_URL or
     ANTHROPIC_BASE_URL is the address printed first, OPENAI_BASE_URL the same with /v1;
-    the API key is anything at all.
+    the API key is any text.
     """
     gc.enable()  # it may serve for long
     server = ModelServer(Script.load(script), key=key, port=port)

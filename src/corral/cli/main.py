@@ -15,21 +15,21 @@ from corral.cli.ui.terminal import echo, print_traceback, protect
 from corral.version import __version__
 
 COMMANDS = {
-    "run": ("corral.cli.run", "Give an agent a prompt and see it through."),
-    "chat": ("corral.cli.chat", "Talk with an agent or a model, turn by turn."),
+    "run": ("corral.cli.run", "Run an agent with a prompt."),
+    "chat": ("corral.cli.chat", "Chat with an agent or a model."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "pipeline": (
         "corral.cli.pipeline.group",
         "Run pipelines: graphs of agents, commands and people.",
     ),
-    "batch": ("corral.cli.batch", "Put many tasks to an agent, and collect the results."),
-    "batches": ("corral.cli.batches", "List, show and end batches."),
-    "worker": ("corral.cli.worker", "Work at the runs of a database, here or anywhere."),
+    "batch": ("corral.cli.batch", "Run one prompt for many tasks."),
+    "batches": ("corral.cli.batches", "List, show and cancel batches."),
+    "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
     "prune": ("corral.cli.prune", "Remove runs and batches that ended long ago."),
-    "record": ("corral.cli.record", "Run an agent's program and write down the conversation."),
-    "replay": ("corral.cli.replay", "Be the program that a recording is of."),
+    "record": ("corral.cli.record", "Record the conversation with a program."),
+    "replay": ("corral.cli.replay", "Replay a recorded program."),
     "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
 }
 
@@ -39,7 +39,7 @@ COMMANDS = {
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
-    help="Read this corral.toml, and trust it.",
+    help="Read this corral.toml and trust it.",
 )
 def command(config: str | None) -> None:
     """Run coding agents through one interface: typed events, an enforced policy, one

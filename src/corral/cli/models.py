@@ -28,11 +28,11 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--provider", "name", metavar="NAME", help="Of this vendor only.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--provider", "name", metavar="NAME", help="Only this vendor.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(name: str | None, as_json: bool) -> None:
-    """The vendors known here, whether their keys are set, and the models of the catalogue.
-    Any other model of theirs can be used too."""
+    """List the vendors, whether their keys are set, and the models of the catalogue. Other
+    models can be used too."""
     known = list(registry.all_providers()) if name is None else [registry.find(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
@@ -55,9 +55,9 @@ def list_models(name: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(model: str, as_json: bool) -> None:
-    """All that is known of one model, given as vendor:model."""
+    """Show everything known about one model, given as vendor:model."""
     provider, name = registry.split(model)
     entry = prices.catalogue().lookup(f"{provider.name}:{name}")
     shown: dict[str, Any] = {

@@ -19,16 +19,16 @@ from corral.errors import ConfigError
     "--older-than",
     required=True,
     metavar="AGE",
-    help="What ended longer ago than this: 12h, 30d.",
+    help="Remove what ended longer ago: 12h, 30d.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @DB
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> None:
-    """Remove runs of pipelines and batches that ended long ago, for good.
+    """Permanently remove pipeline runs and batches that ended long ago.
 
-    They go from the database, and their folders from corral's home. What has not ended stays,
-    however old; so do run folders elsewhere, results of batches, and branches.
+    They are removed from the database, with their folders in corral's home. What has not ended
+    stays; so do run folders elsewhere, results of batches, and branches.
     """
     from corral.durable.dbos.adapter import require
 

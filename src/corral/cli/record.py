@@ -11,18 +11,18 @@ from corral.system.cassette.record import record
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True})
-@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it.")
-@click.option("--agent", metavar="NAME", help="Of which agent this is, for `run --replay`.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
+@click.option("--agent", metavar="NAME", help="The agent that COMMAND is, for `run --replay`.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
-    """Run COMMAND and write down the conversation with it.
+    """Run COMMAND and record the conversation with it.
 
-    What goes in and comes out passes through byte for byte, signals and the exit code too.
-    The file is JSON, a line each: a head with the command and its folders; then
+    Input and output pass through unchanged, and so do signals and the exit code. The file has
+    one JSON object per line: a header with the command and its folders; then
     {dir: in|out|err, data, t}; then the exit. Values of variables named like secrets
-    (…_KEY, …_TOKEN …) are struck out of the file, never of what is passed on.
+    (…_KEY, …_TOKEN …) are redacted in the file, not in what is passed on.
 
-    To record the agent of a run there is `corral run --record-to FILE`.
+    To record the agent of a run, use `corral run --record-to FILE`.
     """
     gc.enable()  # it may take long
     code = record(output, argv, agent=agent)

@@ -14,13 +14,13 @@ from corral.system.cassette.replay import replay
 @click.argument("file")
 @click.argument("args", metavar="[-- ARGUMENT…]", nargs=-1, type=click.UNPROCESSED)
 def command(file: str, args: tuple[str, ...]) -> None:
-    """Be the program that FILE was recorded of.
+    """Play back the program that FILE is a recording of.
 
-    Reads stdin and answers what was answered then, with the ids and folders of now. Where
-    something else is sent than was recorded, it says what on stderr and exits with 90.
-    ARGUMENTs are those the program would be given, and have to be those it was given.
+    Reads stdin and answers as recorded, with the current ids and folders. If something else is
+    sent than was recorded, it prints the difference on stderr and exits with 90. ARGUMENTs must
+    be those of the recorded program.
 
-    To run an agent from a recording there is `corral run --replay FILE`.
+    To run an agent from a recording, use `corral run --replay FILE`.
     """
     gc.enable()
     os._exit(replay(file, args))

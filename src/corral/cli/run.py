@@ -27,68 +27,75 @@ from corral.sessions.session import Session
 @click.option(
     "-a",
     "--agent",
-    help=f"Which agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
+    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
 )
 @click.option("-f", "--file", "file", help="Read the prompt from this file; - is stdin.")
-@click.option("-C", "--cwd", help="Where the agent works.  [default: here]")
+@click.option("-C", "--cwd", help="The working directory.  [default: here]")
 @click.option(
     "-m",
     "--model",
-    help="The model, by the agent's own name for it; vendor:model runs our own agent on it.",
+    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
 )
 @click.option(
     "--approve",
     type=click.Choice(["reads", "edits", "all"]),
-    help="What it may do without asking; what is not approved asks, and where nobody can"
-    " answer is denied.",
+    help="What the agent may do. Anything else is asked, or denied if nobody can answer.",
 )
-@click.option("--yolo", is_flag=True, help="The same as --approve all.")
+@click.option("--yolo", is_flag=True, help="Short for --approve all.")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--allow-tool", multiple=True, metavar="NAME", help="Only these tools; repeat.")
-@click.option("--deny-tool", multiple=True, metavar="NAME", help="Never this tool; repeat.")
-@click.option("--timeout", type=float, help="Seconds in all.  [default: 600]")
+@click.option(
+    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
+)
+@click.option(
+    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
+)
+@click.option("--timeout", type=float, help="Seconds in total.  [default: 600]")
 @click.option("--idle-timeout", type=float, help="Seconds without an event.  [default: 300]")
-@click.option("--startup-timeout", type=float, help="Seconds to a sign of life.  [default: 60]")
-@click.option("--max-turns", type=int, help="Model calls at the most.")
+@click.option(
+    "--startup-timeout", type=float, help="Seconds until the first sign of life.  [default: 60]"
+)
+@click.option("--max-turns", type=int, help="Maximum number of model calls.")
 @click.option(
     "--effort",
     type=click.Choice(["none", "minimal", "low", "medium", "high", "xhigh"]),
-    help="How hard our own agent's model should think.",
+    help="Reasoning effort of the model.",
 )
 @click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
-@click.option("--resume", metavar="ID", help="Go on with a session; 'last' is the newest.")
-@click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder; repeat.")
+@click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
+@click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder (repeatable).")
 @click.option(
     "--via",
     type=click.Choice(["file", "editor", "terminal"]),
-    help="How a person who is the agent is asked.  [default: here, at a terminal; else by file]",
+    help="How the agent 'manual' asks.  [default: terminal if there is one, else file]",
 )
-@click.option("--image", multiple=True, metavar="FILE", help="An image for the prompt; repeat.")
-@click.option("--system-prompt", help="Put before the prompt.")
-@click.option("--expand-files", is_flag=True, help="Let the agent inline files named by @path.")
-@click.option("--sandbox", is_flag=True, help="The agent's own sandbox, where it has one.")
+@click.option(
+    "--image", multiple=True, metavar="FILE", help="An image for the prompt (repeatable)."
+)
+@click.option("--system-prompt", help="Added to the system prompt.")
+@click.option("--expand-files", is_flag=True, help="Let the agent expand @path.")
+@click.option("--sandbox", is_flag=True, help="Use the agent's own sandbox, if it has one.")
 @click.option(
     "--inherit",
     type=click.Choice(["nothing", "project", "user"]),
-    help="Whose settings take effect besides ours.  [default: nothing]",
+    help="Which settings take effect besides corral's.  [default: nothing]",
 )
 @click.option(
     "--auth",
     type=click.Choice(["api_key", "subscription", "inherit"]),
-    help="Whose bill it is, where there are two ways to pay.",
+    help="Which credentials are billed, if there are two.",
 )
-@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on; repeat.")
-@click.option("--program", help="The agent's program.  [default: looked for]")
+@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable).")
+@click.option("--program", help="The agent's program.  [default: searched]")
 @click.option("--record-to", metavar="FILE", help="Record the conversation with the program.")
-@click.option("--replay", metavar="FILE", help="Such a recording in place of the program.")
-@click.option("--no-strict", is_flag=True, help="Run even where the policy is only advice.")
-@click.option("--no-keep", is_flag=True, help="Leave nothing of the session on disk.")
-@click.option("--label", help="A text that stands on every event and in the stored session.")
-@click.option("--json", "as_json", is_flag=True, help="Events on stdout, a JSON object a line.")
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
-@click.option("--dry-run", is_flag=True, help="Show what would be started, and start nothing.")
+@click.option("--replay", metavar="FILE", help="Replay such a recording instead of the program.")
+@click.option("--no-strict", is_flag=True, help="Run even if the policy cannot be enforced.")
+@click.option("--no-keep", is_flag=True, help="Do not store the session.")
+@click.option("--label", help="A text in every event and in the stored session.")
+@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
+@click.option("--dry-run", is_flag=True, help="Show what would be started.")
 def command(prompt: str | None, file: str | None, agent: str | None, **given: Any) -> int:
-    """Give an agent a PROMPT and see it through.
+    """Run an agent with PROMPT.
 
     The prompt is the argument, --file, or stdin. The answer goes to stdout,
     progress to stderr.

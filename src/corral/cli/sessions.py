@@ -34,10 +34,10 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("-n", "--limit", default=20, show_default=True, help="The newest so many.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("-n", "--limit", default=20, show_default=True, help="How many, the newest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_sessions(limit: int, as_json: bool) -> None:
-    """The sessions kept here, the newest first."""
+    """List the stored sessions, the newest first."""
     kept = store.all_sessions()[: max(0, limit)]
     if as_json:
         echo_json(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
@@ -58,7 +58,7 @@ def list_sessions(limit: int, as_json: bool) -> None:
 @command.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """What was said and done in a session; 'last' is the newest."""
+    """Show what was said and done in a session; 'last' is the newest."""
     kept = _transcript(name)
     meta = kept.meta
     echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
@@ -70,9 +70,11 @@ def show(name: str) -> None:
 
 @command.command("export")
 @click.argument("name")
-@click.option("-o", "--output", type=click.Path(), help="A new file.  [default: stdout]")
+@click.option(
+    "-o", "--output", type=click.Path(), help="Write to this new file.  [default: stdout]"
+)
 def export(name: str, output: str | None) -> None:
-    """A session's events, a JSON object a line."""
+    """Print a session's events, one JSON object per line."""
     kept = _transcript(name)
     lines = (to_json(event) + b"\n" for event in kept.events())
     if output is None:
@@ -93,7 +95,7 @@ def export(name: str, output: str | None) -> None:
 @click.argument("name")
 @click.argument("file", default="-")
 def answer(name: str, file: str) -> None:
-    """Answer what a session asks a person, out of FILE or stdin; 'last' is the newest."""
+    """Answer a session that waits for a person, from FILE or stdin; 'last' is the newest."""
     kept = store.find(name)
     question = question_files.open_question(kept)
     if question is None:

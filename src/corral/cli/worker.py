@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     "pools",
     multiple=True,
     metavar="NAME",
-    help="Take up the runs of this queue; repeat.  [default: default]",
+    help="Take the runs of this queue (repeatable).  [default: default]",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes at work at once"
-              " here.  [default: no limit]")  # fmt: skip
-@click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Nodes of this agent at"
-              " once, in all workers of the queue together; AGENT=each:N in each of them,"
-              " AGENT=30/1m begun in a minute, or several with commas; repeat.")  # fmt: skip
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
-              " registers node types; repeat.")  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Concurrent nodes in"
+              " this worker.  [default: no limit]")  # fmt: skip
+@click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Concurrent nodes of"
+              " this agent in all workers of the queue; AGENT=each:N in each worker,"
+              " AGENT=30/1m started per minute, or several with commas (repeatable).")  # fmt: skip
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
+              " which registers node types (repeatable).")  # fmt: skip
 @click.option(
     "--drain",
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="At the first signal, let nodes finish so long.",
+    help="Time for running nodes to finish after the first signal.",
 )
 @click.option(
     "--grace",
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="End when the database has been away so long.",
+    help="End if the database was unreachable for so long.",
 )
 def command(
     *,
@@ -58,11 +58,10 @@ def command(
     drain: float,
     grace: float,
 ) -> int:
-    """Work at the runs of a database, with others or alone, until Ctrl-C or TERM.
+    """Execute the runs of a database, alone or with other workers, until SIGINT or SIGTERM.
 
-    The first signal lets the nodes under way finish and takes no others; a second ends at
-    once. Nothing is lost either way: another worker goes on, or this one when it is started
-    again.
+    The first signal lets running nodes finish and takes no others; a second one ends at
+    once. Nothing is lost: another worker continues, or this one when it is started again.
     """
     from corral.durable.dbos import adapter, database, queues
     from corral.durable.worker import worker

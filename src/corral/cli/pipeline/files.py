@@ -22,16 +22,16 @@ DEFAULT = "minimal"
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
-              " registers node types; repeat.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs: an array of findings.")
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
+              " which registers node types (repeatable).")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: an array of findings.")
 def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int:
-    """Say what is wrong with each FILE. Needs no key and no network; nothing runs.
+    """Check each FILE for problems. Needs no key and no network; nothing runs.
 
     Each finding is FILE:LINE:COLUMN: SEVERITY RULE: MESSAGE, with what to do below it; the last
     line counts them.
 
-    Exits with 1 where there is an error; warnings may run.
+    The exit code is 1 if there is an error; a pipeline with warnings can run.
     """
     imported(modules)
     found = [(file, finding) for file in files for finding in _findings(file)]
@@ -82,11 +82,11 @@ def _count(number: int, what: str) -> str:
     "--format",
     "form",
     type=click.Choice(["text", "dot", "svg"]),
-    help="[default: what -o ends with, else text]",
+    help="[default: from the suffix of -o, else text]",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write it there.  [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file.  [default: stdout]")
 def graph(file: str, form: str | None, output: str | None) -> None:
-    """Draw FILE. No Graphviz is needed."""
+    """Draw FILE. Graphviz is not needed."""
     from corral.pipelines.render import text as render_text
 
     read = loader.read(Path(file))
@@ -125,11 +125,13 @@ def starters() -> dict[str, str]:
 
 @click.command("new")
 @click.argument("file", required=False)
-@click.option("--template", metavar="NAME", default=DEFAULT, show_default=True, help="Which.")
-@click.option("--list", "listed", is_flag=True, help="Name the templates, and write nothing.")
+@click.option(
+    "--template", metavar="NAME", default=DEFAULT, show_default=True, help="The template."
+)
+@click.option("--list", "listed", is_flag=True, help="List the templates.")
 def new(file: str | None, template: str, listed: bool) -> None:
-    """Write a pipeline to begin with into FILE; without one, to TEMPLATE.dot here. A file that
-    is there already is left alone."""
+    """Write a pipeline to start with to FILE; without FILE, to TEMPLATE.dot. An existing file is
+    not overwritten."""
     known = starters()
     if listed:
         for name, text in known.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DB = click.option(
     "--db",
     metavar="URL",
-    help="Where runs are kept: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
+    help="The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
     " else a file in corral's home]",
 )
 NEWEST = click.option(
@@ -36,65 +36,70 @@ NEWEST = click.option(
     type=click.IntRange(1, 1_000_000),
     default=20,
     show_default=True,
-    help="The newest so many.",
+    help="How many, the newest first.",
 )
 JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Events on stdout, a line each; the result is the last."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print events, one per line; the result is the last line.",
 )
 AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with its first choice.")
 
 
 @click.command("run")
 @click.argument("file")
-@click.option("--goal", metavar="TEXT", help="In place of the file's goal.")
+@click.option("--goal", metavar="TEXT", help="Replaces the file's goal.")
 @click.option(
     "--set",
     "given",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A value of the context: a text, or JSON with KEY:=VALUE; repeat.",
+    help="A value of the context; KEY:=VALUE is JSON (repeatable).",
 )
-@click.option("-a", "--agent", help="Of nodes that name none, nor a model.")
-@click.option("-m", "--model", help="Of nodes that name none; vendor:model runs our own agent.")
+@click.option("-a", "--agent", help="For nodes that name no agent and no model.")
+@click.option(
+    "-m", "--model", help="For nodes that name no model; vendor:model runs the built-in agent."
+)
 @click.option(
     "--approve",
     type=click.Choice(["reads", "edits", "all"]),
-    help="What agents may do, where their node has no policy.",
+    help="What agents may do, if their node has no policy.",
 )
 @click.option(
     "--env",
     multiple=True,
     metavar="NAME",
-    help="Pass this variable on to agents and commands; repeat.",
+    help="Pass this variable on to agents and commands (repeatable).",
 )
 @click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
-@click.option("--repository", metavar="REPO", help="Work in a git worktree of its own: of the"
-              " repository around this folder, or on each machine of a clone of this URL or bare"
-              " repository. The work becomes a branch there.")  # fmt: skip
-@click.option("--commit", metavar="REV", help="Of the repository, to begin with.  [default: HEAD]")
-@click.option("--artifacts", metavar="URL", help="Where the files of the run's artifacts/ are put:"
-              " any file system that fsspec knows.")  # fmt: skip
+@click.option("--repository", metavar="REPO", help="Work in a separate git worktree: of the"
+              " repository that contains this folder, or, on each machine, of a clone of this URL"
+              " or bare repository. The work becomes a branch there.")  # fmt: skip
+@click.option("--commit", metavar="REV", help="The commit to start from.  [default: HEAD]")
+@click.option("--artifacts", metavar="URL", help="Where the run's artifacts/ are copied:"
+              " any file system that fsspec supports.")  # fmt: skip
 @click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
-@click.option("--simulate", is_flag=True, help="Agents and models are answered for: nothing is"
+@click.option("--simulate", is_flag=True, help="Simulate agents and models: nothing is"
               " spent. Commands run.")  # fmt: skip
 @AUTO
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
-              " registers node types; repeat.")  # fmt: skip
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
+              " which registers node types (repeatable).")  # fmt: skip
 @DB
-@click.option("--queue", metavar="NAME", help="Leave the work to the workers of this queue.")
-@click.option("--no-durable", is_flag=True, help="In memory: needs no engine, cannot be resumed.")
+@click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
+@click.option("--no-durable", is_flag=True, help="Run in memory; cannot be resumed.")
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 def run(file: str, **given: Any) -> int:
-    """Run the pipeline FILE and see it through.
+    """Run the pipeline FILE.
 
-    Gates are asked here at a terminal; elsewhere the command ends with 10 and says how to
-    answer. Progress goes to stderr, the last answer to stdout. Ctrl-C leaves a durable run
-    where it is.
+    At a terminal, gates are asked here; elsewhere the command exits with 10 and prints how to
+    answer. Progress goes to stderr, the last answer to stdout. After Ctrl-C a durable run can
+    be resumed.
 
     \b
-    Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was begun ·
-    10 waits for a person · 130 interrupted
+    Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
+    10 waiting for a person · 130 interrupted
     """
     durable = not given["no_durable"]
     if not durable and (given["db"] or given["queue"]):
@@ -170,21 +175,21 @@ def run(file: str, **given: Any) -> int:
     "--accept-changed-graph",
     "accept",
     is_flag=True,
-    help="Where the pipeline's file has changed: a new run goes on with it as it is now, from all"
+    help="If the pipeline's file has changed: a new run continues with the current file, from all"
     " that is finished.",
 )
 @AUTO
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this first: it"
-              " registers node types; repeat.")  # fmt: skip
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
+              " which registers node types (repeatable).")  # fmt: skip
 @DB
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 def resume(name: str, **given: Any) -> int:
-    """Go on with RUN where it was left: killed, interrupted, or waiting for an answer. RUN is its
-    id, or its run folder.
+    """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
+    id or its run folder.
 
-    What is done is not done again. A run that some worker is at is only followed.
-    Exits as run does.
+    Finished nodes are not repeated. A run that a worker executes is only followed. The exit
+    codes are those of run.
     """
     imported(given["modules"])
     _needs_engine()
@@ -211,16 +216,18 @@ def resume(name: str, **given: Any) -> int:
 
 @click.command("fork")
 @click.argument("name", metavar="RUN")
-@click.option("--from", "node", required=True, metavar="NODE", help="The first that runs again.")
+@click.option(
+    "--from", "node", required=True, metavar="NODE", help="The first node that runs again."
+)
 @click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
 @AUTO
 @DB
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 def fork(name: str, node: str, **given: Any) -> int:
-    """Run again from NODE on, as a run of its own: what RUN did before it counts as done.
+    """Run again from NODE, as a new run: what RUN did before NODE counts as done.
 
-    Takes the pipeline's file as it is now. Exits as run does.
+    Uses the current file of the pipeline. The exit codes are those of run.
     """
     _needs_engine()
     from corral.cli.ui.pipeline_output import Shown

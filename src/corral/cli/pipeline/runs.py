@@ -30,7 +30,7 @@ GOES_ON = "corral pipeline resume {run}{db}"
 @click.command("runs")
 @NEWEST
 @DB
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def runs(limit: int, db: str | None, as_json: bool) -> None:
     """List the runs of a database, the newest first."""
     require()
@@ -56,9 +56,9 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 @click.command("show")
 @click.argument("name", metavar="RUN")
 @DB
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, db: str | None, as_json: bool) -> None:
-    """What RUN did, how it stands, and what it waits for."""
+    """Show what RUN did, its status, and what it waits for."""
     require()
     from corral.durable import api, open_questions
 
@@ -100,16 +100,20 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 @click.command("answer")
 @click.argument("name", metavar="RUN")
 @click.argument("choice", required=False)
-@click.option("--gate", metavar="ID", help="Which, where several are open.")
-@click.option("--text", default="", help="Words that go along; or the answer, where any will do.")
+@click.option("--gate", metavar="ID", help="Which gate, if several are open.")
+@click.option(
+    "--text",
+    default="",
+    help="A comment with the answer; or the answer itself, for a free-text gate.",
+)
 @click.option("--skip", is_flag=True, help="Refuse to answer: the gate fails.")
 @DB
 def answer(
     name: str, choice: str | None, *, gate: str | None, text: str, skip: bool, db: str | None
 ) -> None:
-    """Answer what RUN asks a person: CHOICE is a key, a label or a target.
+    """Answer a question of RUN: CHOICE is a key, a label or a target.
 
-    It need not be running. Only the first answer to a question counts.
+    RUN need not be running. Only the first answer to a question counts.
     """
     require()
     if skip and (choice or text):
@@ -128,10 +132,10 @@ def answer(
 
 @click.command("cancel")
 @click.argument("name", metavar="RUN")
-@click.option("--reason", default="", help="For those who ask later.")
+@click.option("--reason", default="", help="The reason, stored with the run.")
 @DB
 def cancel(name: str, reason: str, db: str | None) -> None:
-    """End RUN and whatever it has at work. One that has ended is left as it is."""
+    """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
     require()
     from corral.durable import api
 
