@@ -28,7 +28,7 @@ demo: .venv/ready
 test: .venv/ready agents
 	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
-# Selected by marks that tests/heavy.py sets. Needs only .venv.
+# Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal \
 		-m "not slow and not real_agent and not postgres and not worker_process" $(ARGS)
@@ -48,7 +48,7 @@ bench: .venv/ready agents
 
 COUNT ?= 1000000
 fuzz: .venv/ready
-	$(BIN)/python tests/shell_fuzz.py $(COUNT) $(SEED)
+	$(BIN)/python tests/support/shell_fuzz.py $(COUNT) $(SEED)
 
 # Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import heavy
-import last_will
 import pytest
 from hypothesis import HealthCheck, settings
-from installed import ON_DEMAND, managed, mark_of
-from real_gemini import Gemini
+from support import cleanup, fast_selection
+from support.installed_agents import ON_DEMAND, managed, mark_of
+from support.real_gemini import Gemini
 
 from corral.agents import registry
 from corral.system import paths, programs
@@ -54,7 +53,7 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def gemini_program() -> str:
     """The real Gemini CLI. Missing Node skips; a missing install beside Node fails."""
-    heavy.require("real_agent")
+    fast_selection.require("real_agent")
     if shutil.which("node") is None:
         pytest.skip("Node is missing: the real Gemini CLI cannot run")
     program = MANAGED / programs.managed_program(registry.find("gemini-cli")).relative_to(
@@ -103,7 +102,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """A mark for the tests of each agent's real program: a new agent brings its own. What a
     shell starts in the background ignores SIGINT, and so would all that is started here."""
-    last_will.make()
+    cleanup.make()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():
         if agent.programs:
@@ -126,7 +125,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    heavy.begin(item)
+    fast_selection.begin(item)
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
@@ -137,7 +136,7 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of agents that ``make test`` does not install run where somebody did."""
     for item in items:
-        heavy.add_marks(item)
+        fast_selection.add_marks(item)
     left: dict[str, list[pytest.Item]] = {}
     for mark, name in ON_DEMAND.items():
         if not os.path.exists(managed(name)):

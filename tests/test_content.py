@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.stream_checks import unhurried
 
 from corral.values import Cost, Usage
 

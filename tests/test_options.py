@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.stream_checks import unhurried
 
 from corral.errors import CallerError, ConfigError, PromptError
 from corral.options import KNOWN, RunKwargs, RunOptions, check_prompt

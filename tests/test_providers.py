@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import GOOD, PROGRAM
+from support.scripted_agent import GOOD, PROGRAM
 
 from corral import providers
 from corral.providers import (

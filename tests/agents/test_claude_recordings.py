@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from goldens import check_golden
-from laws import lawful
+from support.goldens import check_golden
+from support.stream_checks import lawful
 
 from corral.agents import registry
 from corral.agents.spec import Ending

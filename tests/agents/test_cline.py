@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from agents.played import RECORDINGS
-from laws import lawful
 from msgspec.structs import replace
+from support.recordings import RECORDINGS
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors

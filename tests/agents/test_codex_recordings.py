@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
-from goldens import check_golden
-from laws import lawful
+from support.goldens import check_golden
+from support.stream_checks import lawful
 
 from corral.agents import registry
 from corral.agents.spec import Ending

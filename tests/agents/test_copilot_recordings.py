@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from agents.played import Tapes
+from support.recordings import Tapes
 
 from corral.agents.copilot.usage_file import read_report
 from corral.events import (

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.stream_checks import unhurried
 
 from corral import errors
 from corral.agents import registry

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from goldens import check_golden
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.goldens import check_golden
+from support.stream_checks import unhurried
 
 from corral.agents import registry
 from corral.agents.gemini.launch import launch_acp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from agents.played import Tapes
+from support.recordings import Tapes
 
 from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
 from corral.protocol.ndjson import Stream

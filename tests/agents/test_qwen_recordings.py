@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.played import Tapes
+from support.recordings import Tapes
 
 from corral.events import Error, PermissionRequest, Text, Thinking
 

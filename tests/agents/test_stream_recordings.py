@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from agents.played import Tapes, as_lines
-from goldens import check_golden
+from support.goldens import check_golden
+from support.recordings import Tapes, as_lines
 
 from corral.events import Unknown
 

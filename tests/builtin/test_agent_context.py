@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import Ours, warnings
+from support.builtin_agent import Ours, warnings
 
 from corral.builtin.history import shrunk
 from corral.builtin.repetition import ADVICE
@@ -13,7 +13,7 @@ from corral.messages import Message, ToolCall, ToolResult
 from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, call, fail, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 TINY = '[models."gemini:gemini-2.5-flash"]\nwindow = 1000\n'
 

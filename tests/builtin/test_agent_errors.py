@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builtin.agent_runs import KEY, MODELS, Ours, command_line, of, outcomes, warnings
+from support.builtin_agent import KEY, MODELS, Ours, command_line, of, outcomes, warnings
 
 import corral
 from corral.builtin.loop import BOTCHED
@@ -11,7 +11,7 @@ from corral.events import Error, Text
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, fail, hang, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 WIRES = ["gemini", "anthropic", "openai", "chat"]
 

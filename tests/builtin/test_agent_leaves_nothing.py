@@ -9,8 +9,8 @@ import sys
 import threading
 
 import pytest
-from builtin.agent_runs import Ours, eventually, pid_in, runs
-from scripted import children, descriptors
+from support.builtin_agent import Ours, eventually, pid_in, runs
+from support.scripted_agent import children, descriptors
 
 import corral
 from corral.events import Event, Init, Text, ToolUse
@@ -19,7 +19,7 @@ from corral.system import paths as folders
 from corral.system.process.registry import ProcessRegistry
 from corral.testing import Call, Turn, call, hang, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 STEPS: list[type[Event]] = [Init, Text, ToolUse]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+from support.builtin_agent import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
 
 import corral
 from corral.builtin.event_queue import FULL, EventQueue
@@ -23,7 +23,7 @@ from corral.sessions.permissions import Broker
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, hang, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:

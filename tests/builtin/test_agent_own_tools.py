@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import MODELS, Ours, inline_media, of, outcomes, told
-from scripted import scripted
+from support.builtin_agent import MODELS, Ours, inline_media, of, outcomes, told
+from support.scripted_agent import scripted
 
 import corral
 from corral.errors import ConfigError
@@ -21,7 +21,7 @@ from corral.sessions.tools.hooks import Change, Deny, Hook, HookAnswer, HookVerd
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 @dataclass

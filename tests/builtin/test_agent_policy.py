@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import Ours, of, outcomes, told
-from shell_attacks import EVASIONS, RULES
+from support.builtin_agent import Ours, of, outcomes, told
+from support.shell_attacks import EVASIONS, RULES
 
 import corral
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolResult
@@ -15,7 +15,7 @@ from corral.policy import Policy
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+x\n*** End Patch\n"
 ALL = Turn(

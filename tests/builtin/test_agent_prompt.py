@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import Ours
+from support.builtin_agent import Ours
 
 from corral.builtin.project_documents import LARGEST, git_branch, project_documents
 from corral.models.families import family_of
 from corral.policy import Policy
 from corral.testing import say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 async def test_the_environment_is_described(ours: Ours) -> None:

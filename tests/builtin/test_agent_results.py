@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builtin.agent_runs import Ours, of, warnings
+from support.builtin_agent import Ours, of, warnings
 
 from corral.builtin.loop import Tally
 from corral.events import FileChange, UsageReport
@@ -13,7 +13,7 @@ from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 from corral.values import Cost
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 PATCH = """*** Begin Patch
 *** Add File: added.txt

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import (
+from support.builtin_agent import (
     KEY,
     MODELS,
     Ours,
@@ -23,7 +23,7 @@ from builtin.agent_runs import (
     runs,
     told,
 )
-from scripted import children
+from support.scripted_agent import children
 
 import corral
 from corral.builtin.history import CUT_OFF, NAME, History
@@ -34,7 +34,7 @@ from corral.sessions import store
 from corral.system.process.process import Process
 from corral.testing import Call, Turn, call, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 CHILD = """
 import asyncio, sys, corral

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builtin.agent_runs import KEY, MODELS, Ours, keyed, of, told
+from support.builtin_agent import KEY, MODELS, Ours, keyed, of, told
 
 import corral
 from corral.builtin.secret_filter import SecretFilter
@@ -14,7 +14,7 @@ from corral.sessions import store
 from corral.system.environment import for_commands, is_secret
 from corral.testing import Call, Turn, call, fail, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 MARK = "[GEMINI_API_KEY struck out]"
 

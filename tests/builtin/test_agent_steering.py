@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from builtin.agent_runs import Ours
-from scripted import GOOD, scripted
+from support.builtin_agent import Ours
+from support.scripted_agent import GOOD, scripted
 
 import corral
 from corral.events import Init, ToolUse
 from corral.testing import Call, Turn, call, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 async def test_steering_reaches_the_model_after_the_tools(ours: Ours) -> None:

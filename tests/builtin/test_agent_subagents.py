@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builtin.agent_runs import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+from support.builtin_agent import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
 
 from corral.events import (
     Decision,
@@ -16,7 +16,7 @@ from corral.events import (
 from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, hang, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 class Cast:

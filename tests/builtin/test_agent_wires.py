@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builtin.agent_runs import MODELS, Ours, of, outcomes, told, warnings
+from support.builtin_agent import MODELS, Ours, of, outcomes, told, warnings
 
 import corral
 from corral.events import Json, ToolResult
@@ -11,7 +11,7 @@ from corral.policy import Policy
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
 
-pytest_plugins = ("builtin.agent_fixture",)
+pytest_plugins = ("support.builtin_agent_fixture",)
 
 WIRES = ["gemini", "anthropic", "openai", "chat"]
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builtin.tooling import done, refused
+from support.builtin_tools import done, refused
 
 from corral.builtin.tools.workspace import Workspace
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from builtin.tooling import call, done, refused
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools.apply_patch import State, carry_out
 from corral.builtin.tools.files import Text

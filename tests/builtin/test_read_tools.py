@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from builtin.tooling import call, done, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools.search import included, pattern
 from corral.builtin.tools.workspace import Workspace

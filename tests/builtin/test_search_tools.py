@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builtin.tooling import call, done, refused
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools import grep as grep_module
 from corral.builtin.tools.workspace import Workspace

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builtin.tooling import call, done, refused
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools import by_name
 from corral.builtin.tools.run_program import run

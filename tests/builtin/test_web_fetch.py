@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from builtin.tooling import call, done, refused
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools import fetch
 from corral.builtin.tools.workspace import Workspace

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builtin.tooling import call, done, refused
+from support.builtin_tools import call, done, refused
 
 from corral.builtin.tools import all_tools
 from corral.builtin.tools import files as tool_files

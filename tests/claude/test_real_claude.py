@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from claude.conftest import KEY
-from claude.hands import read, shell
-from gemini_cli.hands import bell, holding, names, notes_server, running, sent, steps
-from laws import lawful
-from real_agents import cancelled_at_work
+from support.claude_tools import read, shell
+from support.gemini_tools import bell, holding, names, notes_server, running, sent, steps
+from support.real_agents import cancelled_at_work
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors, result_from_events

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from claude.hands import read, shell, write
-from gemini_cli.hands import names, refused, running, sent, steps
-from installed import installed
-from laws import lawful
+from support.claude_tools import read, shell, write
+from support.gemini_tools import names, refused, running, sent, steps
+from support.installed_agents import installed
+from support.stream_checks import lawful
 
 import corral
 from corral import errors, result_from_events

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import pytest
-from claude.hands import edit, fetch, read, shell, write
-from gemini_cli.hands import sent
-from installed import installed
 from msgspec.structs import replace
-from shell_attacks import EVASIONS, RULES
+from support.claude_tools import edit, fetch, read, shell, write
+from support.gemini_tools import sent
+from support.installed_agents import installed
+from support.shell_attacks import EVASIONS, RULES
 
 import corral
 from corral import Policy, Result

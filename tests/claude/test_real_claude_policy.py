@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from claude.hands import delegate, edit, fetch, read, shell, write
-from gemini_cli.hands import names, notes_server, refused, returned, steps
-from laws import lawful
+from support.claude_tools import delegate, edit, fetch, read, shell, write
+from support.gemini_tools import names, notes_server, refused, returned, steps
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, result_from_events

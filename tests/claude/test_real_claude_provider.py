@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from claude.conftest import KEY, MODEL
-from claude.hands import read, shell, write
-from gemini_cli.hands import names, running, sent, steps
+from support.claude_tools import read, shell, write
+from support.gemini_tools import names, running, sent, steps
 
 from corral.providers import ProviderError, ResponseProvider, ResponseProviderFactory
 from corral.testing import Turn, fail, say

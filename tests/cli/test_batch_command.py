@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.pipeline_place import CORRAL, corral
-from durable.batch_place import MODEL, Model, results_of
+from support.batches import MODEL, Model, results_of
+from support.pipeline_command import CORRAL, corral
 
 from corral.testing import ModelServer, Turn, fail, hang
 

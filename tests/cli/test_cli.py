@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scripted import GOOD, PROGRAM
+from support.scripted_agent import GOOD, PROGRAM
 
 from corral import from_json
 from corral.events import Done

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.pipeline_place import CORRAL, GATE, TINY, corral, fresh_corral, lines_of, pipeline, put
+from support.pipeline_command import (
+    CORRAL,
+    GATE,
+    TINY,
+    corral,
+    fresh_corral,
+    lines_of,
+    pipeline,
+    put,
+)
 
 from corral.cli import worker as worker_command
 from corral.durable.dbos.queues import Limit

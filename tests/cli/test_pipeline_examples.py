@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli.pipeline_place import EXAMPLES, lines_of, pipeline
+from support.pipeline_command import EXAMPLES, lines_of, pipeline
 
 from corral.testing import Call, ModelServer, Request, Turn, say
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from cli.pipeline_place import EXAMPLES, TINY, pipeline, put
+from support.pipeline_command import EXAMPLES, TINY, pipeline, put
 
 from corral.pipelines import loader
 from corral.pipelines.linter.engine import lint

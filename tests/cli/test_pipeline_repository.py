@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.pipeline_place import lines_of, pipeline, put
-from durable.repository_place import git, repository
-from hostile_git import Traps
+from support.hostile_git import Traps
+from support.pipeline_command import lines_of, pipeline, put
+from support.repositories import git, repository
 
 from corral.durable import api
 from corral.errors import ConfigError

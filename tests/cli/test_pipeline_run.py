@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli.pipeline_place import CORRAL, GATE, TINY, lines_of, pipeline, put
+from support.pipeline_command import CORRAL, GATE, TINY, lines_of, pipeline, put
 
 from corral.pipelines import events
 from corral.testing import ModelServer, say

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli.pipeline_place import CORRAL, pipeline, put
+from support.pipeline_command import CORRAL, pipeline, put
 
 WAYS = ["--no-durable", "--db=runs.db"]
 STEPS = """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted import GOOD, PROGRAM
+from support.scripted_agent import GOOD, PROGRAM
 
 from corral.system.cassette import format
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import refused, running, sent, steps
-from real_agents import KEY
+from support.gemini_tools import refused, running, sent, steps
+from support.real_agents import KEY
 
 import corral
 from corral import Policy, errors

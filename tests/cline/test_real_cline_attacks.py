@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from real_agents import KEY
-from real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, listener, told
+from support.real_agents import KEY
+from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, listener, told
 
 from corral import Policy
 from corral.testing import Call

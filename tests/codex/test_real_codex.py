@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from codex.tools import shell, write
-from gemini_cli.hands import bell, holding, names, running, sent
-from laws import lawful
-from real_agents import KEY, cancelled_at_work
+from support.codex_tools import shell, write
+from support.gemini_tools import bell, holding, names, running, sent
+from support.real_agents import KEY, cancelled_at_work
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors, result_from_events

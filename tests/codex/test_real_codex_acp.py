@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from codex.tools import shell, write
-from gemini_cli.hands import names, refused, returned, running, steps
-from installed import installed
-from laws import lawful
+from support.codex_tools import shell, write
+from support.gemini_tools import names, refused, returned, running, steps
+from support.installed_agents import installed
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors, result_from_events

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from codex.tools import shell, write
-from gemini_cli.hands import git, names, sent, steps
-from installed import installed
-from visitors import visitors
+from support.codex_tools import shell, write
+from support.gemini_tools import git, names, sent, steps
+from support.installed_agents import installed
+from support.refusing_proxy import visitors
 
 import corral
 from corral import Policy, errors

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from codex.tools import shell, write
-from gemini_cli.hands import git, names, notes_server, refused, returned, steps
-from real_agents import KEY
+from support.codex_tools import shell, write
+from support.gemini_tools import git, names, notes_server, refused, returned, steps
+from support.real_agents import KEY
 
 import corral
 from corral import Policy, errors

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from installed import managed
-from real_agents import KEY, RealAgent, forget_keys, seed
+from support.installed_agents import managed
+from support.real_agents import KEY, RealAgent, forget_keys, seed
 
 from corral.options import RunKwargs
 from corral.testing import ModelServer

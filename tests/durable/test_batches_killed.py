@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable.batch_place import results_of
-from durable.engine_world import Zygote
+from support.batches import results_of
+from support.durable_processes import Zygote
 
 COUNT = 7
 SHARES = 48

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from durable.engine_world import eventually
+from support.durable_processes import eventually
 
 from corral.durable import api, service
 from corral.durable.dbos import adapter, client

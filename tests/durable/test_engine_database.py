@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from durable.engine_world import eventually
 from sqlalchemy.exc import OperationalError
+from support.durable_processes import eventually
 
 from corral.durable.dbos import adapter, database
 from corral.errors import ConfigError, CorralError, StorageFailed

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from durable.engine_world import World, eventually, submit
+from support.durable_processes import World, eventually, submit
 
 from corral.durable import fork as durable_fork
 from corral.durable import service

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable.engine_world import World, eventually, submit
-from durable.repository_place import git, repository
+from support.durable_processes import World, eventually, submit
+from support.repositories import git, repository
 
 from corral.durable.workspace import artifacts, workspaces
 from corral.errors import ConfigError, StorageFailed

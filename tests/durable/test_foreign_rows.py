@@ -6,7 +6,7 @@ import base64
 import pickle
 import sqlite3
 
-from durable.engine_world import World, eventually, submit
+from support.durable_processes import World, eventually, submit
 
 
 class Evil:

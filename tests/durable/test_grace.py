@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable.engine_world import PATIENCE, World, eventually, is_alive, submit
+from support.durable_processes import PATIENCE, World, eventually, is_alive, submit
 
 from corral.durable.worker.executor import SWEEP
 

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from durable.engine_world import World, eventually, is_alive
+from support.durable_processes import World, eventually, is_alive
 
 from corral.durable import service
 from corral.durable.agent_host import client

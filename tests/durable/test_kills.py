@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 import pytest
-from durable.engine_world import PATIENCE, World, Zygote, eventually, is_alive, submit, wide
+from support.durable_processes import PATIENCE, World, Zygote, eventually, is_alive, submit, wide
 
 SHARES = 72
 """More than the run has moments, so each of them is one's."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.pipeline_place import CORRAL
-from durable.engine_world import PATIENCE, eventually, is_alive
-from durable.repository_place import bare, git, repository
+from support.durable_processes import PATIENCE, eventually, is_alive
+from support.pipeline_command import CORRAL
+from support.repositories import bare, git, repository
 
 from corral.durable import query
 from corral.durable.query import Shown

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from durable.engine_world import World, eventually, submit
+from support.durable_processes import World, eventually, submit
 
 from corral.durable import service
 from corral.pipelines import loader

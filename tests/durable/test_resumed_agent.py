@@ -6,13 +6,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from durable.engine_world import World, eventually
+from support.durable_processes import World, eventually
 
 from corral.durable.worker.attempt_runner import GO_ON
 from corral.testing import Call, Request, Turn, hang, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 

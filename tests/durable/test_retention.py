@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable.batch_place import results_of
-from durable.engine_world import World, eventually, submit
+from support.batches import results_of
+from support.durable_processes import World, eventually, submit
 
 import corral
 from corral.durable import retention, service

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from durable.repository_place import bare, git, repository
+from support.repositories import bare, git, repository
 
 from corral.durable.payloads import OwnTree, RunConfig
 from corral.durable.workspace import workspaces

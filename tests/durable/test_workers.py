@@ -8,7 +8,7 @@ import re
 import signal
 
 import pytest
-from durable.engine_world import World, eventually, is_alive, submit, wide
+from support.durable_processes import World, eventually, is_alive, submit, wide
 
 from corral.durable import service
 from corral.pipelines.scheduler.commands import Ended

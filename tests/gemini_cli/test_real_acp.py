@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import (
+from support.gemini_tools import (
     bell,
     names,
     notes_server,
@@ -26,8 +26,8 @@ from gemini_cli.hands import (
     steps,
     write,
 )
-from laws import lawful
-from real_agents import cancelled_at_work
+from support.real_agents import cancelled_at_work
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -35,7 +35,7 @@ from corral.events import Decision, Init, PermissionDecision, PermissionRequest,
 from corral.testing import Call, Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import bell, running, shell
-from laws import lawful
-from scripted import children
+from support.gemini_tools import bell, running, shell
+from support.scripted_agent import children
+from support.stream_checks import lawful
 
 import corral
 from corral import errors, result_from_events
@@ -20,7 +20,7 @@ from corral.events import Text
 from corral.testing import Turn, hang, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import sent
+from support.gemini_tools import sent
 
 import corral
 from corral import errors
 from corral.testing import say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import (
+from support.gemini_tools import (
     delegate,
     fetch,
     git,
@@ -33,7 +33,7 @@ from corral.events import Decision, PermissionRequest
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import machine_to_itself, running, shell, steps, write
+from support.gemini_tools import machine_to_itself, running, shell, steps, write
 
 import corral
 from corral import RunKwargs
@@ -16,7 +16,7 @@ from corral.system import paths
 from corral.testing import Lane
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 

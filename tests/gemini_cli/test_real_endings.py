@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import Bell, bell, machine_to_itself, running, shell, steps
+from support.gemini_tools import Bell, bell, machine_to_itself, running, shell, steps
 
 import corral
 from corral import errors, result_from_events
@@ -16,7 +16,7 @@ from corral.events import Done, Init, ToolResult, ToolUse
 from corral.testing import Turn, hang
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

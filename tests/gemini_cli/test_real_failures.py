@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import read, steps
+from support.gemini_tools import read, steps
 
 from corral import errors, result_from_events
 from corral.events import Done, Error, Init
 from corral.testing import Turn, fail, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

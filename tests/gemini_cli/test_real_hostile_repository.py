@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import names, notes_server, steps
+from support.gemini_tools import names, notes_server, steps
 
 import corral
 from corral import Policy
@@ -19,7 +19,7 @@ from corral.errors import UntrustedFolder
 from corral.testing import Lane, ModelServer, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

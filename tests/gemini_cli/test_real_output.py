@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import git, replace, shell, steps, write
-from hostile_git import Traps, make_repository
+from support.gemini_tools import git, replace, shell, steps, write
+from support.hostile_git import Traps, make_repository
 
 from corral import FileChanged, Usage, result_from_events
 from corral.events import Done, Error, FileChange, Init, Text, ToolResult, ToolUse
@@ -16,7 +16,7 @@ from corral.testing import Call, Turn, say
 from corral.values import path_from_printable
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import (
+from support.gemini_tools import (
     delegate,
     fetch,
     git,
@@ -27,7 +27,7 @@ from corral import Policy
 from corral.testing import Call
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

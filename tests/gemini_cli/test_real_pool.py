@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import running, write
-from scripted import children
+from support.gemini_tools import running, write
+from support.scripted_agent import children
 
 import corral
 from corral.system import paths
 from corral.testing import Request, Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 

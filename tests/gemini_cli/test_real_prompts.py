@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import names, sent
+from support.gemini_tools import names, sent
 
 from corral.errors import PromptError
 from corral.testing import say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

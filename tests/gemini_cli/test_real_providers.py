@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from real_gemini import KEY, Gemini
+from support.real_gemini import KEY, Gemini
 
 from corral.providers import ProviderError, ResponseProvider, ResponseProviderFactory
 from corral.testing import Call, Turn, fail

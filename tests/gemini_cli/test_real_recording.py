@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from gemini_cli.hands import read, shell
-from laws import lawful
-from real_gemini import KEY
+from support.gemini_tools import read, shell
+from support.real_gemini import KEY
+from support.stream_checks import lawful
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
@@ -19,7 +19,7 @@ from corral.system.cassette import format
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 PROMPTS = ("Read @seed.txt and ask", "And again?")

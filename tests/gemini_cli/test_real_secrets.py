@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gemini_cli.hands import holding, notes_server, returned, sent, shell, steps
+from support.gemini_tools import holding, notes_server, returned, sent, shell, steps
 
 from corral import McpServer, result_from_events, to_json
 from corral.errors import AuthenticationFailed
 from corral.testing import Call, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

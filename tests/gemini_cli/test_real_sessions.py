@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import shell, steps
+from support.gemini_tools import shell, steps
 
 import corral
 from corral import errors, result_from_events
@@ -14,7 +14,7 @@ from corral.events import Init, Text
 from corral.testing import Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import git, names, refused, returned, shell, steps
+from support.gemini_tools import git, names, refused, returned, shell, steps
 
 from corral import Policy
 from corral.events import Json
 from corral.testing import Call
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 pytestmark = pytest.mark.gemini_cli
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_gemini import Gemini
+from support.real_gemini import Gemini
 
 import corral
 from corral import errors

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from raw_server import Line, serving
+from support.raw_server import Line, serving
 
 from corral import errors, models
 from corral.testing import Call, ModelServer, Turn, call, hang, say

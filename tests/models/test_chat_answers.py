@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai_oracle import Told, outcomes_of_cuts, read, replaying, told
-from openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
+from support.openai_oracle import Told, outcomes_of_cuts, read, replaying, told
+from support.openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
 
 from corral import errors
 from corral.errors import CorralError, StreamBroken

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
-from openai_oracle import messages_of, sent_by_sdk, told
-from openai_streams import chunk, piece_of, sse
 from pydantic import TypeAdapter
+from support.openai_oracle import messages_of, sent_by_sdk, told
+from support.openai_streams import chunk, piece_of, sse
 
 from corral.messages import Image, Message, RedactedThinking, Text, Thinking, ToolCall, ToolResult
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec

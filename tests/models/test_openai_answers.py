@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
-from openai_oracle import Told, outcomes_of_cuts, read, replaying, told
-from openai_streams import Answer, called, responded, response, said, sse, thought
 from pydantic import TypeAdapter
+from support.openai_oracle import Told, outcomes_of_cuts, read, replaying, told
+from support.openai_streams import Answer, called, responded, response, said, sse, thought
 
 from corral import errors
 from corral.errors import CorralError, StreamBroken

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from openai_oracle import sdk
+from support.openai_oracle import sdk
 
 from corral import errors
 from corral.errors import CorralError

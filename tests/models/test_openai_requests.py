@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from openai.types.responses import ResponseInputItemParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
-from openai_oracle import messages_of, sent_by_sdk, told
-from openai_streams import called, responded, said, thought
 from pydantic import TypeAdapter
+from support.openai_oracle import messages_of, sent_by_sdk, told
+from support.openai_streams import called, responded, said, thought
 
 from corral.messages import (
     Document,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from installed import installed
-from real_agents import KEY, RealAgent, forget_keys
+from support.installed_agents import installed
+from support.real_agents import KEY, RealAgent, forget_keys
 
 from corral.options import RunKwargs
 from corral.testing import ModelServer

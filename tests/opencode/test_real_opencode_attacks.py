@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import git, names, sent, steps
 from opencode.test_real_opencode import read, shell, write
-from visitors import visitors
+from support.gemini_tools import git, names, sent, steps
+from support.refusing_proxy import visitors
 
 import corral
 from corral import Policy, errors

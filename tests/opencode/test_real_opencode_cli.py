@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import bell, names, notes_server, refused, returned, running, sent, steps
-from laws import lawful
 from opencode.test_real_opencode import read, shell, write
-from real_agents import cancelled_at_work
+from support.gemini_tools import bell, names, notes_server, refused, returned, running, sent, steps
+from support.real_agents import cancelled_at_work
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, Result, errors, result_from_events

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import bell, names, refused, running, sent, steps
-from real_agents import cancelled_at_work
+from support.gemini_tools import bell, names, refused, running, sent, steps
+from support.real_agents import cancelled_at_work
 
 import corral
 from corral import Policy, errors

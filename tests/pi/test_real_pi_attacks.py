@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import refused
-from real_agents import KEY
-from real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, told
+from support.gemini_tools import refused
+from support.real_agents import KEY
+from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, told
 
 from corral import Policy
 from corral.events import Json

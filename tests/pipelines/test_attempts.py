@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_play import graph_of
+from support.scheduler_driver import graph_of
 
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.retry import Pause, after, delay, with_spent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline_play import FAIL, Play, play
+from support.scheduler_driver import FAIL, Play, play
 
 from corral.events import Json
 from corral.pipelines.scheduler.commands import Child, Steer, Stop, Wait, Woken

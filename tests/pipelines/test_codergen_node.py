@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.node_works import KEY, MODEL, Bench, Scripted, running_in
+from support.nodes import KEY, MODEL, Bench, Scripted, running_in
 
 from corral.events import Event, Json, ToolOutput, ToolResult
 from corral.pipelines.execution import attempt as works
@@ -16,7 +16,7 @@ from corral.pipelines.execution.resources import NodeResources
 from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 
 async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipelines.node_works import Bench, Scripted
+from support.nodes import Bench, Scripted
 
 from corral.pipelines.execution.resources import NodeResources
 from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
 from corral.testing import call, say
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 SECRETS = {
     "DATABASE_URL": "postgres://app:canary-db-password@db.example/app",

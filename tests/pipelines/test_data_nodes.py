@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.node_works import Bench
+from support.nodes import Bench
 
 from corral.events import Json
 from corral.pipelines.execution import attempt as works
@@ -15,7 +15,7 @@ from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 
 async def test_set_puts_values_as_they_are(bench: Bench) -> None:

@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from pipelines.node_works import Bench
+from support.nodes import Bench
 
 from corral.events import Json
 from corral.pipelines.execution.preamble import SIZES, preamble, with_preamble
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import RunDir
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 CONTEXT: dict[str, Json] = {
     "graph.goal": "Feed the cats",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipeline_play import FAIL, Play, play
+from support.scheduler_driver import FAIL, Play, play
 
 from corral.errors import ConfigError
 from corral.events import Json

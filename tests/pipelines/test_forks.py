@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_play import FAIL, Play, graph_of, play
+from support.scheduler_driver import FAIL, Play, graph_of, play
 
 from corral.pipelines.scheduler.commands import (
     Answer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_play import FAIL, play
+from support.scheduler_driver import FAIL, play
 
 from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome

@@ -9,9 +9,9 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pytest
-from pipelines.node_works import Bench
+from support.nodes import Bench
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 
 class Heard(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_play import Play, graph_of
+from support.scheduler_driver import Play, graph_of
 
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from pipeline_play import graph_of
+from support.scheduler_driver import graph_of
 
 from corral.errors import StorageFailed
 from corral.events import Text

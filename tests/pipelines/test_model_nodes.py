@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.node_works import MODEL, Bench, Scripted
+from support.nodes import MODEL, Bench, Scripted
 
 from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 
 # prompt

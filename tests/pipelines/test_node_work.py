@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pipelines.node_works import Bench
+from support.nodes import Bench
 
 from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text

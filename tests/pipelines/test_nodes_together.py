@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pipelines.node_works import MODEL, Scripted
+from support.nodes import MODEL, Scripted
 
 from corral.pipelines import loader
 from corral.pipelines.execution import memory_runner
 from corral.pipelines.execution.interviewers import Queued, Recording
 from corral.testing import Request, Turn, call, say
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 PIPELINE = """
 digraph everything {

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from pipeline_play import FAIL, Play, play
+from support.scheduler_driver import FAIL, Play, play
 
 import corral.pipelines
 from corral.errors import PipelineInvalid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_play import FAIL, graph_of
+from support.scheduler_driver import FAIL, graph_of
 
 from corral.events import Json
 from corral.pipelines.scheduler.outcome import Outcome

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_play import FAIL, graph_of, play
+from support.scheduler_driver import FAIL, graph_of, play
 
 from corral.errors import StorageFailed
 from corral.pipelines import events

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws import unhurried
-from pipelines.node_works import Bench, running_in
-from scripted import children
+from support.nodes import Bench, running_in
+from support.scripted_agent import children
+from support.stream_checks import unhurried
 
 from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builtin.agent_runs import MODELS, keyed
-from installed import installed
-from pipeline_play import graph_of
-from pipelines.node_works import Scripted
+from support.builtin_agent import MODELS, keyed
+from support.installed_agents import installed
+from support.nodes import Scripted
+from support.scheduler_driver import graph_of
 
 from corral.agents import registry
 from corral.pipelines import loader
@@ -24,7 +24,7 @@ from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say
 from corral.testing.conformance.stage import Stage
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 
 REVIEW = """
 digraph g {

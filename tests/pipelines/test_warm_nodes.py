@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pipelines.node_works import Bench, running_in
-from scripted import children
+from support.nodes import Bench, running_in
+from support.scripted_agent import children
 
 from corral.options import RunKwargs
 from corral.pipelines.execution.resources import NodeResources
@@ -17,9 +17,9 @@ from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
-pytest_plugins = ("pipelines.node_fixtures",)
+pytest_plugins = ("support.node_fixtures",)
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 

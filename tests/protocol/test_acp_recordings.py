@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from goldens import check_golden
-from laws import lawful
+from support.goldens import check_golden
+from support.stream_checks import lawful
 
 from corral.errors import StreamBroken
 from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json

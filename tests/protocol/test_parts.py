@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.stream_checks import unhurried
 
 from corral.errors import StreamBroken
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gemini_cli.hands import (
+from support.gemini_tools import (
     bell,
     git,
     names,
@@ -23,7 +23,7 @@ from gemini_cli.hands import (
     steps,
     write,
 )
-from real_agents import three_questions
+from support.real_agents import three_questions
 
 import corral
 from corral import Policy, errors

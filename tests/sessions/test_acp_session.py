@@ -16,8 +16,8 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-from laws import lawful
-from scripted import children, descriptors
+from support.scripted_agent import children, descriptors
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
-from scripted import PROGRAM as STREAM_PROGRAM
-from scripted import children
+from support.scripted_agent import PROGRAM as STREAM_PROGRAM
+from support.scripted_agent import children
 
 import corral
 from corral import AgentSession, errors

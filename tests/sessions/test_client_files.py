@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gemini_cli.hands import names
+from support.gemini_tools import names
 
 from corral.sessions.acp import client_files
 from corral.sessions.acp.client_files import ClientFiles, Outside

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
-from laws import lawful
 from msgspec import to_builtins
-from scripted import children
+from support.scripted_agent import children
+from support.stream_checks import lawful
 
 import corral
 from corral import errors

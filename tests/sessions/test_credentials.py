@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from scripted import GOOD, scripted
+from support.scripted_agent import GOOD, scripted
 
 import corral
 from corral.errors import AuthenticationFailed, ConfigError

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import lawful, unhurried
+from support.stream_checks import lawful, unhurried
 
 from corral import errors
 from corral.errors import by_code

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_git import Traps, git, make_repository
-from laws import lawful
-from scripted import scripted
+from support.hostile_git import Traps, git, make_repository
+from support.scripted_agent import scripted
+from support.stream_checks import lawful
 
 import corral
 from corral.values import path_from_printable

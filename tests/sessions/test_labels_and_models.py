@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from laws import lawful
-from scripted import GOOD, scripted
+from support.scripted_agent import GOOD, scripted
+from support.stream_checks import lawful
 
 import corral
 from corral import Usage, errors

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from laws import lawful
+from support.stream_checks import lawful
 
 import corral
 from corral import Policy, errors, events

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from scripted import GOOD, children, scripted
+from support.scripted_agent import GOOD, children, scripted
 
 import corral
 from corral import errors

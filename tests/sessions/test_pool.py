@@ -14,9 +14,9 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-from laws import lawful
-from scripted import PROGRAM as STREAM_PROGRAM
-from scripted import children, descriptors
+from support.scripted_agent import PROGRAM as STREAM_PROGRAM
+from support.scripted_agent import children, descriptors
+from support.stream_checks import lawful
 
 import corral
 from corral import errors

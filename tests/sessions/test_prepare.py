@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scripted import scripted
+from support.scripted_agent import scripted
 
 import corral
 from corral.errors import ConfigError

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builtin.agent_runs import MODELS, Ours, keyed
 from msgspec.structs import replace
-from scripted import GOOD, PROGRAM, children, scripted
+from support.builtin_agent import MODELS, Ours, keyed
+from support.scripted_agent import GOOD, PROGRAM, children, scripted
 
 import corral
 from corral import Policy, errors
@@ -21,9 +21,9 @@ from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
-pytest_plugins = ["builtin.agent_fixture"]
+pytest_plugins = ["support.builtin_agent_fixture"]
 
 ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 ASKS = Policy(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted import scripted
+from support.scripted_agent import scripted
 
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
-from laws import lawful
-from scripted import GOOD, PROGRAM, children, descriptors, scripted
+from support.scripted_agent import GOOD, PROGRAM, children, descriptors, scripted
+from support.stream_checks import lawful
 
 import corral
 from corral import errors

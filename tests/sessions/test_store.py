@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from scripted import GOOD, scripted
+from support.scripted_agent import GOOD, scripted
 
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed

@@ -10,8 +10,8 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-from laws import lawful
-from scripted import GOOD, PROGRAM, children
+from support.scripted_agent import GOOD, PROGRAM, children
+from support.stream_checks import lawful
 
 import corral
 from corral import errors

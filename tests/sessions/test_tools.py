@@ -44,7 +44,7 @@ from corral.testing import call, say
 from corral.values import McpServer
 
 if TYPE_CHECKING:
-    from real_gemini import Gemini
+    from support.real_gemini import Gemini
 
 WAIT = 20.0
 """Seconds that anything here may take."""

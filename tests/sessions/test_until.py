@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import GOOD, children, scripted
+from support.scripted_agent import GOOD, children, scripted
 
 import corral
 from corral import errors

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import unhurried
+from support.stream_checks import unhurried
 
 from corral.agents import registry
 from corral.options import RunOptions

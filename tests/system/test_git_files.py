@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hostile_git import git, make_repository
+from support.hostile_git import git, make_repository
 
 from corral.errors import StorageFailed
 from corral.system.fs import open_regular, parent_below

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile_git import Traps, git, make_repository
+from support.hostile_git import Traps, git, make_repository
 
 from corral.system.git import changes, settings, shared_worktree, source_repository, task_worktree
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from raw_server import Line, Serving, Talk, answering, plain, serving
+from support.raw_server import Line, Serving, Talk, answering, plain, serving
 
 from corral.errors import CorralError, IdleTimeout, NetworkFailed, StreamBroken
 from corral.system.http import client

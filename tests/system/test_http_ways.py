@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from raw_server import Line, Talk, answering, plain, serving
+from support.raw_server import Line, Talk, answering, plain, serving
 
 from corral.errors import ConfigError, CorralError, NetworkFailed
 from corral.system.http.client import Http

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from scripted import GOOD, PROGRAM, scripted
+from support.scripted_agent import GOOD, PROGRAM, scripted
 
 import corral
 from corral.system import threads

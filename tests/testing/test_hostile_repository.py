@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.pipeline_place import corral as command
-from gemini_cli.hands import notes_server
-from installed import installed, mark_of
+from support.gemini_tools import notes_server
+from support.installed_agents import installed, mark_of
+from support.pipeline_command import corral as command
 
 import corral
 from corral.agents import registry

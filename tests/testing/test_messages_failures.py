@@ -9,8 +9,8 @@ import anthropic
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic
-from testing.anthropic_client import HELLO, MODEL, ask, client, stream
-from testing.raw import post
+from support.anthropic_client import HELLO, MODEL, ask, client, stream
+from support.raw_answers import post
 
 from corral.testing import ModelServer, Turn, fail, hang, say
 

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from anthropic import Anthropic
 from anthropic.types import MessageParam, ToolParam
-from testing.anthropic_client import HELLO, MODEL, ask, both, client, stream
-from testing.raw import events, post
+from support.anthropic_client import HELLO, MODEL, ask, both, client, stream
+from support.raw_answers import events, post
 
 from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted import PROGRAM
+from support.scripted_agent import PROGRAM
 
 PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 COMMAND = shlex.join([sys.executable, "-S", "-E", str(PEER), "--acp"])

@@ -9,8 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from installed import installed, mark_of
 from msgspec.structs import replace
+from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
 from corral.agents.spec import RACES, PolicyRow, with_races

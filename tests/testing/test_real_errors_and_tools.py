@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed import installed, mark_of
-from laws import lawful
+from support.installed_agents import installed, mark_of
+from support.stream_checks import lawful
 
 import corral
 from corral.agents import registry

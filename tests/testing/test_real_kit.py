@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from installed import installed, mark_of
+from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
 from corral.testing import check_agent

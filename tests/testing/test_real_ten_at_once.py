@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from gemini_cli.hands import living_off, machine_to_itself, names
-from installed import ON_DEMAND, installed, managed, mark_of
+from support.gemini_tools import living_off, machine_to_itself, names
+from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 
 import corral
 from corral.agents import registry

@@ -10,8 +10,8 @@ import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
-from testing.openai_client import MODEL, ask, client, events
-from testing.raw import post
+from support.openai_client import MODEL, ask, client, events
+from support.raw_answers import post
 
 from corral.testing import ModelServer, Turn, fail, hang, say
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from testing.openai_client import MODEL, SEALED, ask, both, client, events, stream
-from testing.raw import events as raw_events
-from testing.raw import post
+from support.openai_client import MODEL, SEALED, ask, both, client, events, stream
+from support.raw_answers import events as raw_events
+from support.raw_answers import post
 
 from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
 

@@ -1,4 +1,4 @@
-"""Ends what a pytest has left, when that has ended, however: ``undertaker.py MARK``.
+"""Ends what a pytest has left, when that has ended, however: ``cleanup_watcher.py MARK``.
 
 Its stdin is a pipe that only that pytest can write to. What bears the mark in its
 environment is ended, and what was started by such a one and bears no mark any more.

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from corral.options import RunKwargs
 
-PROGRAM = Path(__file__).parent / "programs" / "scripted_gemini.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_gemini.py"
 GOOD = "init\ntext hello\nresult"
 
 

@@ -12,7 +12,7 @@ import pytest
 from corral.agents import registry
 from corral.system import programs
 
-MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[1] / ".cache" / "corral")
+MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[2] / ".cache" / "corral")
 """Read before any test moves CORRAL_HOME."""
 
 MARKS = {"gemini-acp": "gemini_cli", "gemini-cli": "gemini_cli", "claude-acp": "claude_acp"}
@@ -30,7 +30,7 @@ def mark_of(name: str) -> str:
     return MARKS.get(name, name.partition("-")[0])
 
 
-_MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text()
+_MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 _MORE = re.findall(r"^AGENTS_HERE = .*,\$\(AGENTS\)\),(.*)\)$", _MAKEFILE, re.MULTILINE)[0].split()
 ON_DEMAND = {mark_of(registry.find(name).name): registry.find(name).name for name in _MORE}
 """Mark → agent, of those that only ``make test AGENTS=all`` installs."""
@@ -38,7 +38,7 @@ ON_DEMAND = {mark_of(registry.find(name).name): registry.find(name).name for nam
 
 def installed(name: str) -> str:
     """Where its program is. Missing Node skips; a missing install beside it fails."""
-    from heavy import require
+    from support.fast_selection import require
 
     require("real_agent")
     program = managed(name)

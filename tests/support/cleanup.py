@@ -13,18 +13,18 @@ import sys
 from pathlib import Path
 
 MARK = "TESTED_BY"
-UNDERTAKER = Path(__file__).parent / "programs" / "undertaker.py"
+WATCHER = Path(__file__).parents[1] / "programs" / "cleanup_watcher.py"
 
 
 def make() -> None:
-    """From now on what this process starts bears its mark. The undertaker waits for the end of
+    """From now on what this process starts bears its mark. The cleanup_watcher waits for the end of
     a pipe whose other end is ours, so the kernel tells it."""
     if not sys.platform.startswith("linux"):
         return
     os.environ[MARK] = secrets.token_hex(8)
     reader, _writer = os.pipe()
     subprocess.run(
-        [sys.executable, "-I", "-S", UNDERTAKER, f"{MARK}={os.environ[MARK]}"],
+        [sys.executable, "-I", "-S", WATCHER, f"{MARK}={os.environ[MARK]}"],
         stdin=reader,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

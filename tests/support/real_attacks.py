@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Unpack
 
 import msgspec
-from gemini_cli.hands import git, sent, steps
-from real_agents import RealAgent
+from support.gemini_tools import git, sent, steps
+from support.real_agents import RealAgent
 
 import corral
 from corral.options import RunKwargs

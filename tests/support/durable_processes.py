@@ -30,7 +30,7 @@ class Zygote:
     """See ``programs/zygote.py``. It ends with this process."""
 
     def __init__(self) -> None:
-        program = Path(__file__).parent / "programs" / "zygote.py"
+        program = Path(__file__).parents[1] / "durable" / "programs" / "zygote.py"
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         subprocess.run([sys.executable, program], stdin=orders, stdout=answers, check=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from laws import lawful
+from support.stream_checks import lawful
 
 import corral
 from corral.events import Error, Event, Json, ToolResult

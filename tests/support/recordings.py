@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from laws import lawful
+from support.stream_checks import lawful
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, Ending

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from durable.engine_world import is_alive
+from support.durable_processes import is_alive
 
 PROGRAM = """
 import os, signal, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
-import last_will
-last_will.make()
+from support import cleanup
+cleanup.make()
 DETACHED = '''
 import os, subprocess, time
 if os.fork():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builtin.agent_runs import Ours
+from support.builtin_agent import Ours
 
 from corral.testing import ModelServer
 

@@ -8,7 +8,7 @@ and has no mark fails (``require``), so none of them gets into the fast run unse
 from __future__ import annotations
 
 import pytest
-from installed import mark_of
+from support.installed_agents import mark_of
 
 from corral.agents import registry
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heavy
 import pytest
-from installed import installed
+from support import fast_selection
+from support.installed_agents import installed
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from installed import installed
 )
 def test_a_test_that_starts_one_without_the_mark_fails(needed: str, words: str) -> None:
     with pytest.raises(pytest.fail.Exception, match=words):
-        heavy.require(needed)
+        fast_selection.require(needed)
 
 
 def test_a_real_agent_is_not_handed_to_a_test_without_the_mark() -> None:
@@ -24,4 +24,4 @@ def test_a_real_agent_is_not_handed_to_a_test_without_the_mark() -> None:
 @pytest.mark.codex
 def test_the_mark_of_an_agent_is_enough(request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("real_agent")
-    heavy.require("real_agent")
+    fast_selection.require("real_agent")

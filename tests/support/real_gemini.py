@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from real_agents import KEY, RealAgent
+from support.real_agents import KEY, RealAgent
 
 from corral.options import RunKwargs
 

@@ -16,7 +16,7 @@ from corral import McpServer, Result
 from corral.events import Json
 from corral.testing import Call, Request, Turn, say
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "gemini_cli" / "programs"
 
 
 def steps(*calls: Call) -> list[Turn]:

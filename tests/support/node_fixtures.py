@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipelines.node_works import Bench, Scripted
+from support.nodes import Bench, Scripted
 
 from corral.testing import ModelServer
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias, Unpack
 
 import pytest
-from gemini_cli.hands import Bell, running, sent
-from laws import lawful
+from support.gemini_tools import Bell, running, sent
+from support.stream_checks import lawful
 
 import corral
 from corral import Session

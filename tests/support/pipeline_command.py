@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from durable.engine_world import the_zygote
+from support.durable_processes import the_zygote
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
