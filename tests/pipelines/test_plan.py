@@ -221,10 +221,11 @@ def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
     run = play("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.path == ["a", "b"]
     assert run.finish.reason == "the budget is spent: 1.2000 of 1 USD (max_budget_usd)"
-    run = play("max_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
-    assert run.finish.reason == "the budget is spent: 1200 of 1000 tokens (max_tokens)"
+    run = play("max_total_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    assert run.finish.reason == "the budget is spent: 1200 of 1000 tokens (max_total_tokens)"
     assert (
-        play("max_tokens=1200; s -> a -> b -> c -> e", {"a": dear, "b": dear}).status == "success"
+        play("max_total_tokens=1200; s -> a -> b -> c -> e", {"a": dear, "b": dear}).status
+        == "success"
     )
 
 
@@ -278,7 +279,9 @@ def test_a_graph_without_a_start_fails_at_once() -> None:
     assert finish == FinishRun(status="fail", reason="a pipeline has one start node, this one 0")
 
 
-@pytest.mark.parametrize("attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_tokens="y"'])
+@pytest.mark.parametrize(
+    "attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_total_tokens="y"']
+)
 def test_a_limit_that_is_no_number_is_refused_before_anything_runs(attrs: str) -> None:
     with pytest.raises(PipelineInvalid, match="is no number"):
         Play(f"{attrs}; s -> a -> e")

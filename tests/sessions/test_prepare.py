@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripted_agent import scripted
 
 import corral
-from corral.errors import ConfigError
+from corral.errors import ConfigError, UnknownProvider
 from corral.sessions.prepare import prepare
 
 
@@ -42,3 +44,18 @@ async def test_a_session_is_interactive_if_it_has_an_asker(workspace: Path) -> N
 def test_a_caller_cannot_claim_that_somebody_answers(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="unknown option 'interactive'"):
         prepare("gemini-acp", {**scripted(workspace), "interactive": True})
+
+
+@pytest.mark.parametrize("start", [corral.run, corral.run_sync, corral.session, corral.pool])
+def test_every_entry_point_takes_the_agent_first_and_optionally(start: Any) -> None:
+    first = next(iter(inspect.signature(start).parameters.values()))
+    assert (first.name, first.default) == ("agent", None)
+
+
+def test_without_an_agent_the_model_chooses_it(workspace: Path) -> None:
+    with pytest.raises(UnknownProvider):
+        corral.run_sync(prompt="Hi", model="nobody:model", cwd=workspace)
+    with pytest.raises(UnknownProvider):
+        corral.session(model="nobody:model")
+    with pytest.raises(UnknownProvider):
+        corral.pool(model="nobody:model")

@@ -100,7 +100,7 @@ async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
         turns.append(result)
         return f"no:\n{GOOD}"
 
-    result = await corral.run(AGENT, GOOD, until=check, max_tokens=60, **scripted(workspace))
+    result = await corral.run(AGENT, GOOD, until=check, max_total_tokens=60, **scripted(workspace))
     assert result.status == "max_budget"
     assert len(turns) == 2
     assert isinstance(error_of(result), errors.BudgetSpent)
@@ -219,8 +219,8 @@ async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
     [
         ({"until": "pytest"}, "until must be a check, got: str"),
         ({"until": files_exist("a"), "rounds": -1}, "rounds cannot be negative"),
-        ({"until": files_exist("a"), "max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"max_tokens": 100}, "max_tokens is given without until"),
+        ({"until": files_exist("a"), "max_total_tokens": 0}, "max_total_tokens must be at least 1"),
+        ({"max_total_tokens": 100}, "max_total_tokens is given without until"),
     ],
     ids=str,
 )
@@ -338,12 +338,12 @@ async def test_ten_rounds_are_the_most_unless_more_are_asked_for() -> None:
 
 
 async def test_what_is_done_is_a_success_whatever_it_cost() -> None:
-    assert (await until_done(Agent().run, "go", lambda _: True, max_tokens=1)).ok
+    assert (await until_done(Agent().run, "go", lambda _: True, max_total_tokens=1)).ok
 
 
 async def test_a_budget_of_tokens_that_nobody_counts_allows_no_second_turn() -> None:
     agent = Agent(Usage())
-    result = await until_done(agent.run, "go", lambda _: False, max_tokens=1_000_000)
+    result = await until_done(agent.run, "go", lambda _: False, max_total_tokens=1_000_000)
     assert result.status == "max_budget"
     assert "cannot be counted" in error_of(result).message
     assert len(agent.prompts) == 1

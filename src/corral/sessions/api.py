@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from corral.agents import registry
-from corral.agents.registry import DEFAULT_AGENT
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
@@ -38,19 +37,22 @@ def session(
     tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
     **options: Unpack[RunKwargs],
 ) -> Session:
-    """A conversation with an agent, as ``async with``; see ``Options`` for the names.
+    """A conversation with an agent, as ``async with``; see ``RunKwargs`` for the options.
+
+    Without ``agent``, the default agent is used, or the built-in agent if ``model`` is
+    ``vendor:model``.
 
     ``ask`` answers the agent's permission questions, where it can ask: it is given the
     ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
     ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
     """
-    agent = registry.default(options.get("model")) if agent is None else agent
+    agent = _or_default(agent, options)
     return Session(agent, cast("dict[str, Any]", options), ask, tools)
 
 
 def pool(
-    agent: str = DEFAULT_AGENT,
+    agent: str | None = None,
     *,
     size: int = 1,
     prompts_at_once: int = 4,
@@ -61,7 +63,7 @@ def pool(
     from corral.sessions.pool import Pool
 
     return Pool(
-        agent,
+        _or_default(agent, options),
         cast("dict[str, Any]", options),
         size=size,
         prompts_at_once=prompts_at_once,
@@ -70,7 +72,7 @@ def pool(
 
 
 async def run(
-    agent: str,
+    agent: str | None = None,
     prompt: str | Prompt | None = None,
     *,
     check: bool = False,
@@ -81,10 +83,10 @@ async def run(
     repairs: int = 2,
     until: Until | None = None,
     rounds: int = 10,
-    max_tokens: int | None = None,
+    max_total_tokens: int | None = None,
     **options: Unpack[RunKwargs],
 ) -> Result:
-    """One prompt to its end.
+    """One prompt to its end. Without ``agent``, as for ``session``.
 
     The result says how it went: look at ``result.ok``, or give ``check=True`` to
     have anything but a success raised as its own error. What is wrong with the
@@ -99,20 +101,27 @@ async def run(
 
     With ``until``, a check such as ``corral.command_succeeds("pytest -q")`` or a function
     of the result, what is still wrong goes back to the same session at most ``rounds``
-    times, and only while less than ``max_tokens`` are spent; ``timeout`` is for all of it.
+    times, and only while less than ``max_total_tokens`` are spent; ``timeout`` is for all of it.
     """
+    agent = _or_default(agent, options)
     if isinstance(prompt, Prompt):
         tools = prompt.tools if tools is None else tools
         output = prompt.output if output is None else output
         prompt = prompt.render()
-    if output is None and until is None and max_tokens is None:
+    if output is None and until is None and max_total_tokens is None:
         async with session(agent, ask=ask, tools=tools or (), **options) as opened:
             result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
     from corral.sessions.multi_turn import Goal, reach, with_schema, with_submission
 
-    goal = Goal(output=output, repairs=repairs, until=until, rounds=rounds, max_tokens=max_tokens)
+    goal = Goal(
+        output=output,
+        repairs=repairs,
+        until=until,
+        rounds=rounds,
+        max_total_tokens=max_total_tokens,
+    )
     goal.check()
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
@@ -126,6 +135,10 @@ async def run(
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
         result = await reach(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
+
+
+def _or_default(agent: str | None, options: RunKwargs) -> str:
+    return registry.default(options.get("model")) if agent is None else agent
 
 
 def _taking_what(other: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:

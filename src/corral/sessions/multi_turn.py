@@ -28,7 +28,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     repairs: int = 2
     until: Until | None = None
     rounds: int = ROUNDS
-    max_tokens: int | None = None
+    max_total_tokens: int | None = None
     submission: Submission[Any] | None = None
     native: bool = False
     """The agent was given the schema, and answers by it."""
@@ -38,10 +38,10 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         if self.output is not None:
             wanted(self.output)
         if self.until is not None:
-            check_limits(self.until, self.rounds, self.max_tokens)
-        elif self.max_tokens is not None:
+            check_limits(self.until, self.rounds, self.max_total_tokens)
+        elif self.max_total_tokens is not None:
             raise ConfigError(
-                "max_tokens is given without until",
+                "max_total_tokens is given without until",
                 hint="Tokens are counted between the rounds of until; one turn has a timeout.",
             )
 
@@ -104,7 +104,7 @@ async def reach(
         prompt,
         goal.until,
         rounds=goal.rounds,
-        max_tokens=goal.max_tokens,
+        max_total_tokens=goal.max_total_tokens,
         timeout=options.timeout,
         ending=options.grace + PATIENCE,
         cwd=session.prepared.cwd,

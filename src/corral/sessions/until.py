@@ -144,7 +144,7 @@ async def _ran(
     return exited, "\n".join(filter(None, (said.strip(), wrong.strip())))[-TAIL:]
 
 
-def check_limits(until: object, rounds: int, max_tokens: int | None) -> None:
+def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> None:
     """``ConfigError`` for what cannot be, before anything is spent."""
     if not isinstance(until, Check) and not callable(until):
         raise ConfigError(
@@ -153,8 +153,8 @@ def check_limits(until: object, rounds: int, max_tokens: int | None) -> None:
         )
     if rounds < 0:
         raise ConfigError(f"rounds cannot be negative: {rounds}")
-    if max_tokens is not None and max_tokens < 1:
-        raise ConfigError(f"max_tokens must be at least 1, got: {max_tokens}")
+    if max_total_tokens is not None and max_total_tokens < 1:
+        raise ConfigError(f"max_total_tokens must be at least 1, got: {max_total_tokens}")
 
 
 async def until_done(
@@ -163,7 +163,7 @@ async def until_done(
     check: Until,
     *,
     rounds: int = ROUNDS,
-    max_tokens: int | None = None,
+    max_total_tokens: int | None = None,
     timeout: float | None = None,
     ending: float = 0.0,
     cwd: str | os.PathLike[str] = ".",
@@ -171,12 +171,12 @@ async def until_done(
     """The result of all turns together: the first, and at most ``rounds`` further ones.
 
     ``run`` is one turn of a session that stays the same, such as ``session.run``. What is
-    done is a success, whatever it cost: ``max_tokens`` and ``rounds`` decide whether
+    done is a success, whatever it cost: ``max_total_tokens`` and ``rounds`` decide whether
     there is another turn, and ``timeout`` ends also one under way. A ``run`` that ends its
     turn as interrupted by itself when the time is over has ``ending`` seconds for it.
     What the check raises is passed on.
     """
-    check_limits(check, rounds, max_tokens)
+    check_limits(check, rounds, max_total_tokens)
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     said = prompt
@@ -199,7 +199,7 @@ async def until_done(
                     return whole
                 if not left:
                     return _ended(whole, _too_often(rounds, complaint))
-                if error := _over(whole, result, max_tokens, complaint):
+                if error := _over(whole, result, max_total_tokens, complaint):
                     return _ended(whole, error)
                 said = f"It is not done yet: {complaint}\n\nGo on until it is."
     except TimeoutError:
@@ -249,21 +249,21 @@ def _sendable(text: str) -> str:
 
 
 def _over(
-    whole: Result, last: Result, max_tokens: int | None, complaint: str
+    whole: Result, last: Result, max_total_tokens: int | None, complaint: str
 ) -> BudgetSpent | None:
-    if max_tokens is None:
+    if max_total_tokens is None:
         return None
     if last.usage.total is None or whole.usage.total is None:
         return BudgetSpent(
             f"the tokens of a turn cannot be counted: {last.agent or 'the agent'} did not say",
-            hint="Leave max_tokens out, and bound the work with rounds and timeout.",
+            hint="Leave max_total_tokens out, and bound the work with rounds and timeout.",
         )
-    if whole.usage.total < max_tokens:
+    if whole.usage.total < max_total_tokens:
         return None
     return BudgetSpent(
-        f"{whole.usage.total:,} of {max_tokens:,} tokens are spent, and it is not done:"
+        f"{whole.usage.total:,} of {max_total_tokens:,} tokens are spent, and it is not done:"
         f" {complaint}",
-        hint="Raise max_tokens, or resume the session.",
+        hint="Raise max_total_tokens, or resume the session.",
     )
 
 

@@ -46,7 +46,7 @@ class AgentCall(msgspec.Struct, kw_only=True):
     schema: dict[str, Json] | None
     until: Until | None
     rounds: int
-    max_tokens: int | None
+    max_total_tokens: int | None
     hooks: Hooks | None
     thread: str | None
     held: str | None = None
@@ -72,8 +72,8 @@ def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> Ag
             pass_env=desk.pass_env(work),
         )
     limited: int | None = None
-    if until is not None and "max_tokens" in node.attrs:
-        limited = node_options.number_of(node, "max_tokens", int)
+    if until is not None and "max_total_tokens" in node.attrs:
+        limited = node_options.number_of(node, "max_total_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
     report = None if alone else _report(work, desk, agent, options)
     return AgentCall(
@@ -83,7 +83,7 @@ def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> Ag
         schema=node_options.schema_of(work),
         until=until,
         rounds=node_options.number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
-        max_tokens=limited,
+        max_total_tokens=limited,
         hooks=hooks_of(work, desk, agent),
         thread=thread,
         held=None if thread is None else _held(work, thread, agent),
@@ -194,7 +194,7 @@ async def _run(
         output=ask.schema,
         until=ask.until,
         rounds=ask.rounds,
-        max_tokens=ask.max_tokens,
+        max_total_tokens=ask.max_total_tokens,
         **options,
     )
 

@@ -3,7 +3,7 @@
 Attributes: ``prompt`` (else the label), ``agent``, ``model`` or ``llm_model`` and
 ``llm_provider``, ``policy`` (reads, edits, all), ``allowed_tools``, ``system_prompt``,
 ``reasoning_effort``, ``max_turns``, ``max_budget_usd``, ``timeout``, ``output_schema`` (its
-value in ``<node>.output``), ``until`` (a command; ``rounds``, ``max_tokens``), ``images``,
+value in ``<node>.output``), ``until`` (a command; ``rounds``, ``max_total_tokens``), ``images``,
 ``attachments``, ``output_key`` (a key for the answer's text).
 """
 

@@ -23,7 +23,7 @@ class Limits:
         else:
             self._visits = MAX_VISITS
         self._money = _number(graph, "max_budget_usd")
-        self._tokens = _number(graph, "max_tokens")
+        self._tokens = _number(graph, "max_total_tokens")
 
     def visits(self, node: Node) -> int:
         """How often this node may be visited: as it says itself, else as the graph does. Raises
@@ -44,7 +44,9 @@ class Limits:
             spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_budget_usd)"
             return f"the budget is spent: {spent}"
         if self._tokens is not None and state.tokens > self._tokens:
-            return f"the budget is spent: {state.tokens} of {self._tokens:g} tokens (max_tokens)"
+            return (
+                f"the budget is spent: {state.tokens} of {self._tokens:g} tokens (max_total_tokens)"
+            )
         return ""
 
 

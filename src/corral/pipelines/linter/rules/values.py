@@ -85,7 +85,8 @@ OWN = frozenset(
     (
         "allowed_tools", "append", "bearer_env", "body", "command", "content", "default",
         "detached", "dotfile", "expect", "format", "headers", "item_timeout", "items", "json",
-        "credential", "key", "max_items", "max_tokens", "method", "on_crash", "output_key",
+        "credential", "key", "max_items", "max_tokens", "max_total_tokens", "method", "on_crash",
+        "output_key",
         "output_schema", "path", "pipeline", "policy", "queue", "source", "system_prompt",
         "temperature", "until", "url", "value", "node_type", "handler", "script", "cmd",
         "concurrency", "system", "stdout_key", "fail_on_error", "item_key", "results_key",
