@@ -247,7 +247,7 @@ def test_every_toml_block_is_what_the_code_reads() -> None:
                     assert set(each) <= set(RunKwargs.__annotations__)
             case "agents":
                 made = [declared_agent(n, each, block.name) for n, each in table["agents"].items()]
-                assert {agent.transport for agent in made} == {"acp", "stream"}
+                assert {agent.transport.kind for agent in made} == {"acp", "stream"}
             case _:
                 assert block.page == "adding-agents", block.name  # read by its own test
 

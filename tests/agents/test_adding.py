@@ -19,14 +19,14 @@ ACP_FILE, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOT
 def test_one_json_stream_agent_is_one_file() -> None:
     """Its policy included: it has no rules of its own, so a fence of ours goes with it."""
     file = Path(pi.__file__)
-    assert len(file.read_text().splitlines()) <= 260
+    assert len(file.read_text().splitlines()) <= 320
     assert [*file.parent.glob("pi_*")] == []
 
 
 def test_one_real_acp_agent_is_one_file_and_a_recording() -> None:
     """Its policy included: which of its tools are offered."""
     file = Path(cline.__file__)
-    assert len(file.read_text().splitlines()) <= 130
+    assert len(file.read_text().splitlines()) <= 180
     assert [*file.parent.glob("cline_*")] == []
     recorded = [*(ROOT / "tests" / "recordings" / "cline").iterdir()]
     assert [path.name for path in recorded] == ["work.ndjson"]

@@ -8,7 +8,14 @@ from typing import get_args
 import pytest
 
 from corral.agents import registry
-from corral.agents.spec import RACES, AgentSpec, with_races
+from corral.agents.spec import (
+    RACES,
+    AcpTransport,
+    AgentSpec,
+    InProcess,
+    StreamTransport,
+    with_races,
+)
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
 from corral.options import KNOWN, RunOptions
@@ -39,7 +46,7 @@ def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str, m
 @pytest.mark.parametrize("command", ["some-agent --acp", "/opt/agent", "'a b' --x"])
 def test_a_command_line_is_an_agent(command: str) -> None:
     agent = registry.find(command)
-    assert (agent.name, agent.transport) == (command, "acp")
+    assert (agent.name, agent.transport.kind) == (command, "acp")
 
 
 @pytest.mark.parametrize("command", ["'unclosed --acp", "  /  'x"])
@@ -74,13 +81,40 @@ def test_an_agents_record_is_whole(agent: AgentSpec) -> None:
         assert any(fnmatchcase(name, pattern) for pattern in patterns), name
     assert set(agent.tools.values()) <= set(get_args(ToolKind))
     assert agent.package.minimum <= agent.package.tested
-    if agent.transport == "stream":
-        assert agent.translator is not None
-        assert agent.translator() is not agent.translator()
-    elif agent.transport == "acp":
-        assert agent.quirks is not None
-    else:
-        assert agent.driver is not None
+    if isinstance(agent.transport, StreamTransport):
+        assert agent.transport.translator() is not agent.transport.translator()
+
+
+ONE_TRANSPORT_TODAY = {
+    "for_run": "any agent's spec may depend on the options of a run",
+    "open_turns": "any agent may keep a prompt open",
+    "patience": "any agent may have its own timeouts",
+    "native_schema": "any agent may enforce a schema itself",
+    "usage_of_session": "any agent may count the tokens of the whole session",
+    "plain_policy": "any agent may have one tool for each capability",
+}
+"""Fields of the spec that agents of one transport set today, and why they are not nested in it."""
+
+
+def test_fields_that_only_one_transport_needs_are_in_that_transport() -> None:
+    transports = (StreamTransport, AcpTransport, InProcess)
+    assert {type(agent.transport) for agent in EVERY} == {*transports}
+    fields = [name for each in (AgentSpec, *transports) for name in each.__struct_fields__]
+    assert len(fields) == len({*fields}), "a field stands in two of the records"
+    defaults = AgentSpec(
+        name="", title="", description="", transport=InProcess(driver=""), compile=EVERY[0].compile,
+        tools={},
+    )  # fmt: skip
+    users = {
+        name: {
+            agent.transport.kind
+            for agent in EVERY
+            if getattr(agent, name) != getattr(defaults, name)
+        }
+        for name in AgentSpec.__struct_fields__
+    }
+    of_one = {name for name, kinds in users.items() if len(kinds) == 1}
+    assert of_one == {*ONE_TRANSPORT_TODAY}
 
 
 def test_no_two_agents_share_a_name() -> None:

@@ -12,7 +12,7 @@ from corral.errors import CorralError
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 
-NAMES = [agent.name for agent in registry.all_agents() if agent.driver is None]
+NAMES = [agent.name for agent in registry.all_agents() if agent.transport.kind != "builtin"]
 
 
 def explained(

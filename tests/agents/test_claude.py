@@ -55,7 +55,7 @@ def rules(started: Launch) -> dict[str, list[str]]:
 
 def test_both_names_of_the_program_and_its_bridge_are_found() -> None:
     assert registry.find("claude-code") is AGENT
-    assert registry.find("claude-acp").transport == "acp"
+    assert registry.find("claude-acp").transport.kind == "acp"
 
 
 def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() -> None:

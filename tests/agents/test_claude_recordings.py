@@ -16,7 +16,7 @@ from support.goldens import check_golden
 from support.stream_checks import lawful
 
 from corral.agents import registry
-from corral.agents.spec import Ending
+from corral.agents.spec import Ending, stream_transport
 from corral.errors import CorralError
 from corral.events import (
     Done,
@@ -91,8 +91,8 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     output = b"".join(line for line in lines if not line.startswith(b'{">>"'))
     stderr_file = FOLDER / f"{name}.stderr"
     stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    transport = stream_transport(AGENT)
+    stream = Stream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="2.1.325")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []

@@ -14,7 +14,7 @@ from support.goldens import check_golden
 from support.stream_checks import lawful
 
 from corral.agents import registry
-from corral.agents.spec import Ending
+from corral.agents.spec import Ending, stream_transport
 from corral.events import (
     Done,
     Error,
@@ -74,9 +74,9 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     ended = -9 if ended == "TIMEOUT" else ended  # the recorder's own, which then killed it
     output = (FOLDER / f"{name}.ndjson").read_bytes()
     stderr = (FOLDER / f"{name}.stderr").read_text("utf-8")
-    assert AGENT.translator is not None
     assert AGENT.read_stderr is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    transport = stream_transport(AGENT)
+    stream = Stream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="0.166.0")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
@@ -151,8 +151,8 @@ def test_a_file_is_said_to_be_made_or_changed_as_codex_says() -> None:
 
 
 def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    transport = stream_transport(AGENT)
+    stream = Stream(transport.frames, transport.translator())
     line = {"id": "i", "type": "command_execution", "command": "x", "status": "failed"}
     frame = {"type": "item.completed", "item": line}
     use, result = stream.receive(json.dumps(frame).encode() + b"\n")
@@ -162,8 +162,8 @@ def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
 
 
 def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    transport = stream_transport(AGENT)
+    stream = Stream(transport.frames, transport.translator())
     odd = [
         {"type": "item.completed", "item": {"id": "i", "type": "hologram", "depth": 3}},
         {"type": "session.moon", "phase": 1},
@@ -174,8 +174,8 @@ def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
 
 
 def test_a_plan_is_a_plan() -> None:
-    assert AGENT.translator is not None
-    stream = Stream(AGENT.frames, AGENT.translator())
+    transport = stream_transport(AGENT)
+    stream = Stream(transport.frames, transport.translator())
     todo = {"id": "t", "type": "todo_list", "items": [{"text": "a", "completed": True}]}
     (told,) = stream.receive(json.dumps({"type": "item.updated", "item": todo}).encode() + b"\n")
     assert to_json(told) == (  # type: ignore[arg-type]

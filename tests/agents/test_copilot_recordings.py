@@ -7,6 +7,7 @@ import pytest
 from support.recordings import Tapes
 
 from corral.agents.copilot.usage_file import read_report
+from corral.agents.spec import stream_transport
 from corral.events import (
     Error,
     FileChange,
@@ -69,8 +70,8 @@ def test_an_exit_of_zero_after_a_signal_is_no_success() -> None:
 
 
 def lines(*frames: object) -> list[object]:
-    assert played.agent.translator is not None
-    stream = Stream(played.agent.frames, played.agent.translator())
+    transport = stream_transport(played.agent)
+    stream = Stream(transport.frames, transport.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

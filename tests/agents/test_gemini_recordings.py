@@ -15,7 +15,7 @@ from support.goldens import check_golden
 from support.stream_checks import lawful
 
 from corral.agents import registry
-from corral.agents.spec import Ending
+from corral.agents.spec import Ending, stream_transport
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, Unknown, to_json
 from corral.options import RunOptions
@@ -110,8 +110,8 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     output = (FOLDER / f"{name}.ndjson").read_bytes()
     stderr_file = FOLDER / f"{name}.stderr"
     stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
-    assert agent.translator is not None
-    stream = Stream(agent.frames, agent.translator())
+    transport = stream_transport(agent)
+    stream = Stream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version="0.61.0")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from support.recordings import Tapes
 
+from corral.agents.spec import stream_transport
 from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
 from corral.protocol.ndjson import Stream
 
@@ -62,8 +63,8 @@ def test_a_command_that_failed_is_no_tool_that_failed() -> None:
 
 
 def lines(*frames: object) -> list[object]:
-    assert played.agent.translator is not None
-    stream = Stream(played.agent.frames, played.agent.translator())
+    transport = stream_transport(played.agent)
+    stream = Stream(transport.frames, transport.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

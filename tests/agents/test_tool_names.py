@@ -21,7 +21,7 @@ MODEL = "gemini:gemini-2.5-flash"
 def compiled(name: str, **options: object) -> list[tuple[str, str]]:
     """The cells of the report that ``strict`` refuses."""
     agent = registry.find(name)
-    if agent.driver is not None:
+    if agent.transport.kind == "builtin":
         options["model"] = MODEL
     run = RunOptions.build(name, options)
     report = agent.compile(run.policy, run).report

@@ -21,7 +21,7 @@ from support.stream_checks import lawful
 import corral
 from corral import errors
 from corral.agents import acp_command, registry
-from corral.agents.spec import AgentSpec
+from corral.agents.spec import AcpTransport, AgentSpec, acp_transport
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.options import RunKwargs
 from corral.policy import Policy
@@ -202,10 +202,12 @@ async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
     make = acp_command.agent_for
 
     def tiring(name: str) -> AgentSpec:
-        return msgspec.structs.replace(make(name), sessions_a_process=3)
+        return msgspec.structs.replace(
+            make(name), transport=AcpTransport(quirks=acp_command.QUIRKS, sessions_per_process=3)
+        )
 
     monkeypatch.setattr(acp_command, "agent_for", tiring)
-    assert registry.find(agent()).sessions_a_process == 3
+    assert acp_transport(registry.find(agent())).sessions_per_process == 3
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         pids = [(await pool.run("pid")).text for _ in range(7)]
         assert pool.started == 3

@@ -16,7 +16,7 @@ from support.scripted_agent import GOOD, PROGRAM, children, scripted
 import corral
 from corral import Policy, errors
 from corral.agents import acp_command
-from corral.agents.spec import AgentSpec
+from corral.agents.spec import AcpTransport, AgentSpec
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
@@ -189,12 +189,12 @@ async def test_gemini_holds_the_narrower_policy_for_one_prompt(name: str, gemini
 # ACP agents that are not like the Gemini CLI
 
 
-def changed(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
-    """From here on the scripted ACP agent has these facts in its record."""
+def changed(monkeypatch: pytest.MonkeyPatch, transport: AcpTransport) -> None:
+    """From here on the scripted ACP agent has this transport."""
     make = acp_command.agent_for
 
     def other(name: str) -> AgentSpec:
-        return replace(make(name), **facts)
+        return replace(make(name), transport=transport)
 
     monkeypatch.setattr(acp_command, "agent_for", other)
 
@@ -202,7 +202,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
 async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_model(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed(monkeypatch, quirks=AcpQuirks(set_model="session/set_model"))
+    changed(monkeypatch, AcpTransport(quirks=AcpQuirks(set_model="session/set_model")))
     orders = "told session/set_model"
     async with corral.session(agent(), cwd=workspace, timeout=30, model="first") as session:
         asked = [await session.run(orders, model=model) for model in (None, "second", None, None)]
@@ -217,7 +217,7 @@ async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_mode
 async def test_a_model_is_not_left_over_for_the_next_prompt(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed(monkeypatch, quirks=AcpQuirks(set_model="session/set_model"))
+    changed(monkeypatch, AcpTransport(quirks=AcpQuirks(set_model="session/set_model")))
     async with corral.session(agent(), cwd=workspace, timeout=30) as session:
         assert (await session.run("text a")).ok
         assert (await session.run("text b", model="other")).ok
@@ -230,7 +230,7 @@ async def test_a_model_is_not_left_over_for_the_next_prompt(
 async def test_what_is_fixed_at_the_start_takes_a_new_process_that_loads_the_conversation(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, loads: bool
 ) -> None:
-    changed(monkeypatch, model_at_start=True)
+    changed(monkeypatch, AcpTransport(quirks=acp_command.QUIRKS, model_at_start=True))
     given = ["--loads"] if loads else []
     async with corral.session(agent(*given), cwd=workspace, timeout=30, model="one") as session:
         first = await session.run("pid")

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.stream_checks import lawful
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, Ending
+from corral.agents.spec import AgentSpec, Ending, stream_transport
 from corral.events import Done, Event, Init, to_json
 from corral.options import RunOptions
 from corral.protocol.ndjson import Stream
@@ -29,8 +29,8 @@ def play(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list
     ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
     output = (folder / f"{name}.ndjson").read_bytes()
     said = folder / f"{name}.stderr"
-    assert agent.translator is not None
-    stream = Stream(agent.frames, agent.translator())
+    transport = stream_transport(agent)
+    stream = Stream(transport.frames, transport.translator())
     version = agent.package.tested
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version=version)
     guard = EventNormalizer(init, started=0.0)

@@ -182,7 +182,7 @@ def test_a_registry_on_disk_lists_agents(
     name: str, programs: tuple[str, ...], registry: Path
 ) -> None:
     found = config.find_agent(name)
-    assert (found.name, found.programs, found.transport) == (name, programs, "acp")
+    assert (found.name, found.programs, found.transport.kind) == (name, programs, "acp")
 
 
 @pytest.mark.parametrize(

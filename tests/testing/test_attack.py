@@ -144,7 +144,9 @@ async def test_the_file_methods_of_acp_are_called_offered_or_not(
     assert {one.name.rpartition(", ")[2] for one in calls} == {"offered", "not offered"}
 
 
-ACP_AGENTS = [a.name for a in registry.all_agents() if a.transport == "acp" and a.probe is not None]
+ACP_AGENTS = [
+    a.name for a in registry.all_agents() if a.transport.kind == "acp" and a.probe is not None
+]
 
 
 @pytest.mark.parametrize("agent", ACP_AGENTS)

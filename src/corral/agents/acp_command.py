@@ -18,12 +18,12 @@ from corral.agents.shared import exit_errors, launch_checks
 from corral.agents.shared.tool_allowlist import NO_WALL
 from corral.agents.spec import (
     ACP_OPTIONS,
+    AcpTransport,
     AgentSpec,
     CompiledPolicy,
     Ending,
     Launch,
     LaunchContext,
-    Package,
     PolicyRow,
 )
 from corral.errors import ConfigError, CorralError
@@ -53,13 +53,11 @@ def agent_for(command: str) -> AgentSpec:
         name=command,
         title=words[0],
         description="any program that speaks the Agent Client Protocol",
-        transport="acp",
+        transport=AcpTransport(quirks=QUIRKS),
         programs=(words[0],),
-        package=Package(npm="", tested="", minimum=""),
         compile=compile_policy,
         launch=launch,
         explain=explain,
-        quirks=QUIRKS,
         tools={},
         supports=ACP_OPTIONS,
         capabilities=("tools", "permissions"),

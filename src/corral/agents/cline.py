@@ -15,6 +15,7 @@ from corral.agents.acp_command import keyed_agent
 from corral.agents.shared.tool_allowlist import NO_WALL
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
+    AcpTransport,
     Act,
     CompiledPolicy,
     Form,
@@ -131,5 +132,15 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return replace(plain, files={**plain.files, **compile_policy(run.policy, run).files})
 
 
-AGENTS = (replace(BASE, package=PACKAGE, quirks=QUIRKS, probe=PROBE, env_family=(KEY, URL),
-                  compile=compile_policy, launch=launch, project_files=OWN),)  # fmt: skip
+AGENTS = (
+    replace(
+        BASE,
+        package=PACKAGE,
+        transport=AcpTransport(quirks=QUIRKS),
+        probe=PROBE,
+        env_family=(KEY, URL),
+        compile=compile_policy,
+        launch=launch,
+        project_files=OWN,
+    ),
+)

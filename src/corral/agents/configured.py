@@ -25,8 +25,17 @@ import msgspec
 from msgspec.structs import replace
 
 from corral import errors
-from corral.agents.acp_command import agent_for, explain
-from corral.agents.spec import AgentSpec, CompiledPolicy, Ending, Launch, LaunchContext, PolicyRow
+from corral.agents.acp_command import QUIRKS, agent_for, explain
+from corral.agents.spec import (
+    AcpTransport,
+    AgentSpec,
+    CompiledPolicy,
+    Ending,
+    Launch,
+    LaunchContext,
+    PolicyRow,
+    StreamTransport,
+)
 from corral.errors import ConfigError, CorralError, by_code
 from corral.events import Done, Event, Text
 from corral.nesting import decode_json
@@ -80,16 +89,13 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpe
         launch=launch,
         env_family=told.env,
         secret_env=tuple(key for key in told.env if "*" not in key),
-        model_at_start=told.model_flag is not None,
     )
     if told.transport == "acp":
-        return agent
+        has_flag = told.model_flag is not None
+        return replace(agent, transport=AcpTransport(quirks=QUIRKS, model_at_start=has_flag))
     return replace(
         agent,
-        transport="stream",
-        quirks=None,
-        frames=Event,
-        translator=translator,
+        transport=StreamTransport(frames=Event, translator=translator),
         compile=compile_advice,
         explain=explain_stream,
         supports=frozenset({"resume"}) if told.resume_flag else frozenset(),

@@ -8,19 +8,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import (
-    Act,
-    AgentSpec,
-    CompiledPolicy,
-    Ending,
-    Form,
-    Launch,
-    LaunchContext,
-    Package,
-    PolicyRow,
-    Probe,
-)
-from corral.errors import ConfigError, CorralError
+from corral.agents.spec import Act, AgentSpec, CompiledPolicy, Form, InProcess, PolicyRow, Probe
+from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.models import registry
 from corral.models.families import family_of
@@ -136,14 +125,6 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    return Launch(argv=(), env={}, stdin=b"")
-
-
-def explain(ending: Ending) -> CorralError | None:
-    return None
-
-
 def _probe(provider: Provider, model: str) -> Probe:
     writes = "write_file" in family_of(provider.name, registry.split(model)[1]).tools
     return Probe(
@@ -163,15 +144,10 @@ AGENT = AgentSpec(
     name="corral",
     title="corral's own agent",
     description="the built-in agent, on the model that --model names",
-    transport="builtin",
-    driver="corral.builtin.driver:Driver",
+    transport=InProcess(driver="corral.builtin.driver:Driver"),
     for_run=for_run,
-    programs=(),
-    package=Package(npm="", tested="", minimum=""),
     probe=_probe(registry.split(registry.EXAMPLE)[0], registry.EXAMPLE),
     compile=compile_policy,
-    launch=launch,
-    explain=explain,
     tools=TOOLS,
     aliases=("builtin",),
     supports=frozenset(

@@ -7,16 +7,8 @@ is refused before anybody is asked.
 
 from __future__ import annotations
 
-from corral.agents.spec import (
-    AgentSpec,
-    CompiledPolicy,
-    Ending,
-    Launch,
-    LaunchContext,
-    Package,
-    PolicyRow,
-)
-from corral.errors import ConfigError, CorralError
+from corral.agents.spec import AgentSpec, CompiledPolicy, InProcess, PolicyRow
+from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Policy
 
@@ -48,26 +40,13 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     return PolicyRow(capability, "allow", "native", "a person decides for themselves")
 
 
-def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    return Launch(argv=(), env={}, stdin=b"")
-
-
-def explain(ending: Ending) -> CorralError | None:
-    return None
-
-
 AGENT = AgentSpec(
     name="manual",
     title="a person",
     description="a person, asked through files, an editor or the terminal",
-    transport="builtin",
-    driver="corral.sessions.backends.human:Driver",
+    transport=InProcess(driver="corral.sessions.backends.human:Driver"),
     for_run=for_run,
-    programs=(),
-    package=Package(npm="", tested="", minimum=""),
     compile=compile_policy,
-    launch=launch,
-    explain=explain,
     tools={},
     supports=frozenset({"attachments", "audio", "images", "resume", "system_prompt", "via"}),
     capabilities=("files", "resume", "person"),

@@ -23,7 +23,16 @@ import msgspec
 from corral.agents.shared import exit_errors
 from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
 from corral.agents.shared.tool_allowlist import compiler
-from corral.agents.spec import Act, AgentSpec, Form, Launch, LaunchContext, Package, Probe
+from corral.agents.spec import (
+    Act,
+    AgentSpec,
+    Form,
+    Launch,
+    LaunchContext,
+    Package,
+    Probe,
+    StreamTransport,
+)
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
@@ -229,11 +238,9 @@ AGENT = AgentSpec(
     aliases=("pi",),
     title="pi",
     description="pi: one process per prompt, streams text",
-    transport="stream",
+    transport=StreamTransport(frames=one_of(_NAMES), translator=translator),
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
-    frames=one_of(_NAMES),
-    translator=translator,
     compile=POLICY,
     launch=launch,
     explain=exit_errors.explained("pi", "pi", KEY_HINT, lost="No session found matching"),

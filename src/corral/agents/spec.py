@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 
@@ -21,11 +21,10 @@ from corral.events import Json, ToolKind
 from corral.options import RunOptions
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import Links
-from corral.protocol.acp.quirks import AcpQuirks
+from corral.protocol.acp.quirks import PLAIN, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.stream_json.quirks import StreamQuirks
 
-Transport = Literal["stream", "acp", "builtin"]
 Reach = Literal["workspace", "disk"]
 Act = Literal[
     "run",
@@ -260,118 +259,167 @@ def _with(value: Any, text: str, hole: str) -> Any:
     return value
 
 
+class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
+    """One process per prompt. It writes one JSON object per line to stdout."""
+
+    kind: ClassVar[Literal["stream"]] = "stream"
+    frames: Any
+    """The type that a line of its output decodes to."""
+    translator: Callable[[], Translate]
+    """Makes a new function from frames to events for each turn."""
+    two_way: StreamQuirks | None = None
+    """Set where permission requests arrive on stdout and are answered on stdin. ``Launch.stdin`` is
+    then the user's text, and images and attachments are sent with it."""
+    read_report: Callable[[bytes, TurnEnd], TurnEnd] | None = None
+    """Adds the content of ``Launch.report`` to the end of the turn."""
+    stdout: Literal["pipe", "file"] = "pipe"
+    """``file`` for a program that exits before its pipe is flushed."""
+
+
+class AcpTransport(msgspec.Struct, frozen=True, kw_only=True):
+    """A persistent process that speaks the Agent Client Protocol and serves many prompts."""
+
+    kind: ClassVar[Literal["acp"]] = "acp"
+    quirks: AcpQuirks = PLAIN
+    """Where the agent deviates from the protocol."""
+    mode_at_start: bool = False
+    """The planning mode is an argument of the program, not a setting of a session."""
+    model_at_start: bool = False
+    """The model is an argument of the program, not a setting of a session."""
+    drops_media_beside_files: bool = False
+    """Images and audio are lost in a prompt that also has attachments."""
+    conversation_files: str = ""
+    """Pattern, relative to the private home, of the files of a conversation. ``{}`` stands for the
+    first eight characters of its id."""
+    rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
+    """(names of those files, conversation id, time) → old name → new name, for the files that must
+    be renamed before the conversation is loaded."""
+    sessions_per_process: int = 1000
+    """The process is replaced after this many sessions: some never free what a session took."""
+    bytes_per_process: int = 2 * 1024**3
+    """The process is replaced when it uses more memory than this."""
+
+
+class InProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs in this process: there is no program to start."""
+
+    kind: ClassVar[Literal["builtin"]] = "builtin"
+    driver: str
+    """``module:name`` of the class that drives a session."""
+
+
+Transport = StreamTransport | AcpTransport | InProcess
+
+
+def stream_transport(agent: AgentSpec) -> StreamTransport:
+    """The transport of an agent that is known to run once per prompt. Raises ``TypeError``."""
+    if not isinstance(agent.transport, StreamTransport):
+        raise TypeError(f"{agent.name} does not run as one process per prompt")
+    return agent.transport
+
+
+def acp_transport(agent: AgentSpec) -> AcpTransport:
+    """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
+    if not isinstance(agent.transport, AcpTransport):
+        raise TypeError(f"{agent.name} does not speak the Agent Client Protocol")
+    return agent.transport
+
+
+def _no_launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
+    raise RuntimeError(f"{run.agent} runs in this process: there is nothing to launch")
+
+
+def _no_error(ending: Ending) -> CorralError | None:
+    return None
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What corral knows about one agent. ``transport`` holds what only one transport needs; a test
+    keeps every other field meaningful for all of them."""
+
     name: str
     title: str
     description: str
     transport: Transport
-    programs: tuple[str, ...]
-    """Names to look for on PATH."""
-    package: Package
     compile: Callable[[Policy, RunOptions], CompiledPolicy]
-    launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch]
-    """(options, machine, prompt, vendor's session to resume) → what to start."""
-    explain: Callable[[Ending], CorralError | None]
+    """Translates the policy. Called once per run; the result reaches ``launch`` as
+    ``LaunchContext.compiled``."""
     tools: Mapping[str, ToolKind]
-    frames: Any = None
-    """Of a ``stream``: the type a line of its output decodes to."""
-    translator: Callable[[], Translate] | None = None
-    """Of a ``stream``: a fresh one for each turn."""
-    stream_quirks: StreamQuirks | None = None
-    """Of a ``stream`` that goes both ways: its questions come and are answered there. A launch's
-    ``stdin`` is then the user's words, and images and attachments go along with them."""
-    read_report: Callable[[bytes, TurnEnd], TurnEnd] | None = None
-    """Of a ``stream``: its last word, with what the ``report`` of a launch adds to it."""
-    quirks: AcpQuirks | None = None
-    """Of an ``acp`` agent: what it does in its own way."""
-    mode_at_start: bool = False
-    """Its planning mode is an argument of the program."""
+    aliases: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    """Names to look for on PATH."""
+    package: Package = Package(npm="", tested="", minimum="")
+    launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch] = _no_launch
+    """(options, machine, prompt, vendor's id of the session to resume) → what to start."""
+    explain: Callable[[Ending], CorralError | None] = _no_error
+    """Why a turn failed, or None if it succeeded."""
     helpers: Mapping[str, tuple[str, ...]] = {}
-    """Programs that it starts, and would download if PATH had none: name → where the packages of
-    installed agents have one, as patterns below the folder of managed agents."""
+    """Programs that the agent starts, and would download if they were not on PATH: name → where
+    the packages of installed agents contain one, as patterns below the folder of managed agents."""
     runs_git: bool = False
-    """It runs git in the working directory by itself, and no variable keeps it from there: a
+    """The agent itself runs git in the working directory, and no variable prevents that. A
     repository whose settings make git start programs is refused unless it is trusted."""
     needs_links: bool = False
-    """Its own rules judge a path as text, without following links: ``Place.links`` is filled in,
-    so that its launch can deny those links by name."""
-    model_at_start: bool = False
-    """The model is an argument of the program, not a setting of a session."""
-    drops_media_beside_files: bool = False
-    """Images and audio get lost in a prompt that has attachments too."""
-    chat_files: str = ""
-    """Where in its home a conversation is kept: a pattern, with a hole for the first eight
-    characters of its id."""
-    rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
-    """Which of those must have another name before the conversation is loaded: their names, its
-    id, the time → old name → new one."""
-    sessions_a_process: int = 1000
-    """After so many the process is replaced: some never free what a session took."""
-    memory_a_process: int = 2 * 1024**3
-    """And when it holds so many bytes."""
+    """The agent's own rules compare paths as text, without following links.
+    ``LaunchContext.links`` is filled in, so that ``launch`` can deny those links by name."""
     probe: Probe | None = None
     native_schema: Callable[[dict[str, Json]], bool] | None = None
-    """Whether it answers by this JSON Schema itself, given as ``output_schema``; its answer's
-    last message is then the JSON."""
-    driver: str | None = None
-    """Of one that runs in this process: ``module:name`` of what drives a session with it."""
+    """Whether the agent itself enforces this JSON Schema, given as ``output_schema``. The last
+    message of its answer is then the JSON."""
     for_run: Callable[[RunOptions], AgentSpec] | None = None
-    """The record for these options, where it depends on them."""
+    """The spec for these options, where it depends on them."""
     plain_policy: Callable[[Policy, RunOptions], Policy] | None = None
-    """The policy with its lists of tools replaced by capabilities, for an agent that has one tool
-    for each. Raises ``PolicyError`` for a name that is none of its tools."""
-    aliases: tuple[str, ...] = ()
+    """Replaces the policy's lists of tools by capabilities, for an agent that has one tool for
+    each capability. Raises ``PolicyError`` for a name that is not one of its tools."""
     supports: frozenset[str] = frozenset()
-    """Options beyond the common ones; any other that is set is refused by name."""
+    """Options beyond the common ones. Any other option that is set is an error."""
     capabilities: tuple[str, ...] = ()
     asks: bool = False
-    """Has a channel for permission questions."""
+    """The agent can send permission requests."""
     resumes: bool = False
     keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
-    """When a turn that was interrupted or timed out stays in the agent's conversation, which can
-    then be resumed also if that turn was its first: whatever came of it, or only if it had an
-    answer's text or used a tool, or only if it used a tool."""
+    """When an interrupted or timed-out turn stays in the agent's conversation, which can then be
+    resumed even if that turn was the first: always, only if it produced text or used a tool, or
+    only if it used a tool."""
     usage_of_session: bool = False
-    """Its counts of tokens are of all turns so far, in this process and before it."""
+    """The token counts cover all turns of the session so far, not one turn."""
     tells_every_refusal: bool = True
-    """False where a call may be refused and nothing is said of it."""
+    """False if the agent may deny a call without reporting it."""
     open_turns: bool = False
-    """A prompt that got no answer in time is still open: a session can be resumed from there."""
+    """A prompt that was not answered in time stays open: the session can be resumed from there."""
     patience: Mapping[str, float] = {}
-    """Deadlines of its own, by the option's name, where nobody sets them."""
-    stdout: Literal["pipe", "file"] = "pipe"
-    """``file`` for a program that exits before its pipe is flushed."""
+    """The agent's own default timeouts, by option name."""
     prompt_limit: int = 64 * 1024 * 1024
-    """Bytes the program takes whole."""
+    """The largest prompt, in bytes, that reaches the model unchanged."""
     env_family: tuple[str, ...] = ()
-    """Names that reach it from our environment; ``X_*`` stands for all that begin so."""
+    """Variables that are passed on from our environment; ``X_*`` matches by prefix."""
     env_if: Mapping[str, tuple[str, ...]] = {}
-    """Further names of the family, which reach it only where this variable is set: the keys of a
-    cloud, where its model is to be asked there."""
+    """Variables that are passed on only if this variable is set: the keys of a cloud that serves
+    the model."""
     secret_env: tuple[str, ...] = ()
-    """Of the family, those whose values are secrets."""
+    """Those of the passed variables whose values are secrets."""
     subscription_env: tuple[str, ...] = ()
-    """Of the secrets, those that stand for a sign-in and not for a key."""
+    """Those of the secret variables that stand for a login rather than a key."""
     login_files: tuple[str, ...] = ()
-    """Of ``credential_files``, those that show that somebody signed in; unset, all of them."""
+    """Those of ``credential_files`` that prove a login. Empty: all of them."""
     credential_files: tuple[str, ...] = ()
-    """Relative to the real home; linked into the private one."""
+    """Relative to the real home; linked into the private home."""
     user_settings: str | None = None
-    """Its settings file, relative to the real home; read for ``inherit="user"``."""
+    """The user's settings file, relative to the real home; read for ``inherit="user"``."""
     user_files: tuple[str, ...] = ()
     """Linked into the private home for ``inherit="user"``."""
     rooted_files: tuple[str, ...] = ()
-    """Patterns of names: what in the private home holds the home's own path, and is made anew
-    where it is missing. A copy of the home goes without."""
+    """Name patterns of files in the private home that contain the home's own path. They are left
+    out of a copy of the home; the agent makes them again."""
     project_files: tuple[str, ...] = ()
-    """Names that the program would obey if the working directory carried them."""
+    """Files in the working directory that the program would obey."""
     parent_files: tuple[str, ...] = ()
     """The same for the working directory and every folder above it."""
     fatal_stderr: tuple[str, ...] = ()
-    """A line on stderr that holds one of these means that the policy did not load."""
+    """A stderr line that contains one of these means that the policy did not load."""
     read_stderr: Callable[[str], RawEvent | None] | None = None
-    """What a line of stderr is worth as an item of the stream, where anything."""
+    """The event that a stderr line stands for, if any."""
     noise: tuple[str, ...] = ()
-    """How lines of stderr begin that say nothing: left out of errors."""
+    """Prefixes of stderr lines that are left out of error messages."""
     model_aliases: frozenset[str] = frozenset()
-    """Model names that the program itself turns into others."""
+    """Model names that the program itself turns into other names."""

@@ -49,7 +49,7 @@ def show(name: str, as_json: bool) -> None:
     shown = {
         **_state(agent),
         "aliases": list(agent.aliases),
-        "transport": agent.transport,
+        "transport": agent.transport.kind,
         "package": agent.package.npm,
         "tested_version": agent.package.tested,
         "minimum_version": agent.package.minimum,

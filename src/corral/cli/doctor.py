@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.spec import AgentSpec
+from corral.agents.spec import AgentSpec, InProcess
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError
@@ -30,7 +30,7 @@ async def examine(agent: AgentSpec) -> dict[str, Any]:
         if "person" in agent.capabilities:
             raise ConfigError(f"{agent.name} is a person: ask how they are")
         options: dict[str, object] = {"policy": Policy.edits()}
-        if agent.driver is not None and agent.probe is not None:
+        if isinstance(agent.transport, InProcess) and agent.probe is not None:
             options["model"] = agent.probe.model  # it is nothing without one
         prepared = prepare(agent.name, options)
         report |= {

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from corral.agents.spec import AgentSpec
+from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
 from corral.events import Done, Error, Event, Init, Log
 from corral.models import registry
@@ -127,7 +127,7 @@ class AgentProvider(ResponseProvider):
         """Every check of a real run: the options, the program, the policy, and whether there are
         credentials. Nothing is written and nothing started."""
         prepared = prepare(self.agent, self.options({}))
-        if prepared.agent.driver is not None:
+        if isinstance(prepared.agent.transport, InProcess):
             provider, _ = registry.split(prepared.run.model or self.agent)
             api_keys.access(provider, {**os.environ, **prepared.run.env})
             return

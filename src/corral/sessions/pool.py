@@ -24,6 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.agents.spec import acp_transport
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.prompt import Prompt
@@ -94,7 +95,7 @@ class Pool:
 
     async def __aenter__(self) -> Pool:
         prepared = prepare(self._agent, self._options, has_asker=self._ask is not None)
-        if prepared.agent.transport != "acp":
+        if prepared.agent.transport.kind != "acp":
             raise ConfigError(
                 f"{prepared.agent.name} starts a process for each prompt and cannot be kept warm",
                 hint=f"Take one that speaks the Agent Client Protocol, such as {DEFAULT_AGENT}.",
@@ -182,7 +183,9 @@ class Pool:
         free = [w for w in self._workers if w.busy < self._at_once and w.is_fit]
         room = len([w for w in self._workers if w.is_fit]) < self._size
         if room and all(worker.busy for worker in free):
-            worker = _Worker(self._as_pool(prepared), prepared.agent.sessions_a_process)
+            worker = _Worker(
+                self._as_pool(prepared), acp_transport(prepared.agent).sessions_per_process
+            )
             self._workers.append(worker)
             self.started += 1
         else:
@@ -244,7 +247,7 @@ class _Worker:
         self.busy -= 1
         pid = self._connection.pid if self._connection else None
         held = platform.resident(pid) if pid else None
-        if held is not None and held > self._prepared.agent.memory_a_process:
+        if held is not None and held > acp_transport(self._prepared.agent).bytes_per_process:
             self.spoil()  # some agents never free what a session took
 
     def spoil(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from corral.agents import registry
 from corral.agents.spec import (
+    AcpTransport,
     AgentSpec,
     CompiledPolicy,
     Launch,
@@ -227,7 +228,10 @@ def _supported(agent: AgentSpec, run: RunOptions) -> None:
                 f"{agent.name} has no option {name!r}",
                 hint=f"It has: {', '.join(sorted(agent.supports))}.",
             )
-    if agent.drops_media_beside_files and run.attachments and (run.images or run.audio):
+    drops_media = isinstance(transport := agent.transport, AcpTransport) and (
+        transport.drops_media_beside_files
+    )
+    if drops_media and run.attachments and (run.images or run.audio):
         raise ConfigError(
             f"{agent.name} loses images and audio beside attachments",
             hint="Give one or the other; put a text file's content into the prompt.",

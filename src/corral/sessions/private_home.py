@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from corral.agents.spec import AgentSpec, Launch, image_name
+from corral.agents.spec import AgentSpec, Launch, acp_transport, image_name
 from corral.errors import StorageFailed
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord
@@ -39,11 +39,13 @@ def furnish(launch: Launch, prepared: PreparedRun, kept: SessionRecord) -> None:
 def make_loadable(agent: AgentSpec, kept: SessionRecord) -> None:
     """See that the agent can load the session's conversation now."""
     session = kept.meta.session_id
-    if agent.rename_to_load is None or session is None:
+    transport = acp_transport(agent)
+    if transport.rename_to_load is None or session is None:
         return
-    found = {file.name: file for file in kept.home.glob(agent.chat_files.format(session[:8]))}
+    pattern = transport.conversation_files.format(session[:8])
+    found = {file.name: file for file in kept.home.glob(pattern)}
     try:
-        for old, new in agent.rename_to_load([*found], session, time.time()).items():
+        for old, new in transport.rename_to_load([*found], session, time.time()).items():
             found[old].rename(found[old].with_name(new))
     except OSError as error:
         raise _unwritable(kept, error) from error

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from corral.agents import registry
+from corral.agents.spec import acp_transport
 from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.policy import Policy, is_narrower
@@ -69,8 +70,7 @@ def check_narrower(policy: Policy, session: PreparedRun) -> None:
 
 def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
     """Whether a process that was started for ``running`` cannot serve ``prompt``."""
-    agent = prompt.agent
-    if agent.model_at_start and prompt.run.model != running.run.model:
+    if acp_transport(prompt.agent).model_at_start and prompt.run.model != running.run.model:
         return True
     if prompt.run.policy == running.run.policy:
         return False

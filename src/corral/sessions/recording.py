@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, Ending
+from corral.agents.spec import AcpTransport, AgentSpec, Ending, InProcess
 from corral.errors import ConfigError, CorralError, ReplayMismatch
 from corral.options import RunOptions
 from corral.system import environment
@@ -54,7 +54,10 @@ def replayed(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Envir
     keys = {name: f"no-key-is-needed-{name}" for name in names}
     ours = {name: value for name, value in os.environ.items() if name not in agent.secret_env}
     env = environment.gather(agent, run, {**ours, **keys})
-    agent = replace(agent, explain=_explain(agent), credential_files=(), rename_to_load=None)
+    transport = agent.transport
+    if isinstance(transport, AcpTransport):
+        transport = replace(transport, rename_to_load=None)
+    agent = replace(agent, explain=_explain(agent), credential_files=(), transport=transport)
     return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
 
 
@@ -71,7 +74,7 @@ def _explain(agent: AgentSpec) -> Callable[[Ending], CorralError | None]:
 
 
 def _file(agent: AgentSpec, path: str) -> str:
-    if agent.driver is not None:
+    if isinstance(agent.transport, InProcess):
         raise ConfigError(
             f"{agent.name} runs in this process: there is no program to record",
             hint="Of its model there is a scripted one: corral.testing.ModelServer.",

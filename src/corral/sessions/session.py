@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from corral.agents.spec import AcpTransport, InProcess
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
@@ -115,7 +116,7 @@ class Session:
         if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
             # Whoever hands over a function means it to be called.
             options["policy"] = replace(policy, own_mcp="allow")
-        if prepared.agent.driver is not None:
+        if isinstance(prepared.agent.transport, InProcess):
             return self._prepare(options)
         if getattr(self._tools, "agent_hooks", ()):
             raise ConfigError(
@@ -212,9 +213,9 @@ class Session:
         whole = resolve_prompt(prepared, text)
         eraser = SecretRedactor(prepared.environment.redacted)
         backend: Backend
-        if prepared.agent.driver is not None:
+        if isinstance(prepared.agent.transport, InProcess):
             backend = self._drive().turn(whole, prepared)
-        elif prepared.agent.transport == "acp":
+        elif isinstance(prepared.agent.transport, AcpTransport):
             from corral.sessions.backends.acp import AcpBackend
 
             backend = AcpBackend(prepared, kept, whole, self._own_line(), self._ask)
@@ -247,7 +248,7 @@ class Session:
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steered:
-        driver = self._drive() if self._open()[0].agent.driver is not None else None
+        driver = self._drive() if isinstance(self._open()[0].agent.transport, InProcess) else None
         if not isinstance(driver, Steered):
             raise ConfigError(
                 f"{self._agent} cannot be steered while it works",
@@ -281,7 +282,7 @@ class Session:
         """The conversations that the agent itself keeps, of one folder or of all; starts it
         where it does not run yet. Raises ``ConfigError`` where the agent does not offer it."""
         prepared, _ = self._open()
-        if prepared.agent.transport != "acp":
+        if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
@@ -323,7 +324,9 @@ def _driver(
     tools: Sequence[Tool | Callable[..., Any]] | Tools,
 ) -> Driver:
     """What drives an agent of this process stands above this floor; its record says where."""
-    module, _, name = (prepared.agent.driver or "").partition(":")
+    if not isinstance(prepared.agent.transport, InProcess):
+        raise TypeError(f"{prepared.agent.name} does not run in this process")
+    module, _, name = prepared.agent.transport.driver.partition(":")
     make = cast("Callable[..., Driver]", getattr(import_module(module), name))
     return make(prepared, kept, eraser, ask, tools)
 

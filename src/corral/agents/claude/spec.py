@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.claude import errors, launch, policy
-from corral.agents.spec import AgentSpec, Package, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.events import Json
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
@@ -44,7 +44,7 @@ _HEADLESS = AgentSpec(
     aliases=("claude", "claude-code"),
     title="Claude Code",
     description="Anthropic's Claude Code: one process per prompt, asks for permission",
-    transport="stream",
+    transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("claude",),
     package=Package(
         npm="@anthropic-ai/claude-code",
@@ -55,9 +55,6 @@ _HEADLESS = AgentSpec(
             "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
         },
     ),
-    frames=Frames,
-    translator=translator,
-    stream_quirks=STREAM_QUIRKS,
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
@@ -104,17 +101,12 @@ _PEER = replace(
     name="claude-acp",
     aliases=(),
     description="Anthropic's Claude Code, persistent (ACP, through claude-agent-acp)",
-    transport="acp",
+    transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
-    frames=None,
-    translator=None,
-    stream_quirks=None,
     native_schema=None,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
-    quirks=QUIRKS,
-    model_at_start=True,
     supports=launch.SUPPORTS_ACP,
     user_files=(),
 )

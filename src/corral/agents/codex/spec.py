@@ -17,7 +17,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.codex import errors, launch, policy, stream
-from corral.agents.spec import ACP_OPTIONS, AgentSpec, Package, Probe
+from corral.agents.spec import ACP_OPTIONS, AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.models.openai.schema import is_strict
 from corral.protocol.acp.quirks import AcpQuirks
 
@@ -28,7 +28,7 @@ HEADLESS = AgentSpec(
     aliases=("codex",),
     title="Codex",
     description="OpenAI's Codex: one process per prompt, in its own sandbox",
-    transport="stream",
+    transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
     programs=("codex",),
     package=Package(
         npm="@openai/codex",
@@ -39,8 +39,6 @@ HEADLESS = AgentSpec(
             for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
         },
     ),
-    frames=stream.Frames,
-    translator=stream.translator,
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
@@ -78,18 +76,14 @@ PEER = replace(
     name="codex-acp",
     aliases=(),
     description="OpenAI's Codex, persistent (ACP, through codex-acp): asks for each change",
-    transport="acp",
+    transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("codex-acp",),
     package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
-    frames=None,
-    translator=None,
     read_stderr=None,
     compile=policy.compile_asking,
     plain_policy=policy.without_lists,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
-    quirks=QUIRKS,
-    model_at_start=True,
     # A mode of its own, such as the one that writes in silence, would undo the policy.
     supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
     project_files=launch.PROJECT_FILES,

@@ -23,7 +23,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.copilot import errors, launch, policy, stream, usage_file
-from corral.agents.spec import AgentSpec, Package, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.protocol.acp.quirks import AcpQuirks
 
 QUIRKS = AcpQuirks(
@@ -51,7 +51,9 @@ _ALONE = AgentSpec(
     name="copilot-cli",
     title="Copilot CLI",
     description="GitHub's Copilot CLI: one process per prompt",
-    transport="stream",
+    transport=StreamTransport(
+        frames=stream.Frames, translator=stream.translator, read_report=usage_file.read_report
+    ),
     programs=("copilot",),
     package=Package(
         npm="@github/copilot",
@@ -62,9 +64,6 @@ _ALONE = AgentSpec(
             "linux-aarch64": "@github/copilot-linux-arm64/copilot",
         },
     ),
-    frames=stream.Frames,
-    translator=stream.translator,
-    read_report=usage_file.read_report,
     usage_of_session=True,
     compile=policy.compile_alone,
     launch=launch.launch_alone,
@@ -94,14 +93,8 @@ _PEER = msgspec.structs.replace(
     keeps_unfinished="with_text",
     aliases=("copilot",),
     description="GitHub's Copilot CLI, persistent (ACP): asks for permission",
-    transport="acp",
-    frames=None,
-    translator=None,
-    read_report=None,
+    transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
     usage_of_session=False,
-    quirks=QUIRKS,
-    model_at_start=True,
-    mode_at_start=True,
     compile=policy.compile_asking,
     launch=launch.launch,
     supports=launch.SUPPORTS,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from corral.agents.gemini import errors, launch, policy, session_files
-from corral.agents.spec import AgentSpec, Package, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
@@ -282,11 +282,9 @@ _HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
     description="Google's Gemini CLI: one process per prompt",
-    transport="stream",
+    transport=StreamTransport(frames=Frames, translator=translator, stdout="file"),
     programs=("gemini",),
     package=_PACKAGE,
-    frames=Frames,
-    translator=translator,
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
@@ -298,7 +296,6 @@ _HEADLESS = AgentSpec(
     asks=False,
     resumes=True,
     keeps_unfinished="always",
-    stdout="file",
     needs_links=True,
     prompt_limit=launch.PROMPT_LIMIT,
     model_aliases=launch.MODEL_ALIASES,
@@ -318,9 +315,16 @@ _PEER = msgspec.structs.replace(
     name="gemini-acp",
     aliases=("gemini",),
     description="Google's Gemini CLI, persistent (ACP): asks for permission, reports thoughts",
-    transport="acp",
-    frames=None,
-    translator=None,
+    transport=AcpTransport(
+        quirks=QUIRKS,
+        mode_at_start=True,
+        model_at_start=True,
+        drops_media_beside_files=True,
+        conversation_files=session_files.FILES,
+        rename_to_load=session_files.older_names,
+        sessions_per_process=40,
+        bytes_per_process=1024**3,
+    ),
     compile=policy.compile_asking,
     probe=msgspec.structs.replace(_PROBE, tells_refusals=False),
     tells_every_refusal=False,
@@ -328,18 +332,9 @@ _PEER = msgspec.structs.replace(
     needs_links=False,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
-    quirks=QUIRKS,
-    mode_at_start=True,
-    model_at_start=True,
-    drops_media_beside_files=True,
-    chat_files=session_files.FILES,
-    rename_to_load=session_files.older_names,
-    sessions_a_process=40,
-    memory_a_process=1024**3,
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
-    stdout="pipe",
 )
 
 AGENTS = (_PEER, _HEADLESS)

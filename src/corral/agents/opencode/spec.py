@@ -25,7 +25,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.opencode import errors, launch, policy, stream
-from corral.agents.spec import AgentSpec, Package, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.protocol.acp.quirks import AcpQuirks
 
 QUIRKS = AcpQuirks(
@@ -46,7 +46,7 @@ _PEER = AgentSpec(
     aliases=("opencode",),
     title="OpenCode",
     description="OpenCode, persistent (ACP): models of many providers, asks for permission",
-    transport="acp",
+    transport=AcpTransport(quirks=QUIRKS),
     programs=("opencode",),
     package=Package(
         npm="opencode-ai",
@@ -60,7 +60,6 @@ _PEER = AgentSpec(
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
-    quirks=QUIRKS,
     tools=policy.TOOLS,
     probe=Probe(
         write=("write", {"filePath": "probe.txt", "content": "written by the agent\n"}),
@@ -90,10 +89,7 @@ _ALONE = msgspec.structs.replace(
     keeps_unfinished="always",
     aliases=(),
     description="OpenCode: one process per prompt, models of many providers",
-    transport="stream",
-    quirks=None,
-    frames=stream.Frames,
-    translator=stream.translator,
+    transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
     compile=policy.compile_alone,
     launch=launch.launch_alone,
     explain=errors.explain_alone,

@@ -18,7 +18,7 @@ from corral.agents.qwen import launch
 from corral.agents.qwen.policy import FORMS, TOOLS, compile_policy
 from corral.agents.shared import exit_errors
 from corral.agents.shared.api_errors import of_service
-from corral.agents.spec import AgentSpec, Ending, Package, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, Ending, Package, Probe, StreamTransport
 from corral.errors import CorralError
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
@@ -82,12 +82,9 @@ _ALONE = AgentSpec(
     name="qwen-cli",
     title="Qwen Code",
     description="Alibaba's Qwen Code: one process per prompt, asks for permission",
-    transport="stream",
+    transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("qwen",),
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
-    frames=Frames,
-    translator=translator,
-    stream_quirks=STREAM_QUIRKS,
     compile=compile_policy,
     launch=launch.launch,
     explain=explain,
@@ -121,14 +118,8 @@ _PEER = replace(
     name="qwen-acp",
     aliases=("qwen",),
     description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
-    transport="acp",
-    frames=None,
-    translator=None,
-    stream_quirks=None,
+    transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
     launch=launch.launch_acp,
-    quirks=QUIRKS,
-    mode_at_start=True,
-    model_at_start=True,
     usage_of_session=False,
     supports=launch.SUPPORTS_ACP,
 )

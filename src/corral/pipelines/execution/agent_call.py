@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from corral.agents.spec import InProcess
 from corral.errors import CorralError, ResumeLost
 from corral.events import Event, Json
 from corral.pipelines.execution import node_dir, node_options, preamble, verdict
@@ -101,7 +102,7 @@ def _report(
         return None
     record = config.find_agent(agent)
     policy = options.get("policy") or Policy()
-    is_own = record.driver is not None
+    is_own = isinstance(record.transport, InProcess)
     by_tool = is_own or (
         "mcp_servers" in record.supports
         and policy.allow_tools is None
@@ -165,7 +166,7 @@ def is_warm(ask: AgentCall, prompt: str) -> bool:
     plain = ask.schema is None and ask.until is None and ask.thread is None and ask.hooks is None
     plain = plain and (ask.report is None or ask.report.channel == "answer")
     own = any(word in prompt for word in OF_A_STAGE) or "attachments" in ask.options
-    return plain and not own and config.find_agent(ask.agent).transport == "acp"
+    return plain and not own and config.find_agent(ask.agent).transport.kind == "acp"
 
 
 async def _run(

@@ -44,13 +44,14 @@ def hooks_of(work: NodeContext, desk: NodeResources, agent: str) -> Hooks | None
     if not pre and not post:
         return None
     record = config.find_agent(agent)
-    if pre and record.driver is None:
+    in_process = record.transport.kind == "builtin"
+    if pre and not in_process:
         raise ConfigError(
             f"{work.node.id}: tool_hooks.pre cannot be had with {record.name}:"
             " it does not ask before each of its calls",
             hint="Take our own agent: agent=corral and a model, or model=vendor:name alone.",
         )
-    return Hooks(work, desk, pre, post, asks=record.driver is not None)
+    return Hooks(work, desk, pre, post, asks=in_process)
 
 
 class Hooks:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from corral.agents import registry as agents_registry
+from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
@@ -70,7 +71,7 @@ def _check(work: NodeContext, desk: NodeResources, seen: set[bytes]) -> None:
         return
     seen.add(kept)
     prepared = prepare(ask.agent, ask.options, has_asker=desk.ask is not None)
-    if prepared.agent.driver is not None:
+    if isinstance(prepared.agent.transport, InProcess):
         model = prepared.run.model or ask.agent
         _key(model, desk)
 

@@ -11,7 +11,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 
-from corral.agents.spec import Ending
+from corral.agents.spec import Ending, acp_transport
 from corral.errors import (
     ConfigError,
     CorralError,
@@ -36,7 +36,7 @@ from corral.protocol.acp.commands import (
     Settled,
     Withdrawn,
 )
-from corral.protocol.acp.quirks import PLAIN, AcpQuirks
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.replies import Initialized, Opened, failed, initialized, listed, opened
 from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.jsonrpc import Failure
@@ -72,7 +72,7 @@ class Connection:
     def __init__(self, prepared: PreparedRun, eraser: SecretRedactor) -> None:
         self._prepared = prepared
         self._eraser = eraser
-        self._acp = Acp(prepared.agent.quirks or PLAIN, clean=eraser.clean)
+        self._acp = Acp(acp_transport(prepared.agent).quirks, clean=eraser.clean)
         self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._process: Process | None = None
         self._calls: dict[int, Settled | None] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from corral import errors
-from corral.agents.spec import Ending
+from corral.agents.spec import Ending, acp_transport
 from corral.errors import CorralError
 from corral.events import Error, Thinking
 from corral.protocol.acp.requests import (
@@ -163,7 +163,7 @@ class AcpBackend:
         """Have the session answer with the model of this prompt; without one, with the model
         that it began with."""
         agent, model = self._prepared.agent, self._prepared.run.model or chat.first_model
-        if agent.model_at_start or chat.model == model:
+        if acp_transport(agent).model_at_start or chat.model == model:
             return
         if model is None:
             raise errors.ConfigError(
@@ -187,7 +187,7 @@ class AcpBackend:
         run = self._prepared.run
         planning = run.policy.mode == "plan" and "plan" in offered
         mode = run.session_mode or (
-            "plan" if planning and not self._prepared.agent.mode_at_start else None
+            "plan" if planning and not acp_transport(self._prepared.agent).mode_at_start else None
         )
         if mode is None:
             return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral.agents.spec import Ending, Launch
+from corral.agents.spec import Ending, Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.options import check_prompt
 from corral.protocol.ndjson import RawEvent, Stream, TurnEnd
@@ -53,20 +53,19 @@ class StreamBackend:
         self._prompt = prompt
         self._eraser = eraser
         agent = prepared.agent
-        if agent.translator is None:
-            raise RuntimeError(f"{agent.name} is no stream agent")
-        translate = agent.translator()
+        self._transport = transport = stream_transport(agent)
+        translate = transport.translator()
         self._control: Control | None = None
         self._questions: Questions | None = None
-        if agent.stream_quirks is not None:
+        if transport.two_way is not None:
             from corral.protocol.stream_json.client import Control
             from corral.sessions.permissions import Questions
 
-            self._control = Control(agent.stream_quirks)
+            self._control = Control(transport.two_way)
             translate = self._control.translate
             run, cwd = prepared.run, prepared.cwd
             self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
-        self._stream = Stream(agent.frames, translate, clean=eraser.clean)
+        self._stream = Stream(transport.frames, translate, clean=eraser.clean)
         self._is_over = False
         self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
@@ -97,8 +96,8 @@ class StreamBackend:
         run = replace(prepared.run, fork=forks)
         launch = prepared.agent.launch(run, place, self._prompt, resume)
         self._stdin = launch.stdin
-        if prepared.agent.stream_quirks is not None:
-            self._stdin = await self._with_files(launch, prepared.agent.stream_quirks)
+        if self._transport.two_way is not None:
+            self._stdin = await self._with_files(launch, self._transport.two_way)
         furnish(launch, prepared, kept)
         self._launch, self.notes = launch, launch.notes
 
@@ -113,7 +112,7 @@ class StreamBackend:
             env=prepared.env(launch),
             stdin=self._stdin,
             keep_stdin_open=self._control is not None,
-            stdout=prepared.agent.stdout,
+            stdout=self._transport.stdout,
             scratch=self._kept.tmp,
             ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
             on_stderr=self._ear.feed,
@@ -211,7 +210,7 @@ class StreamBackend:
             await asyncio.wait([self._ending])
 
     def _read_report(self, guard: EventNormalizer) -> None:
-        read, launch = self._prepared.agent.read_report, self._launch
+        read, launch = self._transport.read_report, self._launch
         if read is None or launch is None or launch.report is None or guard.finish is None:
             return
         try:

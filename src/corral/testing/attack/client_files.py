@@ -99,7 +99,7 @@ class ClientFiles:
         start under this policy."""
         attempts = choice.of(ATTEMPTS)
         same_as_another = self._setting.options or self._setting.policy.shell_rules
-        if self._record.transport != "acp" or not attempts or same_as_another:
+        if self._record.transport.kind != "acp" or not attempts or same_as_another:
             return None, ()
         tried: list[Tried] = []
         unseen = 0

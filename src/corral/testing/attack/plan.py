@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.spec import AgentSpec, PolicyRow, Probe
+from corral.agents.spec import AcpTransport, AgentSpec, PolicyRow, Probe
 from corral.policy import Capability, Policy
 from corral.testing.attack import other_attempts, path_attempts, shell_attempts, skill_attempts
 from corral.testing.attack.attempts import Attempt, Cell, made
@@ -28,7 +28,10 @@ class Setting(msgspec.Struct, frozen=True):
         if self.person:
             return agent.asks
         if self.options:
-            return agent.quirks is not None and agent.quirks.uses_client_files
+            return (
+                isinstance(agent.transport, AcpTransport)
+                and agent.transport.quirks.uses_client_files
+            )
         return True
 
 

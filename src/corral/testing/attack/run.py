@@ -190,7 +190,7 @@ class _Game:
         extras: frozenset[Extra],
         options: Mapping[str, Any],
     ) -> PolicyReport:
-        warm = self._record.transport == "acp"
+        warm = self._record.transport.kind == "acp"
         model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
         lane = server.lane(f"attack-{secrets.token_hex(8)}", model)
         try:

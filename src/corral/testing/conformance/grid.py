@@ -24,7 +24,7 @@ def markdown(reports: Iterable[Report], not_run: Iterable[str] = ()) -> str:
     reasons: list[str] = []
     tables: list[str] = []
     for transport, title in KINDS.items():
-        names = [name for name in columns if config.find_agent(name).transport == transport]
+        names = [name for name in columns if config.find_agent(name).transport.kind == transport]
         if names:
             rows = [
                 (each.name, *(_cell(columns[name].get(each.name), reasons) for name in names))

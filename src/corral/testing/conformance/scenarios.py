@@ -264,7 +264,7 @@ async def goes_on(stage: Stage) -> str:
 
 
 def counts_tokens(stage: Stage) -> None:
-    if stage.agent.driver is None and "usage" not in stage.agent.capabilities:
+    if stage.agent.transport.kind != "builtin" and "usage" not in stage.agent.capabilities:
         raise Skipped("it reports no token usage")
 
 
@@ -330,7 +330,7 @@ async def calls_our_function(stage: Stage) -> str:
 
 
 def takes_tools(stage: Stage) -> None:
-    if stage.agent.driver is None and "mcp_servers" not in stage.agent.supports:
+    if stage.agent.transport.kind != "builtin" and "mcp_servers" not in stage.agent.supports:
         raise Skipped("it does not accept tools from corral")
     try:
         import mcp  # pyright: ignore[reportUnusedImport]  # noqa: F401
