@@ -96,6 +96,6 @@ def _python(module: str) -> tuple[str, ...]:
         "import sys; path = sys.path;"
         " at = [n for n, p in enumerate(path) if p.endswith('-packages')] or [len(path)];"
         f" path[at[0]:at[0]] = {homes!r};"
-        f" from corral.system.{module} import main; main(sys.argv[1:])"
+        f" from corral.system.cassette.{module} import main; main(sys.argv[1:])"
     )
     return (sys.executable, "-P", "-c", code)
