@@ -69,8 +69,8 @@ def test_ones_own_node_type_is_known_to_lint_once_its_module_is_imported(workspa
     file = put(workspace, text)
     put(
         workspace,
-        "from corral.pipelines import handlers\n\n\n"
-        "@handlers.handler('my.step')\nasync def step(work):\n    return None\n",
+        "from corral.pipelines import handler\n\n\n"
+        "@handler('my.step')\nasync def step(work):\n    return None\n",
         "my_steps.py",
     )
     assert "type_known" in pipeline("lint", file, cwd=workspace).stdout

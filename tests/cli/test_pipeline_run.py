@@ -128,8 +128,8 @@ def test_gates_are_answered_by_auto_approve_with_the_first_choice(workspace: Pat
 def test_ones_own_node_type_runs(workspace: Path) -> None:
     put(
         workspace,
-        "from corral.pipelines import Outcome, handlers\n\n\n"
-        "@handlers.handler('my.step')\nasync def step(work):\n"
+        "from corral.pipelines import Outcome, handler\n\n\n"
+        "@handler('my.step')\nasync def step(work):\n"
         "    return Outcome(context_updates={'answer': 42})\n",
         "my_steps.py",
     )

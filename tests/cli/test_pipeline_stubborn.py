@@ -16,23 +16,24 @@ WAYS = ["--no-durable", "--db=runs.db"]
 STEPS = """
 import asyncio, time
 from pathlib import Path
-from corral.cli import signals
+from corral.cli.ui import signals
 from corral.events import Text
-from corral.pipelines import calling, handlers, inline
+from corral.pipelines import handler
+from corral.pipelines.execution import attempt, memory_runner
 
-signals.BLOCKED = calling.ENDING = inline.ENDING = 0.2
+signals.BLOCKED = attempt.ENDING = memory_runner.ENDING = 0.2
 try:
     from corral.durable.worker import executor
     executor.BLOCKED = 0.2
 except ImportError:
     pass
 
-@handlers.handler("my.blocks")
+@handler("my.blocks")
 async def blocks(work):
     Path("began").touch()
     time.sleep(1000)
 
-@handlers.handler("my.spins")
+@handler("my.spins")
 async def spins(work):
     Path("began").touch()
     while True:
@@ -41,18 +42,18 @@ async def spins(work):
         except BaseException:
             pass
 
-@handlers.handler("my.flood")
+@handler("my.flood")
 async def flood(work):
     for _ in range(2000):
         work.emit(Text(delta="x" * 200))
 
-@handlers.handler("my.last")
+@handler("my.last")
 async def last(work):
     Path("finished").touch()
     while not Path("go").exists():
         await asyncio.sleep(0.02)
 
-@handlers.handler("my.deaf")
+@handler("my.deaf")
 async def deaf(work):
     while True:
         Path("began").touch()

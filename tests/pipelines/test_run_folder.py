@@ -172,10 +172,10 @@ def test_a_folder_that_is_gone_is_made_again(folder: RunDir) -> None:
 READ_ONLY = """
 import os, sys
 from corral.errors import StorageFailed
-from corral.pipelines.execution.run_dir import RunFolder
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.state import State, Lane
 os.setuid(int(sys.argv[2]))
-folder = RunFolder(sys.argv[1])
+folder = RunDir(sys.argv[1])
 for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
             lambda: folder.stage("a.1", "a"), lambda: folder.restart(2),
             lambda: folder.record([])):

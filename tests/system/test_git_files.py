@@ -258,10 +258,10 @@ def test_a_large_file_is_not_held_in_memory(repository: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from corral.system import workspace
-before = workspace.look(Path({str(repository)!r}))
+from corral.system.git import changes
+before = changes.look(Path({str(repository)!r}))
 os.utime({str(repository / "large")!r})
-assert workspace.compare(before, workspace.look_again(before)) == ()
+assert changes.compare(before, changes.look_again(before)) == ()
 status = Path("/proc/self/status").read_text()  # maxrss would count the parent, too
 print(status.partition("VmHWM:")[2].split()[0])
 """

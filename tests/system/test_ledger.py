@@ -90,8 +90,8 @@ def test_several_may_reap_at_once(folder: Path) -> None:
     for token in tokens:
         leave_behind(folder, "daemon", token)
     reap = (
-        "import pathlib; from corral.system.process.registry import Ledger;"
-        " Ledger(pathlib.Path()).reap()"
+        "import pathlib; from corral.system.process.registry import ProcessRegistry;"
+        " ProcessRegistry(pathlib.Path()).reap()"
     )
     argv = [sys.executable, "-c", reap]
     reapers = [subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE) for _ in range(4)]

@@ -17,7 +17,7 @@ from corral.system.cassette.format import Head
 PATIENCE = 0.3
 REPLAY = f"""
 import sys
-from corral.system import replay
+from corral.system.cassette import replay
 replay.PATIENCE = {PATIENCE}
 replay.main(sys.argv[1:])
 """

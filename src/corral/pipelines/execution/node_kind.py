@@ -2,13 +2,13 @@
 
 ::
 
-    from corral.pipelines import Outcome, handlers
+    from corral.pipelines import Outcome, handler
 
-    @handlers.handler("my.step")
+    @handler("my.step")
     async def my_step(work):
         return Outcome(context_updates={"answer": 42})
 
-A handler gets its ``Work`` and returns an ``Outcome`` (or None: success). It may be run
+A handler gets its ``NodeContext`` and returns an ``Outcome`` (or None: success). It may be run
 again after a crash, so what it does twice should be as good as once. What it raises fails
 the node: a ``CorralError`` by its own words and its own ``retryable``, anything else as a bug.
 """
