@@ -346,7 +346,7 @@ def test_every_attribute_of_a_pipeline_is_documented() -> None:
     text = page_text("pipelines")
     missing = {
         name
-        for name in values.GRAPH | values.NODE | values.OWN | values.EDGE
+        for name in values.GRAPH | values.NODE | values.OTHER | values.EDGE
         if f"`{name}`" not in text and f"`{name}=" not in text
     }
     assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name

@@ -34,14 +34,14 @@ def main() -> None:
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
     from corral.durable import service
     from corral.durable.dbos.database import find, prepare
-    from corral.pipelines.execution import node_kind
+    from corral.pipelines.execution import handlers
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.scheduler.outcome import Outcome
 
     async def nothing(_work: Any) -> Outcome:
         return Outcome()
 
-    node_kind.register("nothing", nothing)
+    handlers.register("nothing", nothing)
     names = [f"n{number}" for number in range(count)]
     nodes = {name: Node(name, {"type": "nothing"}) for name in names}
     nodes |= {"start": Node("start", {"type": "start"}), "exit": Node("exit", {"type": "exit"})}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from corral.durable.worker import worker
-from corral.pipelines.execution import node_kind
+from corral.pipelines.execution import handlers
 from corral.pipelines.scheduler.outcome import Outcome
 
 
-@node_kind.handler("wait")
+@handlers.handler("wait")
 async def wait(work: Any) -> Outcome:
     with Path(work.node.text("log")).open("a") as file:
         file.write(f"{time.time()}\n")

@@ -15,15 +15,15 @@ from typing import Any
 
 def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object]]:
     from corral.pipelines.dot import parser
-    from corral.pipelines.execution import memory_runner, node_kind
+    from corral.pipelines.execution import handlers, memory_runner
 
-    async def nothing(_work: node_kind.NodeContext) -> None:
+    async def nothing(_work: handlers.NodeContext) -> None:
         return None
 
     class Desk:
         simulate = False
 
-    node_kind.register("nothing", nothing)
+    handlers.register("nothing", nothing)
     chain = " -> ".join(f"n{number}" for number in range(count))
     graph = parser.parse(
         "digraph chain { node [type=nothing] s [type=start] e [type=exit]"

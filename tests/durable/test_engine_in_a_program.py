@@ -19,8 +19,8 @@ from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.errors import ConfigError
 from corral.pipelines import loader
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 GRAPH = """digraph one {
@@ -33,7 +33,7 @@ def _registered() -> None:
     async def here(work: NodeContext) -> Outcome:
         return Outcome(context_updates={"thread": threading.current_thread().name})
 
-    node_kind.register("t.here", here)
+    handlers.register("t.here", here)
 
 
 async def one(tmp_path: Path, run: str) -> RunOutput:

@@ -12,7 +12,8 @@ from support.durable_processes import World, eventually, is_alive
 
 from corral.durable import service
 from corral.durable.agent_host import client
-from corral.pipelines.execution import node_kind
+from corral.pipelines import node_kinds
+from corral.pipelines.execution import handlers
 
 
 def pipeline(world: World, *, then: str = "", attrs: str = "", timeout: str = "") -> str:
@@ -193,10 +194,8 @@ def test_a_node_says_itself_whether_it_is_detached(file_world: World, said: str)
 
 
 def test_the_types_that_run_in_a_host_are_types_of_ours() -> None:
-    from corral.durable.worker.attempt_runner import IN_A_HOST
-
-    for kind in IN_A_HOST:
-        assert node_kind.find(kind).__module__.startswith("corral.pipelines.nodes.")
+    for kind in (kind for kind in node_kinds.KINDS.values() if kind.detached):
+        assert handlers.find(kind.name).__module__.startswith("corral.pipelines.nodes.")
 
 
 def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(file_world: World) -> None:

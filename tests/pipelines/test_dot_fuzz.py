@@ -11,9 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.pipelines import loader
-from corral.pipelines.dot import parser
+from corral.pipelines.dot import parser, writer
 from corral.pipelines.graph import Graph, from_json, to_json
-from corral.pipelines.render import text as render_text
 
 WHOLE = r"""
 digraph "P" { // comment
@@ -57,7 +56,7 @@ def test_any_heap_of_words_is_a_graph_or_a_dot_error(pieces: list[str]) -> None:
         read(text)
         graph = read(f"digraph G {{ {text} }}")
         if graph is not None:
-            again = parser.parse(render_text.as_dot(graph))
+            again = parser.parse(writer.as_dot(graph))
             assert list(again.nodes) == list(graph.nodes)
             assert from_json(to_json(graph)) == graph
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.pipelines.dot import writer
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Edge, Graph, Node, Value
 from corral.pipelines.render import layout
@@ -50,7 +51,7 @@ def test_text_for_a_terminal_holds_nothing_that_a_terminal_obeys() -> None:
 
 
 def same(graph: Graph) -> None:
-    again = parse(render_text.as_dot(graph))
+    again = parse(writer.as_dot(graph))
     assert again.name == graph.name
     assert again.attrs == graph.attrs
     assert list(again.nodes) == list(graph.nodes)

@@ -9,22 +9,23 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines import node_kinds
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    before = dict(node_kind._registered)  # pyright: ignore[reportPrivateUsage]
+    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
     yield
-    node_kind._registered.clear()  # pyright: ignore[reportPrivateUsage]
-    node_kind._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("kind", node_kind.BUILT_IN)
+@pytest.mark.parametrize("kind", [name for name, kind in node_kinds.KINDS.items() if kind.handler])
 def test_every_type_of_ours_has_a_handler(kind: str) -> None:
-    assert callable(node_kind.find(kind))
+    assert callable(handlers.find(kind))
 
 
 async def own(_: NodeContext) -> Outcome:
@@ -32,13 +33,13 @@ async def own(_: NodeContext) -> Outcome:
 
 
 def test_ones_own_wins_over_ours() -> None:
-    node_kind.handler("tool")(own)
-    assert node_kind.find("tool") is own
+    handlers.handler("tool")(own)
+    assert handlers.find("tool") is own
 
 
 def test_what_is_not_async_is_no_handler() -> None:
     with pytest.raises(ConfigError, match="must be an async function"):
-        node_kind.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+        handlers.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 
 
 def package(path: Path, module: str, named: str) -> None:
@@ -61,8 +62,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
     package(site, "async def step(work): ...\n", "node_pack:step")
-    assert getattr(node_kind.find("pack.step"), "__name__", "") == "step"
-    assert "pack.step" in node_kind.known()
+    assert getattr(handlers.find("pack.step"), "__name__", "") == "step"
+    assert "pack.step" in handlers.registered_kinds()
 
 
 @pytest.mark.parametrize(
@@ -71,19 +72,19 @@ def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
 def test_another_packages_fault_is_told_as_one(site: Path, module: str, said: str) -> None:
     package(site, module, "node_pack:step")
     with pytest.raises(ConfigError, match=said):
-        node_kind.find("pack.step")
+        handlers.find("pack.step")
 
 
 def test_an_unknown_type_names_the_nearest_and_all() -> None:
     with pytest.raises(ConfigError) as raised:
-        node_kind.find("for_eech")
+        handlers.find("for_eech")
     assert raised.value.message == "no node type is called 'for_eech'"
     assert raised.value.hint is not None
     assert raised.value.hint.startswith("Did you mean 'for_each'? Known: ")
     assert "codergen, " in raised.value.hint
 
 
-@pytest.mark.parametrize("kind", node_kind.OF_THE_PLAN)
+@pytest.mark.parametrize("kind", node_kinds.SCHEDULER_KINDS)
 def test_what_the_plan_does_itself_has_no_handler(kind: str) -> None:
     with pytest.raises(ConfigError, match="done by the plan itself"):
-        node_kind.find(kind)
+        handlers.find(kind)

@@ -19,10 +19,10 @@ from corral.errors import StorageFailed
 from corral.events import Text
 from corral.pipelines import events
 from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
-from corral.pipelines.execution import memory_runner, node_kind
+from corral.pipelines.execution import handlers, memory_runner
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.interviewers import AutoApprove, Queued
 from corral.pipelines.execution.memory_runner import MemoryRun, RunResult
-from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.execution.resources import NodeResources as RealDesk
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
@@ -68,7 +68,7 @@ def stage() -> Iterator[Stage]:
     async def step(work: NodeContext) -> Outcome | None:
         return await made.step(work)
 
-    node_kind.register("step", step)
+    handlers.register("step", step)
     yield made
     assert made.at_work == 0, "something was left at work"
 
@@ -203,8 +203,8 @@ def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
     hears: type[BaseException],
 ) -> None:
     monkeypatch.setattr(memory_runner, "ENDING", 0.05)
-    node_kind.register("deaf", deaf(hears))
-    node_kind.register("step", for_ever_not)
+    handlers.register("deaf", deaf(hears))
+    handlers.register("step", for_ever_not)
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
     with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along

@@ -6,8 +6,8 @@ import pytest
 
 from corral.pipelines import transforms
 from corral.pipelines.dot.parser import parse
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Finding
@@ -340,7 +340,7 @@ async def _step(work: NodeContext) -> None: ...
 def test_a_type_of_ones_own_is_known_once_it_is_registered() -> None:
     body = LINE + "a [type=lint.own]"
     assert of("type_known", body)
-    node_kind.register("lint.own", _step)
+    handlers.register("lint.own", _step)
     assert not of("type_known", body)
 
 

@@ -18,8 +18,8 @@ from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -33,14 +33,14 @@ def bench(tmp_path: Path, workspace: Path) -> Bench:
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    before = dict(node_kind._registered)  # pyright: ignore[reportPrivateUsage]
+    before = dict(handlers._registered)  # pyright: ignore[reportPrivateUsage]
     yield
-    node_kind._registered.clear()  # pyright: ignore[reportPrivateUsage]
-    node_kind._registered.update(before)  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.clear()  # pyright: ignore[reportPrivateUsage]
+    handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
 async def attempt(bench: Bench, handler: Any, **attrs: Any) -> Outcome:
-    node_kind.register(KIND, handler)
+    handlers.register(KIND, handler)
     return await bench.attempt(attrs={"type": KIND, **attrs})
 
 

@@ -11,8 +11,7 @@ import pytest
 from corral.cli import worker
 from corral.cli.lazy_group import Lazy
 from corral.cli.pipeline import group as pipeline_group
-from corral.pipelines.execution.node_kind import BUILT_IN, OF_THE_PLAN
-from corral.pipelines.graph import SHAPES
+from corral.pipelines import node_kinds
 from corral.pipelines.linter.engine import lint
 from corral.pipelines.loader import load
 from corral.pipelines.transforms import SETTINGS
@@ -40,10 +39,10 @@ def test_the_pipelines_of_the_page_lint_clean() -> None:
 
 
 def test_every_shape_and_type_is_on_the_page() -> None:
-    for shape, kind in SHAPES.items():
+    for shape, kind in node_kinds.SHAPES.items():
         assert f"| `{shape}` | `{kind}` |" in PAGE
-    for kind in (*BUILT_IN, *OF_THE_PLAN):
-        assert f"`{kind}`" in PAGE or kind == "batch.task", kind
+    for kind in node_kinds.PUBLIC:
+        assert f"`{kind}`" in PAGE, kind
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

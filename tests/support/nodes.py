@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from corral.events import Event, Json
 from corral.options import RunKwargs
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode

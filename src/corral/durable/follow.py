@@ -14,6 +14,7 @@ from corral.durable import open_questions, service
 from corral.durable.open_questions import OpenQuestion
 from corral.durable.payloads import RunOutput
 from corral.pipelines import events as happened
+from corral.pipelines import node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.scheduler.commands import Answer
 
@@ -23,10 +24,12 @@ LOOK = 0.1
 """Seconds between two looks for questions, where there is somebody to answer."""
 PATIENCE = 300.0
 """Seconds: a question that expires sooner is waited out, though nobody is here to answer."""
-IDLE = {"wait.human", "parallel", "start", "exit", "conditional"}
-"""Kinds at which nobody works."""
-WITHIN = {"include", "stack.manager_loop"}
-"""Kinds that are runs of their own."""
+
+
+def _is_busy(name: str) -> bool:
+    """Whether a process works on nodes of this kind while they run."""
+    kind = node_kinds.find(name)
+    return kind.works and not kind.waits
 
 
 class RunFollower:
@@ -88,9 +91,9 @@ class RunFollower:
             self._on_event(event)
         self._is_new = self._is_new or (of_the_run and event.seq >= self._told)
         match event:
-            case happened.StepStarted(kind=kind, visit=visit) if kind in WITHIN:
+            case happened.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
                 self._within.add(visit)
-            case happened.StepStarted(kind=kind, visit=visit) if kind not in IDLE:
+            case happened.StepStarted(kind=kind, visit=visit) if _is_busy(kind):
                 self._working.add(visit)
             case happened.StepCompleted(visit=visit) | happened.StepFailed(visit=visit):
                 self._working.discard(visit)

@@ -26,8 +26,8 @@ from corral.pipelines.events import (
     StepRetrying,
     StepStarted,
 )
-from corral.pipelines.execution.node_kind import OF_THE_PLAN
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
+from corral.pipelines.node_kinds import SCHEDULER_KINDS
 from corral.pipelines.scheduler.commands import (
     AskHuman,
     Checkpoint,
@@ -183,7 +183,9 @@ class Replay:
                 case Child(id=known):
                     self.children[known] = order
                     self._ordered(known)
-                case EmitEvent(event=StepStarted(visit=known, kind=kind)) if kind in OF_THE_PLAN:
+                case EmitEvent(event=StepStarted(visit=known, kind=kind)) if (
+                    kind in SCHEDULER_KINDS
+                ):
                     self.passed[known] = len(self.ordered)
                 case AskHuman(question=question):
                     self._questions[question.id] = question

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from corral.durable.result import PipelineResult
     from corral.pipelines import events
     from corral.pipelines.dot.parser import DotError, parse
+    from corral.pipelines.dot.writer import as_dot
+    from corral.pipelines.execution.handlers import NodeContext, handler, register
     from corral.pipelines.execution.interviewers import (
         AutoApprove,
         Callback,
@@ -27,14 +29,13 @@ if TYPE_CHECKING:
         Queued,
         Recording,
     )
-    from corral.pipelines.execution.node_kind import NodeContext, handler, register
     from corral.pipelines.execution.resources import NodeResources
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.linter.engine import LintError, lint
     from corral.pipelines.linter.finding import Finding
     from corral.pipelines.loader import load
     from corral.pipelines.render.svg import as_svg
-    from corral.pipelines.render.text import as_dot, as_text
+    from corral.pipelines.render.text import as_text
     from corral.pipelines.scheduler.commands import Answer, Choice, Question
     from corral.pipelines.scheduler.outcome import Outcome
 
@@ -44,8 +45,9 @@ _HOMES = {
     "corral.pipelines": "events",
     "corral.pipelines.execution.resources": "NodeResources",
     "corral.pipelines.dot.parser": "DotError parse",
+    "corral.pipelines.dot.writer": "as_dot",
     "corral.pipelines.graph": "Edge Graph Node",
-    "corral.pipelines.execution.node_kind": "NodeContext handler register",
+    "corral.pipelines.execution.handlers": "NodeContext handler register",
     "corral.pipelines.linter.finding": "Finding",
     "corral.pipelines.linter.engine": "LintError lint",
     "corral.pipelines.loader": "load",
@@ -54,7 +56,7 @@ _HOMES = {
     "corral.pipelines.execution.interviewers": "AutoApprove Callback Console Interviewer Queued"
     " Recording",
     "corral.pipelines.render.svg": "as_svg",
-    "corral.pipelines.render.text": "as_dot as_text",
+    "corral.pipelines.render.text": "as_text",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -22,6 +22,7 @@ import msgspec
 
 from corral.errors import PipelineInvalid
 from corral.events import Json
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.scheduler.outcome import status_word
 
@@ -39,7 +40,6 @@ _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _WORDS = re.compile(r"[^\s&|()!=\"'<>]++(?:[ \t]++[^\s&|()!=\"'<>]++)*+")
 _WORD_OPERATOR = re.compile(r"(contains|matches)(?:\s++|(?=[\"']))")
 _SIGNS = ("=", "&&", "||", "!", "<", ">", "contains", "matches")
-_DECIDES = frozenset(("switch", "conditional"))
 
 
 class ConditionError(PipelineInvalid):
@@ -109,7 +109,7 @@ def of_edge(graph: Graph, edge: Edge) -> Condition | None:
     if not any(sign in label for sign in _SIGNS):
         return None
     source = graph.nodes.get(edge.source)
-    if source is None or source.kind not in _DECIDES:
+    if source is None or not node_kinds.find(source.kind).decides:
         return None
     try:
         condition = compile(label)

@@ -13,29 +13,9 @@ from typing import TypeAlias
 
 import msgspec
 
-Value: TypeAlias = str | int | float | bool
+from corral.pipelines import node_kinds
 
-SHAPES = {
-    "Mdiamond": "start",
-    "Msquare": "exit",
-    "box": "codergen",
-    "hexagon": "wait.human",
-    "diamond": "conditional",
-    "component": "parallel",
-    "tripleoctagon": "parallel.fan_in",
-    "parallelogram": "tool",
-    "house": "stack.manager_loop",
-    "tab": "prompt",
-}
-"""What a node of this shape does, where it has no ``type``."""
-ALIASES = {
-    "fan_out": "parallel",
-    "fan_in": "parallel.fan_in",
-    "human": "wait.human",
-    "exec": "tool",
-    "map": "for_each",
-}
-"""Other names of a type."""
+Value: TypeAlias = str | int | float | bool
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -68,7 +48,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
         """What it does: its ``type``, else what its shape stands for."""
         kind = self.attrs.get("type")
         if kind:
-            return ALIASES.get(str(kind), str(kind))
+            return node_kinds.ALIASES.get(str(kind), str(kind))
         return shape_kind(self)
 
     @property
@@ -91,7 +71,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
 
 def shape_kind(node: Node) -> str:
     """What a node of this shape does, whatever its type."""
-    return SHAPES.get(str(node.attrs.get("shape", "box")), "codergen")
+    return node_kinds.of_shape(str(node.attrs.get("shape", ""))).name
 
 
 class Edge(msgspec.Struct, omit_defaults=True, gc=False):

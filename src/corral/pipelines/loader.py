@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.pipelines import transforms
+from corral.pipelines import node_kinds, transforms
 from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile
 from corral.pipelines.linter import engine
@@ -106,7 +106,6 @@ def _applied(
     return transforms.apply(graph, values=values, goal=goal, model=model, transforms=own)
 
 
-KINDS = ("include", "stack.manager_loop")
 KEYS = ("dotfile", "pipeline", "path", "stack.child_dotfile")
 DEEPEST = 20
 """Pipelines in pipelines: more is one that includes itself."""
@@ -142,13 +141,13 @@ def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
 
 def children(graph: Graph) -> Iterator[tuple[Node, str]]:
     """Each node that runs another pipeline, and its file."""
-    for node in graph.of_kind(*KINDS):
+    for node in graph.of_kind(*node_kinds.CHILD_KINDS):
         if file := dotfile(graph, node):
             yield node, file
 
 
 def _placed(node: Node, folder: Path) -> Node:
-    if node.kind not in KINDS or not any(key in node.attrs for key in KEYS):
+    if node.kind not in node_kinds.CHILD_KINDS or not any(key in node.attrs for key in KEYS):
         return node
     attrs = {
         key: _whole(value, folder) if key in KEYS else value for key, value in node.attrs.items()

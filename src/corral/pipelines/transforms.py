@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from corral.events import Json
 from corral.models.families import vendor_of
-from corral.pipelines import stylesheet, templates
-from corral.pipelines.execution import node_kind
-from corral.pipelines.graph import ALIASES, Graph, Node, Value, shape_kind
+from corral.pipelines import node_kinds, stylesheet, templates
+from corral.pipelines.execution import handlers
+from corral.pipelines.graph import Graph, Node, Value, shape_kind
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 
@@ -32,8 +32,6 @@ SETTINGS = frozenset(
     )
 )  # fmt: skip
 """What is read before a node runs."""
-MODELLED = frozenset(("codergen", "prompt"))
-"""Kinds of nodes that a model answers by themselves."""
 NAMES = {
     "node_type": "type",
     "handler": "type",
@@ -48,7 +46,7 @@ NAMES = {
 wins."""
 UNKNOWN_TYPE = "internal.unknown_type"
 """Where a type that nobody knows is kept for lint, once the node has the type of its shape."""
-ENDS = {"start": ("start",), "exit": ("exit", "end")}
+ENDS = {node_kinds.START.name: ("start",), node_kinds.EXIT.name: ("exit", "end")}
 """Kind → what such a node is called, where neither a shape nor a type says which it is."""
 
 
@@ -98,16 +96,20 @@ def with_types(graph: Graph) -> Graph:
 
     def changed(node: Node) -> dict[str, Value]:
         kind = str(node.attrs.get("type", ""))
-        if not kind and node.text("shape") == "house" and not _manages(graph, node):
-            return {"type": "wait.human"}
-        if not kind or kind in ALIASES or node_kind.is_built_in(kind):
+        if (
+            not kind
+            and node.text("shape") == node_kinds.MANAGER_LOOP.shape
+            and not _manages(graph, node)
+        ):
+            return {"type": node_kinds.WAIT_HUMAN.name}
+        if not kind or kind in node_kinds.ALIASES or handlers.is_built_in(kind):
             return {}
         if not known:  # looks through what is installed
-            known.update(node_kind.known())
+            known.update(handlers.registered_kinds())
         if kind in known:
             return {}
         shape = shape_kind(node)
-        if shape in node_kind.OF_THE_PLAN or shape == "parallel.fan_in":
+        if shape in (*node_kinds.SCHEDULER_KINDS, node_kinds.FAN_IN.name):
             return {"type": shape, UNKNOWN_TYPE: kind}
         return {UNKNOWN_TYPE: kind}  # whoever runs the node may know it
 
@@ -142,11 +144,13 @@ def with_ends(graph: Graph) -> Graph:
     exit, one called ``exit`` or ``end`` that leads nowhere. One with work of its own is neither."""
     kinds: dict[str, Value] = {}
     for kind, names in ENDS.items():
-        edges = graph.edges_to if kind == "start" else graph.edges_from
+        edges = graph.edges_to if kind == node_kinds.START.name else graph.edges_from
         called = [
             node.id
             for node in graph.nodes.values()
-            if node.id.lower() in names and node.kind == "codergen" and not node.attrs.get("type")
+            if node.id.lower() in names
+            and node.kind == node_kinds.CODERGEN.name
+            and not node.attrs.get("type")
             if not node.attrs.get("prompt") and not edges(node.id)
         ]
         if len(called) == 1 and not any(graph.of_kind(kind)):
@@ -192,7 +196,7 @@ def with_model(graph: Graph, model: str) -> Graph:
 
     def changed(node: Node) -> dict[str, Value]:
         named = node.attrs.keys() & {"model", "llm_model", "agent"}
-        return {} if named or node.kind not in MODELLED else {"model": model}
+        return {} if named or node.kind not in node_kinds.LLM_KINDS else {"model": model}
 
     return _remade(graph, graph.attrs, changed)
 

@@ -19,8 +19,8 @@ from corral.durable.batch import queue as batch_queue
 from corral.durable.batch.results import BatchResult, line_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos import adapter
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.nodes import item
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -84,7 +84,7 @@ def run(place: str, count: int, at: int, in_order: bool, poisoned: str) -> None:
 
 
 async def whole(count: int, in_order: bool) -> None:
-    node_kind.register("batch.item", work)
+    handlers.register("batch.item", work)
     adapter.watch = die
     setattr(api, "Output", Output)  # noqa: B010
     batch_queue.BatchStore = Ledger  # type: ignore[misc]

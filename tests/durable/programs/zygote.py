@@ -29,12 +29,12 @@ from corral.durable.dbos import adapter, queues
 from corral.durable.worker import attempt_runner, executor, node_workflow, run_workflow, worker
 from corral.errors import ConfigError
 from corral.pipelines import loader
-from corral.pipelines.execution import node_kind
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
 
-@node_kind.handler("t.step")
+@handlers.handler("t.step")
 async def step(work: NodeContext) -> Outcome:
     """Says that it began, takes its time, says that it ended."""
     log = Path(str(work.context["log"]))
@@ -48,7 +48,7 @@ async def step(work: NodeContext) -> Outcome:
     return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
 
 
-@node_kind.handler("t.kill")
+@handlers.handler("t.kill")
 async def kill(work: NodeContext) -> Outcome:
     """Kills whoever runs it."""
     with Path(str(work.context["log"])).open("a") as file:
@@ -57,7 +57,7 @@ async def kill(work: NodeContext) -> Outcome:
     return Outcome()
 
 
-@node_kind.handler("t.wait")
+@handlers.handler("t.wait")
 async def wait_for_file(work: NodeContext) -> Outcome:
     """Until a file is there."""
     with Path(str(work.context["log"])).open("a") as file:

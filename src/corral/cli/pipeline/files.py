@@ -87,15 +87,14 @@ def _count(number: int, what: str) -> str:
 @click.option("-o", "--output", metavar="FILE", help="Write to this file.  [default: stdout]")
 def graph(file: str, form: str | None, output: str | None) -> None:
     """Draw FILE. Graphviz is not needed."""
+    from corral.pipelines.dot.writer import as_dot
     from corral.pipelines.render import text as render_text
 
     read = loader.read(Path(file))
     if form is None:
         end = Path(output).suffix.lower() if output else ""
         form = {".svg": "svg", ".dot": "dot", ".gv": "dot"}.get(end, "text")
-    drawn = {"text": render_text.as_text, "dot": render_text.as_dot, "svg": render_text.as_svg}[
-        form
-    ](read)
+    drawn = {"text": render_text.as_text, "dot": as_dot, "svg": render_text.as_svg}[form](read)
     drawn = drawn if drawn.endswith("\n") else drawn + "\n"
     if output is None:
         answer(drawn)

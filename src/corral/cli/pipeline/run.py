@@ -313,9 +313,12 @@ def _needs_engine() -> None:
 def _needs_nobody(graph: Graph) -> None:
     """A run in memory cannot wait for an answer from elsewhere."""
     from corral.cli.ui.questions import somebody_is_there
+    from corral.pipelines import node_kinds
 
     asks = [
-        node.id for node in graph.of_kind("wait.human") if node.seconds("human.timeout") is None
+        node.id
+        for node in graph.of_kind(node_kinds.WAIT_HUMAN.name)
+        if node.seconds("human.timeout") is None
     ]
     if asks and not somebody_is_there():
         raise ConfigError(

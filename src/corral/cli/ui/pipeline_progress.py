@@ -12,12 +12,16 @@ from typing import Any
 from corral import events as agents_own
 from corral.cli.ui.terminal import complain, console
 from corral.pipelines import events as told
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 from corral.terminal_text import clean
 
 MARKS = {"success": "✓", "partial_success": "◐", "skipped": "–", "fail": "✗", "cancelled": "–"}
-_SILENT = {"start", "exit", "parallel", "parallel.fan_in", "conditional"}
-"""Kinds that the plan does by itself: they take no time, and a line for each would say nothing."""
+_SILENT = {
+    node_kinds.FAN_IN.name,
+    *(name for name, kind in node_kinds.KINDS.items() if not kind.works),
+}
+"""Kinds that take no time of their own: a line for each would not help."""
 _COLOURS = {"✓": "green", "◐": "yellow", "✗": "red", "●": "cyan", "?": "magenta", "↻": "yellow"}
 _FRAMES = 4
 """A second."""

@@ -18,6 +18,7 @@ from corral.durable.payloads import RunConfig
 from corral.durable.prepare_run import as_json, place_of
 from corral.errors import ConfigError, CorralError
 from corral.options import RunKwargs
+from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
 from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
@@ -110,7 +111,7 @@ def agree(
     ready = batch_tasks.ready(
         found, prompt, {"agent": agent or "", "model": model, "schema": asked}
     )
-    attrs: dict[str, Value] = {"type": "batch.item", "prompt": prompt}
+    attrs: dict[str, Value] = {"type": node_kinds.BATCH_ITEM.name, "prompt": prompt}
     chosen: dict[str, Any] = {"agent": agent, "timeout": timeout, "output_schema": asked}
     attrs |= {key: value for key, value in chosen.items() if value not in (None, "")}
     called = _name(name, results, source)
@@ -145,7 +146,7 @@ def agree(
 def _check(terms: BatchSpec) -> None:
     """As a pipeline with one node that asks the same agent."""
     node = terms.graph.nodes[NODE]
-    attrs = {**node.attrs, "type": preflight.ASKS_AGENT, "prompt": "-"}
+    attrs = {**node.attrs, "type": node_kinds.CODERGEN.name, "prompt": "-"}
     graph = Graph(name=terms.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
     try:
         preflight.check(graph, terms.desk(), terms.workspace, {})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from corral.durable.dbos import adapter
 from corral.durable.dbos.database import Database
 from corral.errors import ConfigError
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Node
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ DEFAULT = "default"
 """The pool of workers that were told none."""
 ANY = "*"
 """The resource of every node that does real work and has no limited one of its own."""
-LIGHT = {"set", "switch", "json_extract", "read_file", "write_file"}
-"""Types that cost nothing."""
 _OWN = "own-"
 
 
@@ -68,7 +67,7 @@ def queue_of(pool: str, node: Node, limited: Sequence[str]) -> str:
     names one; its agent with its credential; its agent; any node that does real work."""
     agent = node.text("agent") or node.text("llm_provider") or node.text("model").partition(":")[0]
     names = [node.text("queue"), f"{agent}@{node.text('credential')}", agent]
-    if node.kind not in LIGHT:
+    if not node_kinds.find(node.kind).cheap:
         names.append(ANY)
     return next((f"{pool}/{each}" for each in names if f"{pool}/{each}" in limited), pool)
 

@@ -16,19 +16,15 @@ from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, workspaces
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Done
-from corral.pipelines import events
+from corral.pipelines import events, node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution import node_kind
+from corral.pipelines.execution import handlers
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
-
-IN_A_HOST = {"codergen", "tool", "prompt", "for_each", "parallel.fan_in", "batch.item"}
-"""Types that spend money or change the world: worth keeping alive when the worker dies. The
-rest costs less than the way to a host."""
 
 
 def judge(begun: RunInput, visit: RunNode, outcome: Outcome, attempt: int) -> AttemptResult:
@@ -60,7 +56,7 @@ async def run_in_process(
     if isinstance(as_is, Outcome):
         return as_is
     node, visit = as_is
-    attempt_at = node_kind.NodeContext(
+    attempt_at = handlers.NodeContext(
         run_id=begun.run_id,
         graph=begun.graph,
         node=node,
@@ -98,10 +94,10 @@ def is_detached(setting: RunConfig, node: Node) -> bool:
     said = node.attrs.get("detached")
     if said is not None and said != "":
         return said in (True, "true")
-    if setting.simulate or not setting.detached or node.kind not in IN_A_HOST:
+    if setting.simulate or not setting.detached or not node_kinds.find(node.kind).detached:
         return False
     # A host would not find what was registered by hand here.
-    return node_kind.is_ours(node_kind.for_node(node))
+    return handlers.is_ours(handlers.for_node(node))
 
 
 POLICIES = ("rerun", "fail", "resume")

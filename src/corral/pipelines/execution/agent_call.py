@@ -21,8 +21,8 @@ from corral.events import Event, Json
 from corral.pipelines.execution import node_dir, node_options, preamble, verdict
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.hooks import Hooks, hooks_of
-from corral.pipelines.execution.node_kind import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of, stage_env
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted

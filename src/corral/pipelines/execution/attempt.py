@@ -22,10 +22,11 @@ import msgspec
 
 from corral.errors import CorralError, StorageFailed
 from corral.events import Error, Event, Json, from_json, to_json
-from corral.pipelines.execution import node_dir, node_kind, verdict
+from corral.pipelines import node_kinds
+from corral.pipelines.execution import handlers, node_dir, verdict
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.json_values import not_json
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -34,15 +35,6 @@ from corral.system.environment import SecretRedactor
 ENDING = 10.0
 """Seconds that a handler has to end once it is cancelled. What is still at work then is broken
 off: nobody waits for it."""
-OWN_CLOCK = {
-    "codergen": 60.0,
-    "prompt": 10.0,
-    "tool": 15.0,
-    "parallel.fan_in": 60.0,
-    "batch.item": 120.0,
-}
-"""Types that keep the node's timeout themselves, to end in order and tell what they came to:
-seconds beyond it after which they are cancelled all the same."""
 
 T = TypeVar("T")
 _log = logging.getLogger("corral.pipelines")
@@ -81,7 +73,7 @@ async def _called(handler: Handler, work: NodeContext) -> object:
 
 async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: NodeContext) -> object:
     """A task of its own: a handler that will not be cancelled must not hold the run."""
-    spare = OWN_CLOCK.get(work.node.kind, 0.0)
+    spare = node_kinds.find(work.node.kind).timeout_margin
     task = asyncio.ensure_future(running)
     try:
         done, _ = await asyncio.wait({task}, timeout=limit + spare)
@@ -177,7 +169,7 @@ async def attempt(work: NodeContext) -> Outcome:
         eraser = work.desk.eraser
     work = dataclasses.replace(work, emit=_redacting(work.emit, eraser))
     try:
-        handler = node_kind.for_node(work.node)
+        handler = handlers.for_node(work.node)
         limit = work.node.seconds("timeout")
         if work.keeps:
             node_dir.clear(work.folder)

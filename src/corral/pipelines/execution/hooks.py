@@ -19,7 +19,7 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.events import Error, Event, Json, ToolResult, ToolUse
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of, run_command, shortened, stage_env
 from corral.sessions.tools.hooks import Call, Deny, Hook, HookAnswer

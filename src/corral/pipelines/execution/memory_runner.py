@@ -35,10 +35,10 @@ from corral.pipelines import events as told
 from corral.pipelines import loader
 from corral.pipelines import loader as pipelines_loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
-from corral.pipelines.execution import attempt, node_kind
+from corral.pipelines.execution import attempt, handlers
 from corral.pipelines.execution import attempt as execution_attempt
+from corral.pipelines.execution.handlers import NodeContext, ResourcesProtocol
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.execution.node_kind import NodeContext, ResourcesProtocol
 from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import retry
@@ -138,7 +138,7 @@ class NodeRunner:
         """The run's folder, the visit's, and whether anything is to be written there."""
         folder = self._folder
         if folder is None:
-            if not node_kind.is_ours(node_kind.for_node(node)):  # which makes what it needs
+            if not handlers.is_ours(handlers.for_node(node)):  # which makes what it needs
                 return NOWHERE, NOWHERE, False
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")

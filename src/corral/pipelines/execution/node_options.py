@@ -13,7 +13,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
 from corral.options import RunOptions
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Node
 from corral.policy import PRESETS, Policy, with_tools

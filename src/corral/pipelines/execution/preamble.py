@@ -16,9 +16,11 @@ from typing import cast
 import msgspec
 
 from corral.events import Json
+from corral.pipelines import node_kinds
 from corral.pipelines.conditions import as_text
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.run_dir import file_name
+from corral.pipelines.graph import Node
 
 TOKEN = 4
 """Characters, about."""
@@ -88,21 +90,24 @@ def _stages(work: NodeContext) -> list[tuple[str, str]]:
     checkpoint = _checkpoint(work.run_folder / "checkpoint.json")
     outcomes = checkpoint.get("node_outcomes")
     completed = checkpoint.get("completed_nodes")
-    kinds = {"start", "exit", "conditional", "parallel"}
     if isinstance(outcomes, dict) and isinstance(completed, list):
         names = dict.fromkeys(str(name) for name in completed)
         return [
             (name, str(outcome.get("status", "")))
             for name in names
             if isinstance(outcome := outcomes.get(name), dict)
-            and (name not in work.graph.nodes or work.graph.nodes[name].kind not in kinds)
+            and _is_step(work.graph.nodes.get(name))
         ]
     previous = work.visit.previous
     node = work.graph.nodes.get(previous or "")
     status = as_text(work.context.get("outcome"))
-    if previous is None or not status or (node is not None and node.kind in kinds):
+    if previous is None or not status or not _is_step(node):
         return []
     return [(previous, status)]
+
+
+def _is_step(node: Node | None) -> bool:
+    return node is None or node_kinds.find(node.kind).works
 
 
 def _checkpoint(path: Path) -> dict[str, Json]:

@@ -15,14 +15,12 @@ from corral.agents import registry as agents_registry
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.events import Json
+from corral.pipelines import node_kinds
 from corral.pipelines.execution import agent_call, node_options
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.commands import RunNode
-
-ASKS_AGENT = "codergen"
-ASKS_MODEL = "prompt"
 
 
 def check(graph: Graph, desk: NodeResources, workspace: Path, values: Mapping[str, Json]) -> None:
@@ -31,7 +29,7 @@ def check(graph: Graph, desk: NodeResources, workspace: Path, values: Mapping[st
     if desk.simulate:
         return
     seen: set[bytes] = set()
-    for node in graph.of_kind(ASKS_AGENT, ASKS_MODEL):
+    for node in graph.of_kind(*node_kinds.LLM_KINDS):
         if any("{{" in str(value) for value in _settings(node)):
             continue
         work = NodeContext(
@@ -59,7 +57,7 @@ def _settings(node: Node) -> Iterator[object]:
 
 
 def _check(work: NodeContext, desk: NodeResources, seen: set[bytes]) -> None:
-    if work.node.kind == ASKS_MODEL:
+    if node_kinds.find(work.node.kind).llm == "model":
         node_options.schema_of(work)
         _key(node_options.model_of(work.node, desk), desk)
         return

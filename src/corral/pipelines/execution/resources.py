@@ -31,7 +31,7 @@ from corral.system.environment import SHORTEST_SECRET, SecretRedactor, is_secret
 if TYPE_CHECKING:
     from corral.inference.client import Client
     from corral.options import RunKwargs
-    from corral.pipelines.execution.node_kind import NodeContext
+    from corral.pipelines.execution.handlers import NodeContext
     from corral.pipelines.graph import Graph
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool

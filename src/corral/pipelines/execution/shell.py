@@ -23,7 +23,7 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.execution.node_kind import NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.system.environment import SecretRedactor
 from corral.system.process.platform import WINDOWS
 

@@ -16,7 +16,7 @@ from corral.pipelines import templates
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import agent_call, verdict
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome

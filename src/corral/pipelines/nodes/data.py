@@ -16,7 +16,7 @@ from corral.pipelines import conditions
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import of_edge as condition_of
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler import routing
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import fill

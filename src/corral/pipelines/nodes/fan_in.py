@@ -13,7 +13,7 @@ import msgspec
 from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import prompt_of, simulated
 from corral.pipelines.nodes.prompt import ask_model, spent

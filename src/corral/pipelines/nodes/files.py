@@ -18,7 +18,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed
 

@@ -23,7 +23,7 @@ from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import node_dir
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import names, number_of
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.graph import Node, Value

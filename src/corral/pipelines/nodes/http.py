@@ -23,7 +23,7 @@ from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import names
 from corral.pipelines.nodes.codergen import RESPONSE
 from corral.pipelines.nodes.data import value_of

@@ -22,7 +22,7 @@ from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution import resources as desks
 from corral.pipelines.execution.error_mapping import outcome_of
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
 from corral.system.git import task_worktree

@@ -17,7 +17,7 @@ from corral.inference.structured import generate_object
 from corral.models.registry import EXAMPLE
 from corral.pipelines.execution import node_options, verdict
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, reported, simulated
 from corral.pipelines.scheduler.outcome import Outcome

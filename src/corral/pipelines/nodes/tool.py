@@ -7,7 +7,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.node_kind import Handler, NodeContext
+from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import Ran, command_of, run_command, shortened, stage_env
 from corral.pipelines.scheduler.outcome import Outcome
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 
 SWEEPS = 4
@@ -41,7 +42,7 @@ def arrange(graph: Graph, widths: Mapping[str, float]) -> Layout:
     order = list(graph.nodes)
     number = {name: index for index, name in enumerate(order)}
     ends = [(number[edge.source], number[edge.target]) for edge in graph.edges]
-    starts = [number[node.id] for node in graph.of_kind("start")]
+    starts = [number[node.id] for node in graph.of_kind(node_kinds.START.name)]
     forward = _forward(len(order), ends, starts)
     layer_of = _layers(len(order), [pair for pair in forward if pair is not None])
     wide = [widths.get(name, 0.0) for name in order]

@@ -8,6 +8,7 @@ from html import escape
 from itertools import pairwise
 from unicodedata import east_asian_width
 
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.render.layout import Layout, Point, arrange
 
@@ -65,7 +66,9 @@ def _nodes(
         middle = layout.places[node.id]
         colour = COLOURS.get(statuses.get(node.id, ""))
         fill = f' style="fill:{colour}"' if colour else ""
-        outline = OUTLINES.get(node.kind, _rounded)(middle, widths[node.id] / 2, HEIGHT / 2)
+        outline = OUTLINES.get(node_kinds.find(node.kind).drawn_as, _rounded)(
+            middle, widths[node.id] / 2, HEIGHT / 2
+        )
         shapes = "".join(f'<path class="node"{fill} d="{path}"/>' for path in outline)
         hint = _clean(f"{node.id}: {node.kind}\n{node.text('prompt') or node.text('tool_command')}")
         yield (
@@ -182,22 +185,25 @@ def _house(m: Point, w: float, h: float) -> list[str]:
 
 
 OUTLINES: dict[str, Callable[[Point, float, float], list[str]]] = {
-    "start": _diamond,
-    "exit": _square,
-    "wait.human": _hexagon,
-    "conditional": _diamond,
-    "switch": _diamond,
-    "parallel": _component,
-    "parallel.fan_in": _octagon,
-    "tool": _parallelogram,
-    "stack.manager_loop": _house,
+    "Mdiamond": _diamond,
+    "Msquare": _square,
+    "hexagon": _hexagon,
+    "diamond": _diamond,
+    "component": _component,
+    "tripleoctagon": _octagon,
+    "parallelogram": _parallelogram,
+    "house": _house,
 }
+
+"""DOT shape -> its outline. Other shapes are boxes."""
+_WIDE = ("Mdiamond", "diamond", "hexagon")
+"""Shapes whose text has less room than their width."""
 
 
 def _width(node: Node) -> float:
     text = _short(node.label)
     letters = sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
-    roomy = 56 if node.kind in ("start", "conditional", "switch", "wait.human") else 32
+    roomy = 56 if node_kinds.find(node.kind).drawn_as in _WIDE else 32
     return max(64.0, letters * LETTER + roomy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral.events import Json
 from corral.pipelines import events as told
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
 from corral.pipelines.scheduler.state import Branch, Context, Fork, Lane, copied
@@ -47,7 +48,7 @@ def fan_ins(graph: Graph, head: str) -> dict[str, int]:
     seen = {(head, 0)}
     edge_of_it = [(head, 0)]
     distance = 0
-    deepest = sum(1 for _ in graph.of_kind("parallel"))
+    deepest = sum(1 for _ in graph.of_kind(node_kinds.PARALLEL.name))
     while edge_of_it:
         beyond: list[tuple[str, int]] = []
         for name, depth in edge_of_it:
@@ -55,12 +56,12 @@ def fan_ins(graph: Graph, head: str) -> dict[str, int]:
             if node is None:
                 continue
             inside = depth
-            if node.kind == "parallel.fan_in":
+            if node.kind == node_kinds.FAN_IN.name:
                 if depth == 0:
                     found.setdefault(name, distance)
                     continue
                 inside = depth - 1
-            elif node.kind == "parallel":
+            elif node.kind == node_kinds.PARALLEL.name:
                 inside = min(depth + 1, deepest)
             for edge in graph.edges_from(name):
                 if (edge.target, inside) not in seen:
@@ -160,10 +161,10 @@ def begin(walk: Walker, lane: Lane, node: Node) -> None:
 def at_its_end(walk: Walker, lane: Lane, target: str) -> bool:
     """Whether a branch that comes to this node is over: it is a fan-in, or an exit."""
     node = walk.graph.nodes.get(target)
-    if node is None or node.kind not in ("parallel.fan_in", "exit"):
+    if node is None or node.kind not in (node_kinds.FAN_IN.name, node_kinds.EXIT.name):
         return False
     branch = walk.state.forks[lane.fork].branches[lane.branch]
-    branch.exit = target if node.kind == "exit" else ""
+    branch.exit = target if node.kind == node_kinds.EXIT.name else ""
     status = lane.context.get("outcome")
     branch_over(walk, lane, status if isinstance(status, str) else "success", "")
     return True

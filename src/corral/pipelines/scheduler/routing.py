@@ -31,7 +31,7 @@ from typing import NamedTuple
 import msgspec
 
 from corral.events import Json
-from corral.pipelines import conditions
+from corral.pipelines import conditions, node_kinds
 from corral.pipelines.graph import Edge, Graph, Node, Value
 
 _ACCELERATOR = re.compile(r"\s*(?:\[(\w+)\]\s*|(\w)\)\s+|(\w) - )(?=\S)")
@@ -53,9 +53,9 @@ def plain(label: str) -> str:
 def is_decision(node: Node) -> bool:
     """Whether the node only routes, by the conditions of its edges. It leaves the outcome of the
     node before it in force."""
-    if node.kind == "switch":
+    if node.kind == node_kinds.SWITCH.name:
         return not node.text("key") and "value" not in node.attrs
-    return node.kind == "conditional"
+    return node.kind == node_kinds.CONDITIONAL.name
 
 
 class Way(NamedTuple):
@@ -124,7 +124,7 @@ class Routes:
                     return Way(edge.target, edge)
         if target := self.retry_target(node, in_branch=in_branch):
             return Way(target, None)
-        is_gate = node.kind == "wait.human"
+        is_gate = node.kind == node_kinds.WAIT_HUMAN.name
         handled = [] if is_gate else [e for e in ways.unconditional if self._decides(e.target)]
         if not handled and self.continues(node):
             handled = ways.unconditional
@@ -144,7 +144,7 @@ class Routes:
     def continues(self, node: Node) -> bool:
         """Whether the author lets a run go on after a failure of this node."""
         own = node.text("error_policy")
-        if own or node.kind == "wait.human":
+        if own or node.kind == node_kinds.WAIT_HUMAN.name:
             return own == "continue"
         return str(self._graph.attrs.get("error_policy", "")) == "continue"
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from corral.events import Json
 from corral.pipelines import events as told
 from corral.pipelines import graph as pipelines_graph
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import human_gate, manager, retry
 from corral.pipelines.scheduler.commands import (
@@ -66,7 +67,7 @@ class Scheduler:
             return []
         state.begun = True
         walk.book.tell(told.PipelineStarted(name=self.graph.name, goal=self.graph.goal))
-        starts = list(self.graph.of_kind("start"))
+        starts = list(self.graph.of_kind(node_kinds.START.name))
         if len(starts) == 1:
             walk.move(state.trunk, starts[0].id)
         else:
@@ -106,7 +107,9 @@ class Scheduler:
             case Ended(id=id, outcome=outcome), "child":
                 lane.context.update(manager.ended(outcome))
                 walk.end(lane, outcome, answered=id)
-            case Ended(id=id, outcome=outcome), "visit" if node.kind == "stack.manager_loop":
+            case Ended(id=id, outcome=outcome), "visit" if (
+                node.kind == node_kinds.MANAGER_LOOP.name
+            ):
                 manager.steer(walk, lane, node, id, outcome)
             case Ended(id=id, outcome=outcome), _:
                 walk.end(lane, outcome, answered=id)

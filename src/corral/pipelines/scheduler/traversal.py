@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from corral.pipelines import events as told
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler import manager, parallel
 from corral.pipelines.scheduler import parallel as scheduler_parallel
@@ -23,7 +24,7 @@ RESPONSE = 200
 LOOP = 20
 """Nodes of a loop that are named in an error."""
 UNSATISFIED = "goal gate unsatisfied and no retry target"
-NO_STAGE = frozenset(("start", "exit"))
+NO_STAGE = frozenset((node_kinds.START.name, node_kinds.EXIT.name))
 """Kinds that do no work: like a decision, they are never ``last_stage``."""
 
 
@@ -80,7 +81,7 @@ class Traversal:
         lane.visit = f"{node.id}.{number}"
         lane.context["current_node"] = node.id
         lane.attempt, lane.cycle = 1, 0
-        if kind == "exit":
+        if kind == node_kinds.EXIT.name:
             self._exit(lane, node)
             return
         try:
@@ -100,11 +101,11 @@ class Traversal:
 
     def _act(self, lane: Lane, node: Node, kind: str) -> None:
         match kind:
-            case "start" | "conditional":
+            case node_kinds.START.name | node_kinds.CONDITIONAL.name:
                 self.end(lane, Outcome())
-            case "parallel":
+            case node_kinds.PARALLEL.name:
                 parallel.begin(self, lane, node)
-            case "parallel.fan_in":
+            case node_kinds.FAN_IN.name:
                 if not scheduler_parallel.ranked(lane.joined):
                     why = "every branch failed" if lane.joined else "there is no branch to join"
                     self.end(lane, failed(why, retryable=False))
@@ -112,11 +113,11 @@ class Traversal:
                     self.book.open(lane, lane.visit, "visit")
                 else:
                     self.end(lane, Outcome())
-            case "wait.human":
+            case node_kinds.WAIT_HUMAN.name:
                 self.book.open(lane, lane.visit, "ask")
-            case "include":
+            case node_kinds.INCLUDE.name:
                 manager.start(self, lane, node)
-            case "stack.manager_loop":
+            case node_kinds.MANAGER_LOOP.name:
                 if manager.starts_child(node):
                     manager.start(self, lane, node)
                 manager.cycle(self, lane, node)
@@ -138,7 +139,7 @@ class Traversal:
             else:
                 self.finish("fail", UNSATISFIED)
             return
-        self.book.tell(told.StepStarted(node=node.id, visit=lane.visit, kind="exit"))
+        self.book.tell(told.StepStarted(node=node.id, visit=lane.visit, kind=node.kind))
         self._record(lane, node, Outcome())
         self.finish("success")
 
@@ -152,10 +153,12 @@ class Traversal:
             reason = outcome.failure_reason or "no attempt is left"
             outcome = msgspec.structs.replace(outcome, status="fail", failure_reason=reason)
         opened = self.state.open.get(answered or "")
-        by_hand = opened is not None and opened.what == "visit" and kind != "stack.manager_loop"
+        by_hand = (
+            opened is not None and opened.what == "visit" and kind != node_kinds.MANAGER_LOOP.name
+        )
         self.book.close(lane, answered)
         updates = copied(outcome.context_updates) if outcome.context_updates else {}
-        if kind == "parallel.fan_in":
+        if kind == node_kinds.FAN_IN.name:
             best = updates.get("parallel.fan_in.best_id")
             if outcome.ok:
                 ranking = scheduler_parallel.ranked(
@@ -238,7 +241,7 @@ class Traversal:
             preferred = label if isinstance(label, str) else ""
         in_branch = bool(lane.fork)
         way: Way | None
-        if node.kind == "parallel":  # its edges were its branches
+        if node.kind == node_kinds.PARALLEL.name:  # its edges were its branches
             way = self._after_branches(lane, node, suggested, has_failed=has_failed)
         elif has_failed and not carries:
             way = self.routes.choose_failed(

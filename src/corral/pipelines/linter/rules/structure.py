@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.scheduler.parallel import fan_ins
@@ -15,12 +16,15 @@ TARGETS = ("retry_target", "fallback_retry_target")
 
 
 def start_node(graph: Graph) -> Iterator[Finding]:
-    starts = list(graph.of_kind("start"))
+    starts = list(graph.of_kind(node_kinds.START.name))
     if not starts:
         near = next((node for node in graph.nodes.values() if node.id.lower() == "start"), None)
         name = near.id if near else "start"
         yield error(
-            "start_node", "there is no start", node=near, fix=f"Write {name} [shape=Mdiamond]."
+            "start_node",
+            "there is no start",
+            node=near,
+            fix=f"Write {name} [shape={node_kinds.START.shape}].",
         )
     for node in starts[1:]:
         yield error(
@@ -32,13 +36,16 @@ def start_node(graph: Graph) -> Iterator[Finding]:
 
 
 def terminal_node(graph: Graph) -> Iterator[Finding]:
-    exits = list(graph.of_kind("exit"))
+    exits = list(graph.of_kind(node_kinds.EXIT.name))
     if not exits:
         ends = ("exit", "end", "done", "finish")
         near = next((node for node in graph.nodes.values() if node.id.lower() in ends), None)
         name = near.id if near else "exit"
         yield error(
-            "terminal_node", "there is no exit", node=near, fix=f"Write {name} [shape=Msquare]."
+            "terminal_node",
+            "there is no exit",
+            node=near,
+            fix=f"Write {name} [shape={node_kinds.EXIT.shape}].",
         )
     for node in exits[1:]:
         yield error(
@@ -62,7 +69,7 @@ def edge_target_exists(graph: Graph) -> Iterator[Finding]:
 
 
 def start_no_incoming(graph: Graph) -> Iterator[Finding]:
-    for node in graph.of_kind("start"):
+    for node in graph.of_kind(node_kinds.START.name):
         for edge in graph.edges_to(node.id):
             yield error(
                 "start_no_incoming",
@@ -73,7 +80,7 @@ def start_no_incoming(graph: Graph) -> Iterator[Finding]:
 
 
 def exit_no_outgoing(graph: Graph) -> Iterator[Finding]:
-    for node in graph.of_kind("exit"):
+    for node in graph.of_kind(node_kinds.EXIT.name):
         for edge in graph.edges_from(node.id):
             yield error(
                 "exit_no_outgoing",
@@ -84,7 +91,7 @@ def exit_no_outgoing(graph: Graph) -> Iterator[Finding]:
 
 
 def reachability(graph: Graph) -> Iterator[Finding]:
-    starts = [node.id for node in graph.of_kind("start")]
+    starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
     if not starts:
         return
     reached = _reached(starts, _ways(graph))
@@ -101,7 +108,7 @@ def reachability(graph: Graph) -> Iterator[Finding]:
 def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
     """Where a run can only go round in circles, and where none can ever reach the exit. A node
     without any edge ends the run: that is ``dead_end``."""
-    exits = [node.id for node in graph.of_kind("exit")]
+    exits = [node.id for node in graph.of_kind(node_kinds.EXIT.name)]
     if not exits:
         return
     ways = _ways(graph)
@@ -111,7 +118,7 @@ def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
             back.setdefault(target, []).append(source)
     finishing = _reached(exits, back)
     ending = _reached([*exits, *(name for name in graph.nodes if not ways.get(name))], back)
-    for node in graph.of_kind("start"):
+    for node in graph.of_kind(node_kinds.START.name):
         if node.id not in finishing:
             yield error(
                 "no_path_to_exit",
@@ -120,7 +127,7 @@ def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
                 fix=f"Add an edge to {exits[0]}.",
             )
     for node in graph.nodes.values():
-        if node.id not in ending and node.kind != "start":
+        if node.id not in ending and node.kind != node_kinds.START.name:
             yield error(
                 "no_path_to_exit",
                 f"from {node.id} the run goes round for ever",
@@ -131,7 +138,7 @@ def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
 
 def dead_end(graph: Graph) -> Iterator[Finding]:
     for node in graph.nodes.values():
-        if not graph.edges_from(node.id) and node.kind != "exit":
+        if not graph.edges_from(node.id) and node.kind != node_kinds.EXIT.name:
             yield warning(
                 "dead_end",
                 f"{node.id} leads nowhere: the run ends there",
@@ -142,7 +149,7 @@ def dead_end(graph: Graph) -> Iterator[Finding]:
 
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
     """One that all its branches can come to: there control goes on."""
-    for node in graph.of_kind("parallel"):
+    for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
         ends = {head: fan_ins(graph, head) for head in heads}
         loose = [head for head, found in ends.items() if not found]
@@ -174,7 +181,7 @@ def _ways(graph: Graph) -> dict[str, list[str]]:
         if "retry_target" in node.attrs or "fallback_retry_target" in node.attrs:
             mended = [target for target in _targets(node.attrs) if target in known]
             ways.setdefault(node.id, []).extend(mended)
-    for node in graph.of_kind("exit"):  # where the goal is not reached
+    for node in graph.of_kind(node_kinds.EXIT.name):  # where the goal is not reached
         ways.setdefault(node.id, []).extend(general)
     return ways
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import get_args
 
-from corral.pipelines import templates
+from corral.pipelines import node_kinds, templates
 from corral.pipelines.graph import Edge, Graph, Node, Value, seconds
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.linter.rules.near import Nearest
@@ -81,45 +81,18 @@ LAYOUT = frozenset(
 )  # fmt: skip
 """Graphviz's own, which are kept and mean nothing here."""
 
-OWN = frozenset(
+OTHER = frozenset(
     (
-        "allowed_tools", "append", "bearer_env", "body", "command", "content", "default",
-        "detached", "dotfile", "expect", "format", "headers", "item_timeout", "items", "json",
-        "credential", "key", "max_items", "max_tokens", "max_total_tokens", "method", "on_crash",
-        "output_key",
-        "output_schema", "path", "pipeline", "policy", "queue", "source", "system_prompt",
-        "temperature", "until", "url", "value", "node_type", "handler", "script", "cmd",
-        "concurrency", "system", "stdout_key", "fail_on_error", "item_key", "results_key",
-        "response_key", "status_key", "mode", "default_choice", "from", "required", "expr",
-        "message", "sep", "trim", "keys", "output", "pattern", "group", "no_match", "ops",
-        "duration", "prefix", "pass_env",
+        "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
+        "concurrency", "system", "stdout_key",
     )
-)  # fmt: skip
-"""Of nodes that handle data, and of those that ask."""
-CHILD = ("stack.child_dotfile", "dotfile", "pipeline", "path")
-REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
-    "tool": (("tool_command",),),
-    "stack.manager_loop": (CHILD,),
-    "include": (CHILD,),
-    "http": (("url",),),
-    "read_file": (("path",),),
-    "write_file": (("path",), ("content", "source")),
-    "env": (("key",),),
-    "assert": (("expr", "condition"),),
-    "split": (("source",),),
-    "json_decode": (("source",),),
-    "json_pack": (("keys",),),
-    "regex": (("source",), ("pattern",)),
-    "string_transform": (("source",), ("ops",)),
-    "sleep": (("duration",),),
-    "for_each": (("items",), ("prompt", "tool_command")),
-}
-"""Kind → what it cannot do without; of each tuple one is enough, its own or the graph's."""
+).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
+"""Other names of attributes, and those of every node kind."""
 
 
 def required_attributes(graph: Graph) -> Iterator[Finding]:
-    for node in graph.of_kind(*REQUIRED):
-        for names in REQUIRED[node.kind]:
+    for node in graph.of_kind(*node_kinds.PUBLIC):
+        for names in node_kinds.find(node.kind).required:
             if not any(_given(name, node.attrs) or _given(name, graph.attrs) for name in names):
                 yield error(
                     "required_attributes",
@@ -128,7 +101,7 @@ def required_attributes(graph: Graph) -> Iterator[Finding]:
                     fix=f'Write {node.id} [{names[0]}="…"].',
                 )
 
-    for node in graph.of_kind("set"):
+    for node in graph.of_kind(node_kinds.SET.name):
         if "key" not in node.attrs and not any(key.startswith("set.") for key in node.attrs):
             yield error(
                 "required_attributes",
@@ -179,7 +152,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
 
 def _default_choices(graph: Graph) -> Iterator[Finding]:
     """One that is none would be found out when nobody has answered in time."""
-    for node in graph.of_kind("wait.human"):
+    for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
         wanted = node.text("human.default_choice")
         offered = human_gate.choices(graph.edges_from(node.id))
         if wanted and offered and human_gate.find(offered, wanted) is None:
@@ -255,7 +228,7 @@ def _slips(
     attrs: Mapping[str, Value], known: frozenset[str], nearest: Nearest
 ) -> Iterator[tuple[str, str]]:
     for key in attrs:
-        strange = key not in known and key not in LAYOUT and key not in OWN
+        strange = key not in known and key not in LAYOUT and key not in OTHER
         if strange and (near := nearest(key.lower().replace("-", "_"))):
             yield key, near
 

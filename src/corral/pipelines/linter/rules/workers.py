@@ -8,42 +8,41 @@ from difflib import get_close_matches
 from corral.agents import registry as agents_registry
 from corral.errors import ConfigError, UnknownProvider
 from corral.models import catalogue, registry
-from corral.pipelines.execution import node_kind
-from corral.pipelines.graph import SHAPES, Graph, Node, shape_kind
+from corral.pipelines import node_kinds
+from corral.pipelines.execution import handlers
+from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.linter.finding import Finding, warning
 from corral.pipelines.linter.rules.near import MOST, Nearest
 from corral.pipelines.transforms import UNKNOWN_TYPE
 from corral.system import config
 
-ASKED = ("codergen", "prompt")
-"""Kinds that put a prompt to an agent or a model."""
-ASK_NOBODY = frozenset(
-    ("start", "exit", "conditional", "parallel", "wait.human", "tool", "include", "set", "switch",
-     "json_extract", "json_decode", "json_pack", "split", "regex", "string_transform", "env",
-     "assert", "sleep", "read_file", "write_file", "http")
-)  # fmt: skip
-"""Kinds whose agent or model nobody is: a stylesheet's ``*`` gives them one all the same."""
-
 
 def type_known(graph: Graph) -> Iterator[Finding]:
-    nearest, shapes = Nearest(()), Nearest(SHAPES)
+    nearest, shapes = Nearest(()), Nearest(node_kinds.SHAPES)
     for node in graph.nodes.values():
         if kind := node.text(UNKNOWN_TYPE):
             if not nearest:  # looks through what is installed
-                nearest = Nearest(node_kind.known())
+                nearest = Nearest(handlers.registered_kinds())
             message = f"no node type is called {kind!r}: {node.id} runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=nearest.fix(kind))
-        elif node.text("shape") == "house" and node.kind == "wait.human":
+        elif _is_house_without_child(node):
             message = f"{node.id} names no child pipeline: it runs as a human gate"
             fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
             yield warning("type_known", message, node=node, fix=fix)
-        elif (shape := str(node.attrs.get("shape", "box"))) not in SHAPES and not node.text("type"):
-            message = f"the shape {shape!r} of {node.id} means nothing: it runs as codergen"
+        elif (
+            shape := str(node.attrs.get("shape", node_kinds.CODERGEN.shape))
+        ) not in node_kinds.SHAPES and not node.text("type"):
+            message = f"the shape {shape!r} of {node.id} is unknown: it runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=shapes.fix(shape))
 
 
+def _is_house_without_child(node: Node) -> bool:
+    is_house = node.text("shape") == node_kinds.MANAGER_LOOP.shape
+    return is_house and node.kind == node_kinds.WAIT_HUMAN.name
+
+
 def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
-    for node in graph.of_kind(*ASKED):
+    for node in graph.of_kind(*node_kinds.LLM_KINDS):
         if not node.attrs.get("prompt") and not node.attrs.get("label"):
             yield warning(
                 "prompt_on_llm_nodes",
@@ -57,7 +56,7 @@ def agent_known(graph: Graph) -> Iterator[Finding]:
     judged: dict[str, ConfigError | None] = {}
     for node in graph.nodes.values():
         name = str(node.attrs.get("agent", ""))
-        if not name or "{{" in name or node.kind in ASK_NOBODY:
+        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
             continue
         if name not in judged:
             judged[name] = _unknown_agent(name) if len(judged) < MOST else None
@@ -78,7 +77,7 @@ def model_known(graph: Graph) -> Iterator[Finding]:
     judged: dict[tuple[str, bool], tuple[str, str | None] | None] = {}
     for node in graph.nodes.values():
         name = model_of(node)
-        if not name or "{{" in name or node.kind in ASK_NOBODY:
+        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
             continue
         asked = name, "agent" in node.attrs
         if asked not in judged:

@@ -23,6 +23,7 @@ from typing import Protocol, TypeAlias
 
 from corral.errors import ConfigError
 from corral.events import Event, Json
+from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
@@ -65,40 +66,6 @@ Handler: TypeAlias = Callable[[NodeContext], Awaitable[Outcome | None]]
 
 ENTRY_POINTS = "corral.nodes"
 """The group in which other packages name their node types: ``my.step = "my_package:my_step"``."""
-BUILT_IN = {
-    "codergen": "codergen",
-    "prompt": "prompt",
-    "tool": "tool",
-    "parallel.fan_in": "fan_in",
-    "for_each": "for_each",
-    "set": "data",
-    "switch": "data",
-    "json_extract": "data",
-    "json_decode": "data",
-    "json_pack": "data",
-    "split": "data",
-    "regex": "data",
-    "string_transform": "data",
-    "env": "data",
-    "assert": "data",
-    "sleep": "data",
-    "http": "http",
-    "read_file": "files",
-    "write_file": "files",
-}
-"""Type → the module of ``nodes/`` whose ``HANDLERS`` has it."""
-_INNER = {"batch.item": "item"}
-"""The same for what no pipeline asks for: the tasks of a batch."""
-OF_THE_PLAN = (
-    "start",
-    "exit",
-    "conditional",
-    "wait.human",
-    "parallel",
-    "stack.manager_loop",
-    "include",
-)
-"""Types that cost no visit: the plan does them itself."""
 
 _registered: dict[str, Handler] = {}
 
@@ -128,10 +95,10 @@ def find(kind: str) -> Handler:
     function = _registered.get(kind)
     if function is not None:
         return function
-    if (named := BUILT_IN.get(kind) or _INNER.get(kind)) is not None:
+    if module_name := node_kinds.find(kind).handler:
         from importlib import import_module
 
-        module = import_module(f"corral.pipelines.nodes.{named}")
+        module = import_module(f"corral.pipelines.nodes.{module_name}")
         built: dict[str, Handler] = module.HANDLERS
         _registered[kind] = built[kind]
         return built[kind]
@@ -145,11 +112,11 @@ def find(kind: str) -> Handler:
                 f"the node type {kind!r} of {entry.value} cannot be loaded: {error}"
             ) from error
         return register(kind, loaded)
-    if kind in OF_THE_PLAN:
-        raise ConfigError(f"{kind!r} is done by the plan itself: it has no handler")
+    if kind in node_kinds.SCHEDULER_KINDS:
+        raise ConfigError(f"{kind!r} has no handler: the scheduler itself runs such nodes")
     from difflib import get_close_matches
 
-    names = known()
+    names = registered_kinds()
     near = get_close_matches(kind, names, 1, 0.5)
     listed = ", ".join(names)
     raise ConfigError(
@@ -162,7 +129,7 @@ def for_node(node: Node) -> Handler:
     """What runs this node: by its type, or by its shape where no process has such a type. Raises
     ``ConfigError``."""
     kind = node.kind
-    if kind in _registered or is_built_in(kind) or kind in _INNER or kind in known():
+    if kind in _registered or kind in node_kinds.KINDS or kind in registered_kinds():
         return find(kind)
     return find(shape_kind(node))
 
@@ -175,12 +142,13 @@ def is_ours(function: Handler) -> bool:
 
 def is_built_in(kind: str) -> bool:
     """Whether nodes of this type run here without anything that somebody registered."""
-    return kind in BUILT_IN or kind in OF_THE_PLAN
+    return kind in node_kinds.PUBLIC
 
 
-def known() -> list[str]:
-    """Every node type that there is here, by name."""
+def registered_kinds() -> list[str]:
+    """The names of all node kinds that this process can run, sorted."""
     from importlib.metadata import entry_points
 
     others = (entry.name for entry in entry_points(group=ENTRY_POINTS))
-    return sorted({*_registered, *BUILT_IN, *OF_THE_PLAN, *others} - _INNER.keys())
+    names = {*_registered, *node_kinds.PUBLIC, *others}
+    return sorted(name for name in names if not node_kinds.find(name).internal)

@@ -1,0 +1,56 @@
+"""Writes a graph as DOT text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+
+from corral.pipelines.dot import lexer
+from corral.pipelines.graph import Edge, Graph, Value
+
+
+def as_dot(graph: Graph) -> str:
+    """A text that gives this graph again, and that Graphviz can read: names with dots are in
+    quotes. Subgraphs are flat by now; what they gave stands in ``class``."""
+    lines = [f"digraph {_name(graph.name)} {{"]
+    lines += [f"  {_attribute(key, value)};" for key, value in graph.attrs.items()]
+    for node in graph.nodes.values():
+        attrs = dict(node.attrs)
+        if node.classes:
+            attrs["class"] = ",".join(node.classes)
+        lines.append(f"  {_name(node.id)}{_block(attrs)};")
+    lines += [_edge(edge) for edge in graph.edges]
+    return "\n".join([*lines, "}", ""])
+
+
+def _edge(edge: Edge) -> str:
+    return f"  {_name(edge.source)} -> {_name(edge.target)}{_block(edge.attrs)};"
+
+
+def _block(attrs: Mapping[str, Value]) -> str:
+    inside = ", ".join(_attribute(key, value) for key, value in attrs.items())
+    return f" [{inside}]" if inside else ""
+
+
+def _attribute(key: str, value: Value) -> str:
+    match value:
+        case bool():
+            shown = "true" if value else "false"
+        case float() if math.isfinite(value):
+            shown = f"{Decimal(repr(value)):f}"
+            shown = shown if "." in shown else f"{shown}.0"
+        case int():
+            shown = str(value)
+        case _:
+            shown = _quoted(str(value))
+    return f"{_name(key)}={shown}"
+
+
+def _name(text: str) -> str:
+    plain = lexer.IDENTIFIER.fullmatch(text) and text.lower() not in lexer.KEYWORDS
+    return text if plain else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
