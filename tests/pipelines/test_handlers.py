@@ -85,6 +85,6 @@ def test_an_unknown_type_names_the_nearest_and_all() -> None:
 
 
 @pytest.mark.parametrize("kind", node_kinds.SCHEDULER_KINDS)
-def test_what_the_plan_does_itself_has_no_handler(kind: str) -> None:
-    with pytest.raises(ConfigError, match="done by the plan itself"):
+def test_kinds_of_the_scheduler_have_no_handler(kind: str) -> None:
+    with pytest.raises(ConfigError, match="the scheduler itself runs"):
         handlers.find(kind)

