@@ -220,7 +220,7 @@ def test_the_summary_shows_names_and_no_secret() -> None:
         (" \n\t", "the prompt is empty"),
         ("a\0b", "the prompt holds a NUL character"),
         ("\ud800", "the prompt cannot be written as UTF-8"),
-        ("üüü", "the prompt has 6 bytes, over the 5 this agent takes whole"),
+        ("üüü", "the prompt has 6 bytes, over the 5 that this agent accepts"),
         (b"bytes", "the prompt must be text, got: bytes"),
         (None, "the prompt must be text, got: NoneType"),
     ],

@@ -377,7 +377,7 @@ def check_prompt(prompt: str, limit: int) -> str:
         raise PromptError(f"the prompt cannot be written as UTF-8: {error}") from error
     if size > limit:
         raise PromptError(
-            f"the prompt has {size:,} bytes, over the {limit:,} this agent takes whole",
+            f"the prompt has {size:,} bytes, over the {limit:,} that this agent accepts",
             hint="Put the material into files in the working directory and name them instead.",
         )
     return prompt

@@ -40,7 +40,7 @@ async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path)
         turn = session.prompt("Read here.txt, then write.")
         events = lawful([event async for event in turn])
     result = result_from_events(events)
-    assert result.text == "Done, and [CLINE_API_KEY struck out]."
+    assert result.text == "Done, and [CLINE_API_KEY redacted]."
     uses = [event for event in events if isinstance(event, ToolUse)]
     assert [(use.name, use.kind) for use in uses] == [
         ("read_files", "read"),

@@ -324,5 +324,5 @@ async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: Ours) -> Non
 
 async def test_an_agent_that_does_not_ask_is_refused_such_hooks(workspace: Path) -> None:
     tools = Tools([], agent_hooks=[Hook()])
-    with pytest.raises(ConfigError, match="agent_hooks cannot be had"):
+    with pytest.raises(ConfigError, match="agent_hooks are not available"):
         await corral.run("gemini-cli", "do it", tools=tools, **scripted(workspace))

@@ -16,7 +16,7 @@ from corral.testing import Call, Turn, call, fail, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 
-MARK = "[GEMINI_API_KEY struck out]"
+MARK = "[GEMINI_API_KEY redacted]"
 
 
 def written(events: list[Event]) -> str:
@@ -161,5 +161,5 @@ def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
     told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
     whole = "".join([*told_, pieces.rest()])
     assert not any(secret in whole for secret in secrets.values())
-    assert whole.startswith("xx abc[A struck out] yy abcabcab ")
+    assert whole.startswith("xx abc[A redacted] yy abcabcab ")
     assert whole.endswith(" zz abc")

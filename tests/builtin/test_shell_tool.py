@@ -72,7 +72,7 @@ async def test_a_command_that_is_killed_or_silent_says_so(workspace: Path) -> No
     here = Workspace(workspace)
     assert "killed by signal 9" in await refused(here, "shell", command="kill -9 $$")
     assert await done(here, "shell", command="true") == (
-        "[the command exited with 0, without a word]"
+        "[the command exited with 0, without output]"
     )
 
 

@@ -318,7 +318,7 @@ async def test_the_key_is_in_no_event_and_no_file(
     assert secret not in told
     assert KEY not in told
     outputs = [e.output or "" for e in events if isinstance(e, ToolResult)]
-    assert all("struck out" in output for output in outputs)
+    assert all("redacted" in output for output in outputs)
     held = holding(tmp_path / "corral-home", KEY)
     assert [path for path in held if "/.claude/projects/" not in path] == []  # its own memory
     assert holding(workspace, KEY) == []

@@ -154,7 +154,7 @@ def test_each_end_has_its_exit_code(
         (["agents", "install", "manual"], 2, "nothing to install"),
         (["agents", "check", "manual"], 2, "no script can check them"),
         (["sessions", "answer", "nothing"], 4, "no session is called"),
-        (["run", "x", "--agent", "manual", "--via", "terminal"], 2, "there is none here"),
+        (["run", "x", "--agent", "manual", "--via", "terminal"], 2, "there is no terminal"),
         (["fake", "serve", "bad.toml"], 2, "bad.toml"),
     ],
 )

@@ -238,7 +238,7 @@ def test_the_events_and_the_result_of_a_run_in_memory_hold_no_secret(workspace: 
         )
         sent = str([request.body for request in server.requests])
     assert '"type":"text"' in done.stdout
-    assert "GITHUB_PAT struck out" in done.stdout
+    assert "GITHUB_PAT redacted" in done.stdout
     files = [
         path.read_text() for path in (workspace / "kept" / "stages").rglob("*") if path.is_file()
     ]

@@ -59,7 +59,7 @@ def test_the_file_begins_with_how_it_was_made(workspace: Path) -> None:
     )
     first = json.loads((workspace / "t").read_text().splitlines()[0])
     assert first["cassette"] == 1
-    assert first["argv"] == [program, "[A_KEY struck out]"]
+    assert first["argv"] == [program, "[A_KEY redacted]"]
     assert first["agent"] == "gemini-cli"
     assert first["places"]["cwd"] == str(workspace)
     assert (workspace / "t").stat().st_mode & 0o777 == 0o600

@@ -62,7 +62,7 @@ def test_lines_of_a_text_file_are_texts(tmp_path: Path) -> None:
         ("t.txt", b"a\0b\n", "NUL"),
         ("t.csv", b"\xff\xfe\n", "is not UTF-8"),
         ("t.csv", b"a,b\n1\n", "line 2 has 1 columns, the header 2"),
-        ("t.csv", b"a,a\n1,2\n", "names the columns, each once"),
+        ("t.csv", b"a,a\n1,2\n", "must name each column once"),
         ("t.csv", b'a\n"open\n', "line 2: unexpected end"),
         ("t.jsonl", b'{"id": "a"}\n{"id": "a"}\n', "line 2: the id 'a' is that of t.jsonl line 1"),
         ("t.jsonl", b'"x"\n{"id": 1}\n', "line 2: the id '1' is that of t.jsonl line 1"),

@@ -70,11 +70,11 @@ async def test_a_secret_that_the_agent_says_aloud_is_struck_out_of_everything_we
 
     result = result_from_events(events)
     assert result.ok
-    assert result.text == "It is [GEMINI_API_KEY struck out]!"
+    assert result.text == "It is [GEMINI_API_KEY redacted]!"
     assert CANARY not in "".join(to_json(event).decode() for event in events)
     transcript = next((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
     assert CANARY not in transcript.read_text()
-    assert "struck out" in transcript.read_text()
+    assert "redacted" in transcript.read_text()
 
 
 async def test_secrets_of_mcp_servers_reach_them_and_no_file(

@@ -408,5 +408,5 @@ async def test_an_agent_that_does_not_ask_cannot_have_a_hook_before_its_calls(
 ) -> None:
     async with NodeResources(agent="gemini-acp") as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "true"})
-    assert "tool_hooks.pre cannot be had with gemini-acp" in outcome.failure_reason
+    assert "tool_hooks.pre is not available with gemini-acp" in outcome.failure_reason
     assert outcome.retryable is False

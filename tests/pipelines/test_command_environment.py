@@ -187,4 +187,4 @@ async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
     (workspace / "dump").write_text("it is canary-internal-host")
     async with NodeResources() as desk:
         outcome = await bench.attempt(desk=desk, attrs=attrs)
-    assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST struck out]"
+    assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST redacted]"

@@ -184,7 +184,7 @@ async def test_a_token_is_sent_and_written_nowhere(
         attrs={"type": "http", "url": f"{server.url}/", "bearer_env": "GITHUB_PAT"}
     )
     assert server.heard[0].headers["authorization"] == "Bearer canary-token-0123456789"
-    assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT struck out]"
+    assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT redacted]"
     assert b"canary-token" not in bench.everything()
 
 

@@ -129,7 +129,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
     ("required_attributes", "error", LINE + "a [type=for_each, items=x]", "a", "prompt", ""),
     ("required_attributes", "error", LINE + "a [type=include]", "a", "child_dotfile", ""),
     ("required_attributes", "error", LINE + "a [type=set]", "a", "needs key", "set.name="),
-    ("attribute_value", "error", LINE + "a [on_crash=explode]", "a", "is none", "rerun"),
+    ("attribute_value", "error", LINE + "a [on_crash=explode]", "a", "is invalid", "rerun"),
     (
         "attribute_value",
         "error",
@@ -149,7 +149,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
     ("attribute_value", "error", LINE + 'a [human.timeout="3 weeks"]', "a", "no duration", ""),
     ("attribute_value", "error", LINE + "a [goal_gate=yes]", "a", "neither true nor false", "true"),
     ("attribute_value", "error", LINE + "a [auto_status=1]", "a", "neither true nor false", ""),
-    ("attribute_value", "error", LINE + "a [join_policy=most]", "a", "is none", "first_success"),
+    ("attribute_value", "error", LINE + "a [join_policy=most]", "a", "is invalid", "first_success"),
     ("attribute_value", "error", LINE + "default_max_retries=many", None, "no whole number", ""),
     ("attribute_value", "error", LINE + "max_visits=0", None, "too small", ""),
     (

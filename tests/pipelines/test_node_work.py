@@ -360,8 +360,8 @@ async def test_secrets_of_the_environment_land_in_no_file(
         return Outcome(notes=secret, context_updates={"leak": {"key": f"<{secret}>"}})
 
     outcome = await attempt(bench, step)
-    assert outcome.context_updates == {"leak": {"key": "<[SOME_API_KEY struck out]>"}}
-    assert b"struck out" in bench.everything()
+    assert outcome.context_updates == {"leak": {"key": "<[SOME_API_KEY redacted]>"}}
+    assert b"redacted" in bench.everything()
     assert secret.encode() not in bench.everything()
 
 

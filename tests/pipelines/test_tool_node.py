@@ -129,7 +129,7 @@ async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
             desk=desk,
             attrs={"type": "tool", "tool_command": 'test -n "$SOME_API_KEY" && env; exit 1'},
         )
-    assert "SOME_API_KEY=[SOME_API_KEY struck out]" in str(outcome.context_updates["tool.output"])
+    assert "SOME_API_KEY=[SOME_API_KEY redacted]" in str(outcome.context_updates["tool.output"])
     assert secret not in outcome.failure_reason
     assert secret.encode() not in bench.everything()
 

@@ -1015,7 +1015,7 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
     orders = f"text my key is {key}\nthought {key}\ntool t1 read {key}\nstderr {key}\nexit 1"
     events = await events_of(workspace, orders, env={"SCRIPTED_API_KEY": key}, record=True)
     told = b"".join(corral.to_json(event) for event in events).decode()
-    assert "struck out" in told
+    assert "redacted" in told
     assert key not in told
 
 

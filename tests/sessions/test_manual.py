@@ -390,7 +390,7 @@ def test_a_run_that_ends_takes_the_editor_along(
 
 
 def test_a_terminal_that_is_not_there_is_told_at_once(workspace: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="there is none here"):
+    with pytest.raises(errors.ConfigError, match="there is no terminal"):
         corral.run_sync("manual", "x", cwd=workspace, via="terminal")
 
 

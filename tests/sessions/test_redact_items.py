@@ -19,7 +19,7 @@ from corral.system.environment import SecretRedactor
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 KEY = "sk-test-0123456789abcdef"
 ERASER = SecretRedactor({"KEY": KEY})
-MARK = "[KEY struck out]"
+MARK = "[KEY redacted]"
 
 
 def taken(*items: RawEvent) -> list[RawEvent]:
@@ -104,7 +104,7 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
     async with corral.session(agent, **options) as session:
         events = [event async for event in session.prompt(orders)]
     result = corral.result_from_events(events)
-    assert result.text == "said: [SOME_API_KEY struck out]"
+    assert result.text == "said: [SOME_API_KEY redacted]"
     assert result.ok
     for kind in (Text, Thinking):
         said = "".join(event.delta for event in events if isinstance(event, kind))

@@ -292,7 +292,7 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
     )
     told = b"".join(corral.to_json(event) for event in events).decode()
     assert key not in told
-    assert "my key is [GEMINI_API_KEY struck out]" in told
+    assert "my key is [GEMINI_API_KEY redacted]" in told
     for path in Path(os.environ["CORRAL_HOME"]).rglob("*"):
         if path.is_file():
             assert key not in path.read_text()

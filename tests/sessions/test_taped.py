@@ -234,7 +234,7 @@ async def test_secrets_of_the_run_are_not_in_the_file_and_need_not_be_the_same(
         peer(), orders, cwd=workspace, record_to=tape, mcp_servers=[server("canary-1234567")]
     )
     assert b"canary" not in tape.read_bytes()
-    assert b"[notes:PLAIN_NAME struck out]" in tape.read_bytes()
+    assert b"[notes:PLAIN_NAME redacted]" in tape.read_bytes()
     now = await talk(
         peer(), orders, cwd=workspace, replay=tape, mcp_servers=[server("other-7654321")]
     )

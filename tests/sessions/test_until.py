@@ -409,7 +409,7 @@ async def test_a_command_runs_in_the_sessions_folder_and_tells_both_streams(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("exit 1", "`exit 1` exited with 1, without a word"),
+        ("exit 1", "`exit 1` exited with 1, without output"),
         ("kill -9 $$", "was killed by signal 9"),
         (["false"], "`false` exited with 1"),
         ("true", None),

@@ -123,9 +123,9 @@ def test_a_value_too_short_to_be_a_secret_is_left_in_peace() -> None:
 def test_a_secret_is_struck_out_and_named() -> None:
     eraser = SecretRedactor({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
     assert eraser.clean(b"a canary-1-and-more b canary-1") == (
-        b"a [LONGER struck out] b [KEY struck out]"
+        b"a [LONGER redacted] b [KEY redacted]"
     )
-    assert eraser.clean_text("x canary-1 ü") == "x [KEY struck out] ü"
+    assert eraser.clean_text("x canary-1 ü") == "x [KEY redacted] ü"
 
 
 def test_without_secrets_nothing_changes() -> None:
@@ -141,7 +141,7 @@ def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -
     eraser = SecretRedactor({"KEY": secret})
     for escaped in (json.dumps({"a": secret}), json.dumps({"a": secret}, ensure_ascii=False)):
         cleaned = eraser.clean(escaped.encode())
-        assert json.loads(cleaned) == {"a": "[KEY struck out]"}
+        assert json.loads(cleaned) == {"a": "[KEY redacted]"}
 
 
 @unhurried

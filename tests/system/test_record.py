@@ -172,8 +172,8 @@ def test_a_secret_passes_and_is_not_in_the_file(path: Path) -> None:
     assert b"canary" not in path.read_bytes()
     take = only(path)
     assert take.head.secrets == ("MY_API_KEY",)
-    assert take.head.argv[-1] == "[MY_API_KEY struck out]"
-    assert heard(take).count(b"[MY_API_KEY struck out]") == 3
+    assert take.head.argv[-1] == "[MY_API_KEY redacted]"
+    assert heard(take).count(b"[MY_API_KEY redacted]") == 3
 
 
 def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> Non
         exchange(process, b"it is 01234567")
         exchange(process, b"89abcdef, it is\n")
     assert b"01234567" not in path.read_bytes()
-    assert heard(only(path)) == b"it is [MY_TOKEN struck out], it is\n"
+    assert heard(only(path)) == b"it is [MY_TOKEN redacted], it is\n"
 
 
 @pytest.mark.parametrize("before", range(format.PIECE - 20, format.PIECE + 2, 3))
@@ -194,7 +194,7 @@ def test_a_secret_in_a_line_too_long_to_hold_is_not_in_the_file(path: Path, befo
     writer.said("out", whole[:cut])
     writer.said("out", whole[cut:])
     writer.ended(0, None)
-    assert heard(only(path)) == b"x" * before + b"[K struck out]" + b"y" * 40
+    assert heard(only(path)) == b"x" * before + b"[K redacted]" + b"y" * 40
 
 
 def test_a_program_that_exits_without_flushing_loses_nothing(path: Path, tmp_path: Path) -> None:

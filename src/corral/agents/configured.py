@@ -106,7 +106,7 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpe
 
 
 def compile_advice(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    note = "it does as it pleases: nothing between it and the machine is ours"
+    note = "corral cannot restrict it"
     free = policy.mode == "native"
     return CompiledPolicy(
         tuple(
@@ -147,7 +147,7 @@ def explain_stream(ending: Ending) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return explain(ending) or errors.StreamBroken(
-            "the agent ended without its last word, done",
+            "the agent ended without a done event",
             hint="A stream agent writes our events, as corral run --json does.",
         )
     if not finish.ok:

@@ -81,7 +81,7 @@ def for_run(run: RunOptions) -> AgentSpec:
     """The record for the vendor of the model that is asked for. Raises ``ConfigError``."""
     if run.model is None:
         raise ConfigError(
-            "our own agent needs a model", hint=f"As in model='{registry.EXAMPLE}' (--model)."
+            "the built-in agent needs a model", hint=f"As in model='{registry.EXAMPLE}' (--model)."
         )
     provider, _ = registry.split(run.model)
     return replace(
@@ -95,7 +95,7 @@ def for_run(run: RunOptions) -> AgentSpec:
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
-    check_names(policy, known, "our own agent", lambda _: False, strict=run.strict)
+    check_names(policy, known, "the built-in agent", lambda _: False, strict=run.strict)
     auto = run.permission_mode == "auto"
     return CompiledPolicy(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
 
@@ -110,7 +110,7 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
         notes.append(f"allow_tools: {', '.join(of_it) or 'not listed'}")
     elif verdict == "ask":
         enforcement = "brokered"
-        notes.append("put to whoever answers; with nobody there it is denied")
+        notes.append("decided by whoever answers; denied if nobody does")
     free_shell = policy.verdict("shell") in (("allow", "ask") if auto else ("allow",))
     if policy.allow_tools is not None:
         free_shell = "shell" in policy.allow_tools

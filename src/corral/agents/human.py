@@ -29,13 +29,15 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def _row(policy: Policy, capability: Capability) -> PolicyRow:
     if policy.allow_tools is not None or policy.deny_tools:
         return PolicyRow(
-            capability, "deny", "advisory", "a person cannot be held to a list of tools"
+            capability, "deny", "advisory", "a list of tools cannot be enforced on a person"
         )
     if capability == "shell" and policy.shell_rules:
-        return PolicyRow(capability, "deny", "advisory", "a person cannot be held to shell rules")
+        return PolicyRow(
+            capability, "deny", "advisory", "shell rules cannot be enforced on a person"
+        )
     if policy.verdict(capability) == "deny":
         return PolicyRow(
-            capability, "deny", "advisory", "a person is told, and cannot be held to it"
+            capability, "deny", "advisory", "a person is asked to comply; nothing enforces it"
         )
     return PolicyRow(capability, "allow", "native", "a person decides for themselves")
 

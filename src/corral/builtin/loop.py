@@ -199,7 +199,7 @@ class Loop:
         circles = [self._repetition.circles(call) for call in response.tool_calls]
         if not any(circles):
             return []
-        self._warn("repetition", "the agent makes the same calls over and over; it was told so")
+        self._warn("repetition", "the agent repeats the same calls; it was warned")
         return [ADVICE]
 
     async def _answer(self) -> Response:

@@ -26,7 +26,7 @@ SPAWN = (
     "Starts another agent on a task beside you, in the same workspace, and returns its id at"
     " once. Ask for its answer with wait."
 )
-SEND = "Says something to an agent that you started; one that has answered goes on with it."
+SEND = "Sends a message to an agent that you started; one that has answered continues with it."
 WAIT = "Waits until agents that you started have answered, and returns what they said."
 
 Make = Callable[[Emit, Mailbox], Loop]

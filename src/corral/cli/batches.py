@@ -50,7 +50,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
         )
         for one in found
     ]
-    head = ("batch", "status", "done", "failed", "cost", "begun", "ended", "output")
+    head = ("batch", "status", "done", "failed", "cost", "started", "ended", "output")
     echo(table(head, rows))
 
 
@@ -84,7 +84,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         f" {one.left:,} left"
     )
     echo(f"cost       {_cost(one.cost_usd)}")
-    echo(f"begun      {when(one.created)}")
+    echo(f"started    {when(one.created)}")
     echo(f"ended      {when(one.ended)}")
     echo(f"output     {one.output or '–'}")
     echo(f"folder     {found.folder}")

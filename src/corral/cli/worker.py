@@ -103,8 +103,8 @@ def limit_of(text: str) -> Limit:
     except ValueError as error:
         raise ConfigError(
             f"--limit {text}: {error}",
-            hint="Write AGENT=N, as in codex-cli=2; or codex-cli=4,each:2,30/1m: at once in all"
-            " workers, in each of them, and begun in that time.",
+            hint="Write AGENT=N, as in codex-cli=2; or codex-cli=4,each:2,30/1m: concurrent in"
+            " all workers, in each of them, and started in that time.",
         ) from error
     return Limit(resource=name, **found)
 

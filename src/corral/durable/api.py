@@ -227,8 +227,8 @@ async def resume(
                 source = shown.begun.setting.source
                 raise ConfigError(
                     f"the pipeline of {run} has changed since it began: {source}",
-                    hint="--accept-changed-graph (accept_changed_graph=True) goes on with it as it"
-                    " is now, as a new run that keeps what is finished.",
+                    hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
+                    " current file, as a new run that keeps what is finished.",
                 )
             graph, name, told = now, new_id(now.name), 0
             folder = folder.with_name(name)

@@ -40,7 +40,7 @@ async def prune(*, older_than: float, db: str | None = None, dry_run: bool = Fal
     """Forget the runs and the batches that ended over so many seconds ago, the oldest first,
     with their folders in corral's home; returns them. ``dry_run``: only says which."""
     if not older_than >= 0:
-        raise ConfigError(f"an age of {older_than:g} seconds is none")
+        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
     before = time.time() - older_than
     runs = await durable_query.list_runs(db=db, limit=None)
     batches = await query.list_batches(db=db, limit=None)

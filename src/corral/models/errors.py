@@ -59,7 +59,7 @@ SPENT = re.compile(
 """How they say that waiting a minute will not help."""
 
 HINTS: dict[type[CorralError], str] = {
-    errors.InvalidRequest: "The vendor does not take this request: its message says what to mend.",
+    errors.InvalidRequest: "The vendor rejected this request; its message says what to fix.",
     errors.AccessDenied: "The key has no right to this model or API: see the vendor's console.",
     errors.ContextLengthExceeded: "Send less: a shorter history, or smaller files.",
     errors.RateLimited: "Wait and try again, or send fewer requests at once.",

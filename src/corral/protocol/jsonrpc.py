@@ -177,7 +177,7 @@ class Peer(Generic[N]):
         if frame.id is None or frame.id is UNSET:
             # How a peer answers a line of which it could not even read the id.
             said = error.message if error else "a reply without an id"
-            return _stray(f"the agent refused a line of ours: {said}")
+            return _stray(f"the agent rejected a message: {said}")
         id = _as_ours(frame.id)
         method = self._pending.pop(id, None)
         if method is None:

@@ -209,7 +209,9 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
         raise PromptError(f"the prompt file does not exist: {whole}")
     try:
         if os.path.getsize(whole) > limit:
-            raise PromptError(f"the prompt file is over the {limit:,} bytes this agent takes whole")
+            raise PromptError(
+                f"the prompt file is over the {limit:,} bytes that this agent accepts"
+            )
         text = Path(whole).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"the prompt file is not UTF-8: {whole}: {error}") from error
@@ -303,7 +305,7 @@ def _user_settings(agent: AgentSpec) -> dict[str, Json]:
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"inherit='user': {path} cannot be read: {error}",
-            hint="Mend the file (comments are not understood here), or leave inherit out.",
+            hint="Fix the file (comments are not understood here), or leave inherit out.",
         ) from error
 
 

@@ -66,7 +66,7 @@ def _explain(agent: AgentSpec) -> Callable[[Ending], CorralError | None]:
         _, sign, said = ending.stderr.rpartition(SIGN)
         if ending.code == DIFFERS and sign:
             return ReplayMismatch(
-                said.strip(), hint="Mend what is sent, or record the conversation anew."
+                said.strip(), hint="Fix what is sent, or record the conversation again."
             )
         return agent.explain(ending)
 

@@ -121,7 +121,7 @@ class Session:
         if getattr(self._tools, "agent_hooks", ()):
             raise ConfigError(
                 f"{prepared.agent.name} does not ask before each of its calls:"
-                " agent_hooks cannot be had with it",
+                " agent_hooks are not available with it",
                 hint="Give hooks for your own functions, or take an agent of this process.",
             )
         if prepared.run.replay is not None:

@@ -50,7 +50,7 @@ def wanted(of: Schema[T] | type[T] | object) -> Schema[Any]:
     schema = schema_of(of)
     if not schema.fit(None)[1]:
         raise SchemaInvalid(
-            f"{schema.name} may be null, which cannot be told from no answer",
+            f"{schema.name} may be null, which looks like no answer",
             hint="Put it into an object, as a field that may be null.",
         )
     return schema
@@ -196,7 +196,7 @@ class Submission(Generic[T]):
 
         self.tool = Tool(
             name=SUBMIT,
-            description="Hands in the result of the task. Call it once, when you are done.",
+            description="Submits the result of the task. Call it once, when you are done.",
             parameters=Schema(SUBMIT, advertised, read),
             function=submit,
             is_answer=True,

@@ -114,7 +114,7 @@ def command_succeeds(
                 how = f"was killed by signal {number}"
             case Exit(code=code):
                 how = f"exited with {code}"
-        return f"`{said}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without a word")
+        return f"`{said}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
 
     return Check(holds, f"command_succeeds({said!r})")
 

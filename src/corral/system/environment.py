@@ -227,7 +227,7 @@ class SecretRedactor:
         for name, value in secrets.items():
             escaped = (json.dumps(value, ensure_ascii=not plain)[1:-1] for plain in (True, False))
             for form in (value, *escaped):
-                marks[form.encode("utf-8", "surrogateescape")] = f"[{name} struck out]".encode()
+                marks[form.encode("utf-8", "surrogateescape")] = f"[{name} redacted]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
         self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs)
         """What is redacted, in each of its written forms; the longest first."""

@@ -226,7 +226,7 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
         if capability == "mcp" and not chosen:
             enforcement = "brokered"
     elif asks:
-        notes.append("put to whoever answers")
+        notes.append("decided by whoever answers")
     elif verdict == "ask":
         notes.append("ask→deny: nobody answers, so it is not offered")
     if capability == "read" and verdict != "deny" and not policy.is_unlimited:

@@ -44,7 +44,7 @@ def explain(ending: Ending) -> CorralError | None:
 
 def _failed(kind: str, message: str) -> CorralError:
     if kind == "aborted":
-        return errors.Interrupted("Copilot was told to stop")
+        return errors.Interrupted("Copilot was stopped")
     if message.startswith("No response was returned"):
         return errors.EmptyAnswer(message, hint=exit_errors.AGAIN)
     status = int(kind) if kind.isdecimal() else _status_of(message)

@@ -69,7 +69,7 @@ UNASKED: dict[Capability, str] = {
 }
 """What it does without a question, with somebody to ask. The caller's own functions say no such
 thing of themselves."""
-OFFLINE = "with a provider of one's own Copilot is offline and has no web tools"
+OFFLINE = "with your own provider Copilot is offline and has no web tools"
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 _NONE = "none"
@@ -223,7 +223,7 @@ def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool)
         notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
     elif verdict == "ask":
         enforcement = "advisory" if capability in UNASKED else "brokered"
-        notes.append("put to whoever answers; a refusal ends the turn")
+        notes.append("decided by whoever answers; a denied call ends the turn")
         if capability in UNASKED:
             notes.append(f"{UNASKED[capability]} without a question")
     elif verdict == "deny" and policy.verdict(capability) == "ask":

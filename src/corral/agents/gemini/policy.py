@@ -332,7 +332,7 @@ def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) ->
     enforcement: Enforcement = "native"
     if verdict == "ask" and interactive:
         enforcement = "brokered"
-        notes.append("every call is put to whoever answers")
+        notes.append("every call is decided by whoever answers")
         if capability == "shell":
             notes.append("sub-agents and skills are not offered")
     elif verdict == "ask":

@@ -277,7 +277,7 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
         free_shell = "bash" in policy.allow_tools
     elif verdict == "ask" and run.interactive:
         enforcement = "brokered"
-        notes.append("put to whoever answers")
+        notes.append("decided by whoever answers")
     elif verdict == "ask":
         notes.append("ask→deny: there is nobody to ask; not offered to the model")
     elif verdict == "deny":
@@ -291,7 +291,7 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
         and verdict == "ask" != policy.verdict("shell")
     ):
         verdict, enforcement = "deny", "native"
-        why = "its questions cannot be told from those about the shell"
+        why = "its permission requests look like those of the shell"
         notes = [f"{why}: not offered to the model"]
     if capability == "network" and free_shell:
         if policy.network == "deny" and verdict != "allow":

@@ -171,7 +171,7 @@ def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     elif verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
         notes.append("ask→deny: nobody to ask, so it is not offered")
     if verdict == "ask" and run.interactive:
-        notes.append("put to whoever answers")
+        notes.append("decided by whoever answers")
     if capability == "shell" and policy.shell_rules:
         notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
     if free_shell and capability == "network" and verdict != "allow":

@@ -118,7 +118,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
             how = f"exited with {code}"
     said = kept.text
     text = said if said.endswith("\n") or not said else f"{said}\n"
-    last = f"[the command {how}{'' if said else ', without a word'}]"
+    last = f"[the command {how}{'' if said else ', without output'}]"
     failed = exited is None or exited.code != 0
     room = truncate.Limits(truncate.SHELL.chars - len(last), (truncate.SHELL.lines or 0) - 1)
     shown = truncate.truncate(text, room)

@@ -50,7 +50,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         )
         for one in found
     ]
-    _say(table(("run", "status", "begun", "ended", "goal"), rows))
+    _say(table(("run", "status", "started", "ended", "goal"), rows))
 
 
 @click.command("show")

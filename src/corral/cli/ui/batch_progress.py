@@ -85,7 +85,7 @@ class Progress:
     def report(self, report: BatchReport) -> None:
         """What it came to."""
         if report.stopped == "budget":
-            spent = f"the budget is spent: {report.left:,} tasks were not begun"
+            spent = f"the budget is spent: {report.left:,} tasks were not started"
             self._say(f"corral: {spent}; the same command with a larger one goes on", always=True)
         if not self._enabled:
             return

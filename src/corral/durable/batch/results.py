@@ -65,7 +65,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
     if not outcome.ok:
         error = BatchError(
             code=str(told.get("code") or "failed"),
-            message=outcome.failure_reason or outcome.notes or "it failed without a word",
+            message=outcome.failure_reason or outcome.notes or "it failed without a message",
         )
     return BatchResult(
         id=task.id,

@@ -259,7 +259,7 @@ def _accepted(
         said = difference(told, {name: now[name] for name in now if name in told})
     if said and not wish.accept_changed:
         raise ConfigError(
-            f"this is not the batch that was begun as {terms.name!r}: {said}",
+            f"this is not the batch that was started as {terms.name!r}: {said}",
             hint="Accept that with --accept-changed: what is changed or new is done anew, what is"
             " done and unchanged is kept. Or name another --output.",
         )

@@ -151,7 +151,7 @@ def _csv(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
         doubled = next((each for each in header if header.count(each) > 1), None)
         if doubled is not None or not all(header):
             raise ConfigError(
-                f"{name}: its first line names the columns, each once; {doubled or ''!r} is none"
+                f"{name}: the first line must name each column once, got: {doubled or ''!r}"
             )
         for row in rows:
             place = f"{name} line {rows.line_num}"

@@ -287,6 +287,6 @@ def _check_protocol(database: Database, versions: list[str], left: dict[str, int
     behind = sum(count for name, count in left.items() if name != str(ours))
     if behind:
         raise ConfigError(
-            f"{behind} tasks in {database.shown} were begun by an older corral and would never end",
+            f"{behind} tasks in {database.shown} were started by an older corral and would not end",
             hint="Let that version finish them, or name another database with --db.",
         )

@@ -132,5 +132,5 @@ def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
     if found is None:
         return None
     if found[1] != "portable_json":
-        raise ConfigError(f"what was told to {workflow_id!r} was not written by corral")
+        raise ConfigError(f"a message to {workflow_id!r} was not written by corral")
     return str(found[0])

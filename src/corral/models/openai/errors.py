@@ -109,7 +109,7 @@ def _error(
         told = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
         delay = None if told else wait
         return failed(failure, message, name=name, code=code or kind, retry_after=delay)
-    said = message or code or kind or "an error without a word"
+    said = message or code or kind or "an error without a message"
     return error_of(
         provider,
         said,

@@ -47,9 +47,9 @@ def hooks_of(work: NodeContext, desk: NodeResources, agent: str) -> Hooks | None
     in_process = record.transport.kind == "builtin"
     if pre and not in_process:
         raise ConfigError(
-            f"{work.node.id}: tool_hooks.pre cannot be had with {record.name}:"
+            f"{work.node.id}: tool_hooks.pre is not available with {record.name}:"
             " it does not ask before each of its calls",
-            hint="Take our own agent: agent=corral and a model, or model=vendor:name alone.",
+            hint="Use the built-in agent: agent=corral and a model, or model=vendor:name alone.",
         )
     return Hooks(work, desk, pre, post, asks=in_process)
 

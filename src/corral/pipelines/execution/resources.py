@@ -163,7 +163,9 @@ class NodeResources:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise RuntimeError("open the desk first: async with Desk(...) as desk")
+            raise RuntimeError(
+                "open the resources first: async with NodeResources(...) as resources"
+            )
 
 
 def bearers(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
@@ -177,7 +179,7 @@ def of(work: NodeContext) -> NodeResources:
     """The desk that the nodes of this package need. Raises ``ConfigError``."""
     if not isinstance(work.desk, NodeResources):
         raise ConfigError(
-            f"a {work.node.kind} node needs a corral.pipelines.execution.resources.Desk to work at"
+            f"a {work.node.kind} node needs corral.pipelines.execution.resources.NodeResources"
         )
     return work.desk
 

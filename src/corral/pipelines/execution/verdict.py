@@ -90,7 +90,7 @@ def instruction(wanted: Wanted, channel: Channel, path: str = "") -> str:
     how = {
         "tool": f"call the tool `{TOOL}` once, as the last thing you do",
         "file": f"write a JSON object to the file {path}",
-        "answer": "end your answer with one JSON object on a line of its own",
+        "answer": "end your answer with one JSON object on a separate line",
     }[channel]
     fields = ['"outcome": one of ' + ", ".join(json.dumps(word) for word in wanted.outcomes)]
     if wanted.labels:

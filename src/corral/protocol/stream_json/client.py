@@ -120,7 +120,7 @@ class Control:
                         items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
                 case frames.Answered():
                     if frame.response.subtype == "error":
-                        told = frame.response.error or "a request of ours was refused"
+                        told = frame.response.error or "a request was rejected"
                         items.append(warning("control_refused", told))
                 case frames.Busy():
                     pass  # a sign of life, though nothing to tell

@@ -310,11 +310,11 @@ class AcpBackend:
         connection, finish = self._connection, guard.finish
         if finish is None:
             dead = connection.dead if connection else None
-            return dead or errors.StreamBroken("the turn ended without a word")
+            return dead or errors.StreamBroken("the turn ended without an answer")
         gave_up = finish.kind == "cancelled" or (finish.ok and not guard.answered)
         if gave_up and guard.denied:  # not cancelled by us: then nobody asks why
             return errors.PermissionRefused(
-                f"the agent gave up when it got no leave: {guard.denied[-1].name}",
+                f"the agent stopped because permission was denied: {guard.denied[-1].name}",
                 hint="Allow it in the policy, or give ask= somebody to put it to.",
             )
         if finish.ok and not guard.answered:

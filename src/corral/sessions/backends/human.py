@@ -56,7 +56,7 @@ class Driver:
         via = prepared.run.via
         if via == "terminal" and not terminal.at_terminal():
             raise ConfigError(
-                "via='terminal', and there is none here", hint="via='file' needs none."
+                "via='terminal', but there is no terminal", hint="via='file' needs none."
             )
         self.editor = terminal.editor() if via == "editor" else ()
 

@@ -43,7 +43,7 @@ def root_of(folder: Path) -> tuple[Path, str]:
         return root, git.commit_of(folder, "HEAD")
     except StorageFailed as error:
         raise ConfigError(
-            f"a worktree needs a git repository with a commit: {folder} is none",
+            f"a worktree needs a git repository with a commit, got: {folder}",
             hint=error.message,
         ) from error
 

@@ -119,7 +119,9 @@ async def reads(stage: Stage) -> str:
     success(result_from_events(events))
     uses = [event for event in events if isinstance(event, ToolUse)]
     results = [event for event in events if isinstance(event, ToolResult)]
-    must(len(uses) == len(results) == 1, f"{len(uses)} uses and {len(results)} results were told")
+    must(
+        len(uses) == len(results) == 1, f"{len(uses)} uses and {len(results)} results were reported"
+    )
     must(results[0].status == "success", f"the result is {results[0].status}: {results[0].error}")
     must(uses[0].kind in ("read", "search"), f"its kind is {uses[0].kind}")
     returned = str(stage.requests[-1].tool_results)
@@ -259,7 +261,7 @@ async def goes_on(stage: Stage) -> str:
         store.find(token or "").close(keep=False)
     success(again)
     heard = heard_by_the_model(stage)
-    must("My name is Ada." in heard, f"the model was told only {heard[-200:]!r}")
+    must("My name is Ada." in heard, f"the model received only {heard[-200:]!r}")
     return "the history is there"
 
 
@@ -346,7 +348,7 @@ async def three_at_once(stage: Stage) -> str:
     )
     for number, result in enumerate(results):
         success(result)
-        must(result.text.strip() == f"answer {number}", f"{number} was told {result.text!r}")
+        must(result.text.strip() == f"answer {number}", f"{number} received {result.text!r}")
     return "each its own answer"
 
 

@@ -139,7 +139,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
                 yield error("attribute_value", message, node=node, fix=found[1])
         effort = node.attrs.get("reasoning_effort")
         if effort is not None and effort not in EFFORTS:
-            message = f"reasoning_effort of {node.id}: {effort!r} is not one of ours"
+            message = f"reasoning_effort of {node.id}: {effort!r} is not a known type"
             fix = f"One of {', '.join(EFFORTS)}."
             yield warning("attribute_value", message, node=node, fix=fix)
     yield from _default_choices(graph)
@@ -189,7 +189,7 @@ def _judged(key: str, _type: str, value: Value) -> tuple[str, str] | None:
     elif key in CHOICES:
         choices = CHOICES[key]
         if value not in choices:
-            return f"{shown} is none", f"One of {', '.join(choices)}."
+            return f"{shown} is invalid", f"One of {', '.join(choices)}."
     elif _number(value, whole=False) is None:
         return f"{shown} is no number", f"Write {key}=1."
     return None

@@ -120,4 +120,4 @@ def _unknown_model(name: str, has_agent: bool) -> tuple[str, str | None] | None:
         return None
     near = get_close_matches(f"{provider.name}:{name.partition(':')[2]}", listed, 1, 0.6)
     fix = f"Did you mean {near[0]}?" if near else None
-    return f"{name} is in no list of ours; it may be new", fix
+    return f"{name} is not in the catalogue; it may be new", fix
