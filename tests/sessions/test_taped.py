@@ -144,7 +144,7 @@ async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape
     error = stop_of(now)
     assert error.code == "replay_mismatch"
     assert '-        "text": "text two"\n+        "text": "text three"' in error.message
-    assert "record the conversation anew" in (error.hint or "")
+    assert "record the conversation again" in (error.hint or "")
     with pytest.raises(errors.ReplayMismatch):
         await corral.run(peer(), "text 1", cwd=workspace, replay=tape, check=True)
 
