@@ -34,7 +34,7 @@ async def main() -> None:
             folder=Path(folder) / "run",
             workspace=Path(folder),
             db=db,
-            pool="default",
+            queue="default",
         )
         closed = await service.wait(run, db=db, timeout=300)
     assert closed.status == "success", closed.reason

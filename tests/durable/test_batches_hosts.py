@@ -16,7 +16,7 @@ def test_a_folder_without_its_job_is_no_job() -> None:
         run_id="half",
         graph=Graph(name="g"),
         setting=RunConfig(folder="/f", workspace="/w"),
-        pool="p",
+        queue="p",
     )
     place.job(name).mkdir(parents=True)
     place.asked.mkdir()

@@ -16,7 +16,7 @@ import pytest
 from support.durable_processes import eventually
 
 from corral.durable import api, service
-from corral.durable.dbos import adapter, client
+from corral.durable.dbos import client
 from corral.durable.dbos.database import find
 from corral.durable.dbos.leases import ServerLeases
 from corral.pipelines import loader
@@ -91,7 +91,7 @@ def test_one_who_waits_in_vain_leaves_no_connection(
             folder=tmp_path / "r",
             workspace=tmp_path,
             db=new_postgres,
-            pool="nobody",
+            queue="nobody",
             run_id="r",
         )
         with psycopg.connect(new_postgres) as other:
@@ -105,28 +105,33 @@ def test_one_who_waits_in_vain_leaves_no_connection(
 
 
 async def test_a_door_that_nobody_waits_for_any_more_is_closed_again(new_postgres: str) -> None:
-    before = set(adapter._clients)  # pyright: ignore[reportPrivateUsage]
-    made = threading.Event()
-    connect = adapter.connect
+    may_open = threading.Event()
+    opened: list[str] = []
 
-    def slowly(url: str) -> Any:
-        made.wait()
-        return connect(url)
+    class SlowClient(client.Client):
+        def __init__(self, url: str) -> None:
+            may_open.wait()
+            super().__init__(url)
+            opened.append("opened")
+
+        def close(self) -> None:
+            super().close()
+            opened.append("closed")
 
     async def enter() -> None:
         async with client.open_client(find(new_postgres)):
             raise AssertionError("it was cancelled")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adapter, "connect", slowly)
+        patch.setattr(client, "Client", SlowClient)
         entering = asyncio.create_task(enter())
         await asyncio.sleep(0.05)
         entering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await entering
-        made.set()
+        may_open.set()
         await asyncio.get_running_loop().shutdown_default_executor()
-    assert set(adapter._clients) == before  # pyright: ignore[reportPrivateUsage]
+    assert opened == ["opened", "closed"]
 
 
 def test_a_lease_that_was_released_is_not_opened_again(new_postgres: str, looker: Looker) -> None:

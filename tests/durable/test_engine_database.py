@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from support.durable_processes import eventually
 
-from corral.durable.dbos import adapter, database
+from corral.durable.dbos import adapter, client, database
 from corral.errors import ConfigError, CorralError, StorageFailed
 
 
@@ -114,9 +114,8 @@ def test_one_that_a_full_disk_left_half_made_is_made_later(tmp_path: Path) -> No
     argv = [sys.executable, "-c", HAS_LITTLE_ROOM, str(path)]
     told = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.startswith(f"the database {path}: disk"), told.stderr
-    client = adapter.connect(prepared(path).url)
-    assert adapter.list_workflows(client) == []
-    adapter.disconnect(client)
+    with client.connect(prepared(path)) as opened:
+        assert opened.list_workflows() == []
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(at.name for at in tmp_path.glob("x.db*")) == ["x.db", "x.db.executors"]
 
@@ -150,16 +149,15 @@ MAKES = """
 import sys, time
 from pathlib import Path
 import dbos
-from corral.durable.dbos import adapter, database
+from corral.durable.dbos import client, database
 
 here = database.find(sys.argv[1])
 Path(sys.argv[2]).touch()
 while not Path("go").exists():
     time.sleep(0.001)
 database.prepare(here)
-client = adapter.connect(here.url)
-adapter.listing(client)
-adapter.disconnect(client)
+with client.connect(here) as opened:
+    opened.list_workflows()
 """
 
 
@@ -210,9 +208,9 @@ def test_what_a_database_will_not_do_is_told_in_our_words(
     cause: Exception, said: str, tmp_path: Path
 ) -> None:
     there = database.find(str(tmp_path / "x.db"))
-    with pytest.raises(StorageFailed, match=said), database.spoken_of(there):
+    with pytest.raises(StorageFailed, match=said), database.storage_errors(there):
         raise OperationalError("INSERT", {}, cause)
-    with pytest.raises(KeyError), database.spoken_of(there):
+    with pytest.raises(KeyError), database.storage_errors(there):
         raise KeyError
 
 
@@ -224,6 +222,6 @@ def test_an_input_output_error_on_a_full_disk_says_that_it_is_full(
     usage = shutil.disk_usage(tmp_path)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     there = database.find(str(tmp_path / "x.db"))
-    with pytest.raises(StorageFailed, match=said) as told, database.spoken_of(there):
+    with pytest.raises(StorageFailed, match=said) as told, database.storage_errors(there):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
     assert told.value.hint == ("Free some disk space." if free == 0 else None)

@@ -134,7 +134,7 @@ def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(world: Worl
 
     async def fork() -> str:
         return await durable_fork.fork(
-            "r", "b", folder=world.folder / "f", db=world.db, pool="default", run_id="f"
+            "r", "b", folder=world.folder / "f", db=world.db, queue="default", run_id="f"
         )
 
     assert asyncio.run(fork()) == "f"
@@ -167,7 +167,7 @@ def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: World) -> No
             folder=world.folder / "n",
             accept_changed_graph=accept,
             db=world.db,
-            pool="default",
+            queue="default",
         )
 
     with pytest.raises(ConfigError, match="has changed since it began"):

@@ -11,7 +11,7 @@ import pytest
 from support.durable_processes import World, eventually, submit
 from support.repositories import git, repository
 
-from corral.durable.workspace import artifacts, workspaces
+from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
 
 __all__ = ["repository"]
@@ -27,14 +27,14 @@ def pipeline(world: World, wait: str = "true") -> str:
 
 def begin(world: World, graph: str, repository: Path, **more: Any) -> Path:
     """Returns where its worktree is."""
-    tree = workspaces.choose("r", repository)
+    tree = run_worktree.choose("r", repository)
 
     async def whole() -> None:
-        async with workspaces.reserved(tree, stays=False):
+        async with run_worktree.reserved(tree, stays=False):
             await asyncio.to_thread(submit, world, graph, tree=tree, **more)
 
     asyncio.run(whole())
-    return workspaces.place_of(tree)
+    return run_worktree.workspace_folder(tree)
 
 
 def test_a_run_works_in_a_worktree_and_leaves_a_branch(world: World, repository: Path) -> None:

@@ -87,7 +87,7 @@ def test_many_runs_wait_at_their_gates_and_all_go_on(world: World, count: int) -
                 folder=world.folder / name,
                 workspace=world.workspace,
                 db=world.db,
-                pool="default",
+                queue="default",
                 run_id=name,
                 values={"log": str(world.log)},
             )

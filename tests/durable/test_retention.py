@@ -28,7 +28,7 @@ WAITS = CHAIN.replace('type="t.step"', 'type="t.wait", file="/never"')
 
 def rows(db: str) -> set[str]:
     with closing(BatchStore(database.find(db))) as ledger:
-        return {each.workflow_id for each in ledger.client.list_workflows(load_input=False)}
+        return {each.id for each in ledger.client.list_workflows()}
 
 
 def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[str, str]]:
@@ -72,7 +72,7 @@ def test_a_folder_of_ours_goes_with_its_run(file_world: World) -> None:
             folder=ours,
             workspace=world.workspace,
             db=world.db,
-            pool="default",
+            queue="default",
             run_id="mine",
             values={"log": str(world.log)},
         )

@@ -14,7 +14,7 @@ import pytest
 from support.repositories import bare, git, repository
 
 from corral.durable.payloads import OwnTree, RunConfig
-from corral.durable.workspace import workspaces
+from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -35,10 +35,10 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> On:
 
 
 def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> OwnTree:
-    tree = workspaces.choose(run, where, commit)
+    tree = run_worktree.choose(run, where, commit)
 
     async def whole() -> None:
-        async with workspaces.reserved(tree, stays=True):
+        async with run_worktree.reserved(tree, stays=True):
             pass
 
     asyncio.run(whole())
@@ -46,7 +46,9 @@ def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> Own
 
 
 def setting(tree: OwnTree, tmp_path: Path) -> RunConfig:
-    return workspaces.here(RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree))
+    return run_worktree.local_config(
+        RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree)
+    )
 
 
 def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
@@ -54,10 +56,10 @@ def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
     here = setting(tree, tmp_path)
 
     async def whole() -> Outcome:
-        async with workspaces.used(here):
+        async with run_worktree.used(here):
             place = Path(here.workspace)
             await asyncio.to_thread(subprocess.run, command, shell=True, cwd=place, check=True)
-            return await workspaces.kept(here, Outcome(), visit)
+            return await run_worktree.save(here, Outcome(), visit)
 
     return asyncio.run(whole())
 
@@ -65,12 +67,12 @@ def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
 @asynccontextmanager
 async def at_work(tree: OwnTree, tmp_path: Path) -> AsyncGenerator[Path]:
     here = setting(tree, tmp_path)
-    async with workspaces.used(here):
+    async with run_worktree.used(here):
         yield Path(here.workspace)
 
 
 def close(tree: OwnTree, tmp_path: Path) -> dict[str, object]:
-    return dict(asyncio.run(workspaces.close(setting(tree, tmp_path), "r")))
+    return dict(asyncio.run(run_worktree.close(setting(tree, tmp_path), "r")))
 
 
 def test_machines_take_turns(bare: Path, on: On, tmp_path: Path) -> None:
@@ -98,9 +100,9 @@ def test_what_is_done_side_by_side_on_two_machines_is_joined(
             async with at_work(tree, tmp_path) as second:
                 (first / "a").write_text("a\n")
                 (second / "b").write_text("b\n")
-                assert (await workspaces.kept(setting(tree, tmp_path), Outcome(), "b.1")).ok
+                assert (await run_worktree.save(setting(tree, tmp_path), Outcome(), "b.1")).ok
                 on("one")
-                assert (await workspaces.kept(setting(tree, tmp_path), Outcome(), "a.1")).ok
+                assert (await run_worktree.save(setting(tree, tmp_path), Outcome(), "a.1")).ok
                 assert (first / "b").exists()
 
     asyncio.run(whole())
@@ -119,7 +121,7 @@ def test_work_that_does_not_fit_fails_and_is_not_lost(bare: Path, on: On, tmp_pa
             assert (await does_so).ok
             on("one")
             (first / "file").write_text("mine\n")
-            return await workspaces.kept(setting(tree, tmp_path), Outcome(), "a.1")
+            return await run_worktree.save(setting(tree, tmp_path), Outcome(), "a.1")
 
     outcome = asyncio.run(whole())
     assert (outcome.status, outcome.retryable) == ("fail", False)
@@ -150,7 +152,7 @@ def test_what_a_killed_node_left_yields_to_what_others_did(
     bare: Path, on: On, tmp_path: Path
 ) -> None:
     tree = reserve(bare)
-    (workspaces.place_of(tree) / "file").write_text("half of i")
+    (run_worktree.workspace_folder(tree) / "file").write_text("half of i")
     on("two")
     assert does(tree, tmp_path, "a.1", "echo it all > file").ok
     on("one")
@@ -165,7 +167,7 @@ def test_commits_of_an_agent_are_kept_and_its_index_is_its_own(
     who = "git -c user.name=a -c user.email=a@localhost"
     assert does(tree, tmp_path, "a.1", f"echo two > file; {who} commit -qam mine").ok
     assert does(tree, tmp_path, "b.1", "echo new > other").ok
-    place = workspaces.place_of(tree)
+    place = run_worktree.workspace_folder(tree)
     assert git(place, "status", "--short") == "?? other"
     subprocess.run(["rm", "-rf", str(place.parent)], check=True, timeout=60)
     assert does(tree, tmp_path, "c.1", "git log --format=%s -1 > subject").ok
@@ -179,7 +181,7 @@ def test_a_lock_that_a_killed_git_left_is_no_obstacle(
     repository: Path, on: On, tmp_path: Path
 ) -> None:
     tree = reserve(repository)
-    (workspaces.place_of(tree).parent / "index.lock").touch()
+    (run_worktree.workspace_folder(tree).parent / "index.lock").touch()
     assert does(tree, tmp_path, "a.1", "touch new").ok
 
 
@@ -223,7 +225,7 @@ def test_a_repository_that_cannot_be_used_is_refused(
         ("https://very-secret@localhost/x", None, "holds a name or a password"),
     ):
         with pytest.raises(ConfigError, match=words) as caught:
-            workspaces.choose("r", where, commit)
+            run_worktree.choose("r", where, commit)
         assert "very-secret" not in f"{caught.value} {caught.value.hint}"
 
 
@@ -270,7 +272,7 @@ def test_a_branch_that_somebody_removed_is_told(bare: Path, on: On, tmp_path: Pa
 
 def test_a_tree_that_nobody_uses_any_more_goes(bare: Path, on: On, tmp_path: Path) -> None:
     old, used = reserve(bare, "old"), reserve(bare, "used")
-    places = [workspaces.place_of(each) for each in (old, used)]
+    places = [run_worktree.workspace_folder(each) for each in (old, used)]
     for place in places:
         os.utime(place.parent / "tree.json", (0, 0))
 
@@ -280,7 +282,7 @@ def test_a_tree_that_nobody_uses_any_more_goes(bare: Path, on: On, tmp_path: Pat
             await asyncio.to_thread(does, await asyncio.to_thread(later), tmp_path, "a.1", "true")
 
     def later() -> OwnTree:
-        return workspaces.choose("new", bare)
+        return run_worktree.choose("new", bare)
 
     with pytest.raises(StorageFailed, match="is gone from"):  # it was not reserved
         asyncio.run(whole())

@@ -126,30 +126,26 @@ def test_a_worker_that_was_only_asleep_changes_nothing_any_more(world: World) ->
 
 def steal(world: World, pid: int) -> None:
     """Put what this process runs back on the queues, though it lives."""
-    from corral.durable.dbos import client as dbos_client
+    from corral.durable.dbos.client import Client, with_client
     from corral.durable.dbos.database import find
 
     name = (world.folder / "ready1").read_text()
 
-    def move(client: object) -> None:
-        from dbos import DBOSClient
-
-        assert isinstance(client, DBOSClient)
-        for each in client.list_workflows(status="PENDING", executor_id=name):
-            client.resume_workflow(each.workflow_id, queue_name=each.queue_name)
+    def move(client: Client) -> None:
+        for each in client.list_workflows(states=["PENDING"]):
+            if each.executor == name:
+                client.resume([each.id], each.queue)
 
     assert str(pid) in name
-    asyncio.run(dbos_client.with_client(find(world.db), move))
+    asyncio.run(with_client(find(world.db), move))
 
 
 def shown_messages(world: World) -> list[Ended]:
     from corral.durable import query
-    from corral.durable.dbos import client as dbos_client
+    from corral.durable.dbos.client import with_client
     from corral.durable.dbos.database import find
 
-    found = asyncio.run(
-        dbos_client.with_client(find(world.db), lambda c: query.replayed(c, "r")[1].messages)
-    )
+    found = asyncio.run(with_client(find(world.db), lambda c: query.replayed(c, "r")[1].messages))
     return [each for each in found if isinstance(each, Ended)]
 
 
@@ -161,7 +157,7 @@ def test_a_node_that_kills_its_workers_is_given_up(world: World) -> None:
     submit(world, graph)
     quick = {"visits.RECOVERIES": 1, "runs.LOOK": 0.3}
     for _ in range(2):
-        worker = world.begin("work", pools=["default"], ready="/dev/null", constants=quick)
+        worker = world.begin("work", queue_names=["default"], ready="/dev/null", constants=quick)
         assert world.ended(worker) == -signal.SIGKILL, world.said()
     world.worker(constants=quick)
     closed = world.closed()
@@ -211,7 +207,7 @@ def test_cancelling_a_run_reaches_a_node_that_its_worker_runs_itself(world: Worl
 
 
 def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: World) -> None:
-    from corral.durable.dbos import client as dbos_client
+    from corral.durable.dbos.client import with_client
     from corral.durable.dbos.database import find
 
     world.worker(constants={"runs.LOOK": 0.3})
@@ -221,9 +217,7 @@ def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: World) 
         ' a [type="t.wait", file="/never", error_policy=continue]; start -> a -> b -> exit }',
     )
     eventually(lambda: world.begun()["a.1#1"], "the node to begin")
-    asyncio.run(
-        dbos_client.with_client(find(world.db), lambda client: client.cancel_workflow("r/a.1"))
-    )
+    asyncio.run(with_client(find(world.db), lambda client: client.cancel(["r/a.1"])))
     closed = world.closed()
     assert "cancelled from outside" in closed.outcomes["a"].failure_reason
     assert closed.completed == ["start", "a", "b", "exit"]

@@ -99,11 +99,11 @@ class World:
         """A process that begins the run or takes it up, and ends when it has."""
         return self.begin("run", graph=graph, run=run, folder=str(self.folder / run), **order)
 
-    def worker(self, *pools: str, **order: Any) -> int:
+    def worker(self, *queue_names: str, **order: Any) -> int:
         """One that takes work already."""
         self._count += 1
         ready = self.folder / f"ready{self._count}"
-        pid = self.begin("work", pools=pools or ["default"], ready=str(ready), **order)
+        pid = self.begin("work", queue_names=queue_names or ["default"], ready=str(ready), **order)
         eventually(ready.exists, f"the worker to take work: {self.said()}")
         return pid
 
@@ -156,7 +156,7 @@ def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
             folder=world.folder / run,
             workspace=world.workspace,
             db=world.db,
-            pool="default",
+            queue="default",
             run_id=run,
             values={"log": str(world.log)},
             **more,  # type: ignore[arg-type]

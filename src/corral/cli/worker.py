@@ -20,7 +20,7 @@ if TYPE_CHECKING:
               " CORRAL_DB, else a file in corral's home]")  # fmt: skip
 @click.option(
     "--queue",
-    "pools",
+    "queue_names",
     multiple=True,
     metavar="NAME",
     help="Take the runs of this queue (repeatable).  [default: default]",
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def command(
     *,
     db: str | None,
-    pools: tuple[str, ...],
+    queue_names: tuple[str, ...],
     concurrency: int | None,
     limits: tuple[str, ...],
     modules: tuple[str, ...],
@@ -67,19 +67,19 @@ def command(
     from corral.durable.worker import worker
 
     adapter.require()
-    if not all(name.strip() for name in pools):
+    if not all(name.strip() for name in queue_names):
         raise ConfigError("a queue needs a name")
     imported(modules)
     gc.enable()  # it may serve for long
     shown = database.find(db).shown
-    names = pools or (queues.DEFAULT,)
+    names = queue_names or (queues.DEFAULT,)
 
     def ready(_executor: Any) -> None:
         echo(f"at work on {', '.join(names)} of {shown}", err=True)
 
     worker.serve(
         db,
-        pools=names,
+        queue_names=names,
         limits=[limit_of(text) for text in limits],
         concurrency=concurrency,
         drain=drain,

@@ -31,7 +31,7 @@ from corral.durable.prepare_run import (
 from corral.durable.result import PipelineResult, ended, waiting
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
-from corral.durable.workspace import workspaces
+from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.events import Json
 from corral.options import RunKwargs
@@ -119,11 +119,11 @@ async def run(
         adapter.require()
         tree = None
         if repository is not None:
-            tree = await asyncio.to_thread(workspaces.choose, name, repository, commit)
+            tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
         async with engine():
-            async with _turn(), workspaces.reserved(tree, stays=queue is None):
+            async with _turn(), run_worktree.reserved(tree, stays=queue is None):
                 if tree is not None:
-                    place = workspaces.place_of(tree)
+                    place = run_worktree.workspace_folder(tree)
                     loader.check(graph, place)
                     if queue is None:
                         preflight.check(graph, desk, place, values or {})
@@ -133,7 +133,7 @@ async def run(
                     folder=folder,
                     workspace=place,
                     db=db,
-                    pool=queue,
+                    queue=queue,
                     values=values,
                     simulate=simulate,
                     agent=agent or "",
@@ -186,16 +186,19 @@ def _check_places(
         workspace_artifacts.check(artifacts)
 
 
-def _in_a_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     @wraps(function)
-    def blocking(*args: P.args, **given: P.kwargs) -> T:
-        return asyncio.run(function(*args, **given))
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        from corral.sessions.api import blocking
 
-    return blocking
+        return blocking(function(*args, **kwargs))
+
+    return call
 
 
-run_sync = _in_a_loop(run)
-"""``run`` for programs without a loop; the same arguments."""
+run_sync = _blocking(run)
+"""``run`` for code that is not async, with the same arguments; it also works inside a running
+event loop, as in a notebook."""
 
 
 async def resume(
@@ -263,7 +266,7 @@ async def fork(
     async with engine():
         async with _turn():
             await durable_fork.fork(
-                run, node, folder=folder, graph=now, db=db, pool=queue, run_id=name
+                run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
             )
         watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
         return await _seen_through(watched, folder, on_start)

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral.durable import query, service
-from corral.durable.dbos import adapter
-from corral.durable.dbos import client as dbos_client
+from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import find
 from corral.durable.history import Replay
-from corral.durable.payloads import unpack
-from corral.durable.workspace import workspaces
+from corral.durable.payloads import answer_key, unpack
+from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answered, Ended, Expired, Message
-
-if TYPE_CHECKING:
-    from dbos import DBOSClient
 
 
 def known_before(replay: Replay, node: str) -> dict[str, Message]:
@@ -58,7 +53,7 @@ async def fork(
     folder: Path,
     graph: Graph | None = None,
     db: str | None = None,
-    pool: str | None = None,
+    queue: str | None = None,
     run_id: str | None = None,
 ) -> str:
     """A new run that goes on from this node, as if all before it had just been done; with
@@ -66,7 +61,9 @@ async def fork(
     kept by then. Returns its id."""
     replay = await _replay(run, db)
     known = known_before(replay, node)
-    return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool, run_id=run_id)
+    return await _begin(
+        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
+    )
 
 
 async def go_on_changed(
@@ -76,7 +73,7 @@ async def go_on_changed(
     folder: Path,
     accept_changed_graph: bool = False,
     db: str | None = None,
-    pool: str | None = None,
+    queue: str | None = None,
     run_id: str | None = None,
 ) -> str:
     """Take a run up with the graph as it is now. Where it is not the one that the run began
@@ -93,7 +90,9 @@ async def go_on_changed(
     await service.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in answers(replay)}
     known |= await _given(run, replay, db)
-    return await _begin(replay, known, folder=folder, graph=graph, db=db, pool=pool, run_id=run_id)
+    return await _begin(
+        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
+    )
 
 
 def same(one: Graph, other: Graph) -> bool:
@@ -108,24 +107,24 @@ def same(one: Graph, other: Graph) -> bool:
 
 
 async def _replay(run: str, db: str | None) -> Replay:
-    def look(client: DBOSClient) -> Replay:
+    def look(client: Client) -> Replay:
         return query.replayed(client, run)[1]
 
-    return await dbos_client.with_client(find(db), look)
+    return await with_client(find(db), look)
 
 
 async def _given(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
     """Answers that were given, and that nobody has taken yet."""
 
-    def look(client: DBOSClient) -> dict[str, Message]:
+    def look(client: Client) -> dict[str, Message]:
         found: dict[str, Message] = {}
         for question in replay.questions:
-            told = adapter.find_message(client, run, dbos_client.answer_key(question.id))
+            told = client.find_message(run, answer_key(question.id))
             if told is not None:
                 found[question.id] = unpack(told, Answered)
         return found
 
-    return await dbos_client.with_client(find(db), look)
+    return await with_client(find(db), look)
 
 
 async def _begin(
@@ -135,7 +134,7 @@ async def _begin(
     folder: Path,
     graph: Graph | None,
     db: str | None,
-    pool: str | None,
+    queue: str | None,
     run_id: str | None = None,
 ) -> str:
     begun, setting = replay.begun, replay.begun.setting
@@ -147,18 +146,18 @@ async def _begin(
         at = tree.commit
         for message in answers(replay):
             if message.id in known and isinstance(message, Ended):
-                at = str(message.outcome.context_updates.get(workspaces.COMMIT, at))
+                at = str(message.outcome.context_updates.get(run_worktree.COMMIT, at))
         base, within = tree.commit, tree.within
-        choose = workspaces.choose
+        choose = run_worktree.choose
         tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
         tree = msgspec.structs.replace(tree, begins=at)
-    async with workspaces.reserved(tree, stays=pool is None):
+    async with run_worktree.reserved(tree, stays=queue is None):
         return await service.start(
             graph,
             folder=folder,
             workspace=Path(setting.workspace),
             db=db,
-            pool=pool,
+            queue=queue,
             run_id=name,
             values=begun.values,
             simulate=setting.simulate,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec.structs import replace
 
+from corral.durable.dbos.adapter import RECEIVED
 from corral.durable.payloads import Retrying, RunInput, unpack_message
-from corral.durable.workspace import workspaces
+from corral.durable.workspace import run_worktree
 from corral.events import Json
 from corral.pipelines import events
 from corral.pipelines.events import (
@@ -43,7 +44,7 @@ from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from dbos._sys_db import StepInfo
+    from corral.durable.dbos.client import JournalEntry
 
 
 class Stream:
@@ -80,7 +81,7 @@ class AgentEventReader:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._folder = RunDir(workspaces.folder_here(replay.begun.setting.folder))
+        self._folder = RunDir(run_worktree.local_folder(replay.begun.setting.folder))
         self._read: dict[str, int] = {}
         """Visit → bytes read of its diary; a visit that has ended is not in it any more."""
         self._over: set[str] = set()
@@ -120,7 +121,7 @@ class AgentEventReader:
         return data[:whole].splitlines()
 
 
-RECEIVED, LOOKED, LOADED = "DBOS.recv", "look", "load "
+LOOKED, LOADED = "look", "load "
 """Names of the journal's entries that bring messages."""
 
 
@@ -149,10 +150,9 @@ class Replay:
         """Those that are open."""
         return [each for key, each in self._questions.items() if key in self.plan.state.open]
 
-    def feed(self, step: StepInfo) -> None:
+    def feed(self, entry: JournalEntry) -> None:
         """The next entry of the journal."""
-        name, output = step["function_name"], cast("Json", step["output"])
-        moment = (step["completed_at_epoch_ms"] or 0) / 1000
+        name, output, moment = entry.name, entry.output, entry.at
         if name == RECEIVED and output is not None:
             self._take(unpack_message(output), moment)
         elif name == LOOKED:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from corral.durable import service
 from corral.durable.dbos import adapter
-from corral.durable.dbos import client as dbos_client
+from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import find
-from corral.durable.payloads import unpack
+from corral.durable.payloads import answer_key, unpack
 from corral.durable.worker import node_workflow, run_workflow
 from corral.errors import ConfigError
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import Answer, Question
-
-if TYPE_CHECKING:
-    from dbos import DBOSClient
 
 
 class OpenQuestion(msgspec.Struct, frozen=True):
@@ -37,32 +32,30 @@ class OpenQuestion(msgspec.Struct, frozen=True):
 async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
     """Those that wait for a person, of the run itself first."""
 
-    def look(client: DBOSClient) -> list[OpenQuestion]:
-        found = adapter.list_workflows(
-            client, prefix=f"{run}/", name=run_workflow.NAME, states=adapter.OPEN
-        )
+    def look(client: Client) -> list[OpenQuestion]:
+        found = client.list_workflows(prefix=f"{run}/", name=run_workflow.NAME, states=adapter.OPEN)
         asked: list[OpenQuestion] = []
-        for name in [run, *sorted(row.workflow_id for row in found)]:
-            raw = adapter.get_event(client, name, run_workflow.QUESTIONS)
+        for name in [run, *sorted(row.id for row in found)]:
+            raw = client.get_event(name, run_workflow.QUESTIONS)
             if isinstance(raw, dict):
                 for question in (unpack(each, Question) for each in raw.values()):
-                    told = adapter.find_message(client, name, dbos_client.answer_key(question.id))
+                    told = client.find_message(name, answer_key(question.id))
                     asked.append(OpenQuestion(name, question, told is not None))
         return asked
 
-    return await dbos_client.with_client(find(db), look)
+    return await with_client(find(db), look)
 
 
 async def works(run: str, *, db: str | None = None) -> bool:
     """Whether a node of it, or of the runs within, is at work: timers are not."""
 
-    def look(client: DBOSClient) -> bool:
-        found = adapter.list_workflows(
-            client, prefix=f"{run}/", name=node_workflow.NAME, states=adapter.OPEN
+    def look(client: Client) -> bool:
+        found = client.list_workflows(
+            prefix=f"{run}/", name=node_workflow.NAME, states=adapter.OPEN
         )
-        return any(not _only_waits(row.workflow_id) for row in found)
+        return any(not _only_waits(row.id) for row in found)
 
-    return await dbos_client.with_client(find(db), look)
+    return await with_client(find(db), look)
 
 
 def _only_waits(workflow: str) -> bool:

@@ -68,7 +68,7 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     graph: Graph
     setting: RunConfig
-    pool: str
+    queue: str
     at: float = 0.0
     """Seconds since the epoch, as the one who began it had it."""
     values: dict[str, Json] = {}
@@ -126,6 +126,11 @@ class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int = 0
     left: dict[str, Json] = {}
     """``workspace``: the branch of its work. ``artefacts``: their names, or why there are none."""
+
+
+def answer_key(question: str) -> str:
+    """The key of the message that answers this question: only the first with a key counts."""
+    return f"answered {question}"
 
 
 def pack(value: msgspec.Struct) -> dict[str, Json]:

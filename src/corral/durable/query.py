@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import closing
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from corral.durable.dbos import adapter, queues
-from corral.durable.dbos import client as dbos_client
+from corral.durable.dbos import queues
+from corral.durable.dbos.client import Client, WorkflowInfo, open_client, with_client
 from corral.durable.dbos.database import find, is_there
+from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.history import AgentEventReader, Replay
 from corral.durable.payloads import RunInput, RunOutput, unpack
 from corral.durable.worker import run_workflow
-from corral.durable.workspace import workspaces
+from corral.durable.workspace import run_worktree
+from corral.errors import ConfigError
 from corral.pipelines.events import RunEvent
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.state import State
-
-if TYPE_CHECKING:
-    from dbos import DBOSClient
-    from dbos._sys_db import WorkflowStatus
 
 Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
 """``interrupted``: nobody runs it; ``resume`` does, or a worker of its pool."""
@@ -46,7 +44,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     asks: int = 0
     """Open questions."""
-    pool: str = ""
+    queue: str = ""
     created: float = 0.0
     """Seconds since the epoch."""
     ended: float | None = None
@@ -73,12 +71,12 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """On this machine."""
-        return workspaces.here(self.begun.setting).folder
+        return run_worktree.local_config(self.begun.setting).folder
 
     @property
     def workspace(self) -> str:
         """On this machine."""
-        return workspaces.here(self.begun.setting).workspace
+        return run_worktree.local_config(self.begun.setting).workspace
 
 
 async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Overview]:
@@ -87,38 +85,38 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ov
     if not await asyncio.to_thread(is_there, database):
         return []
 
-    def ask(client: DBOSClient) -> list[Overview]:
-        with closing(dbos_client.ExecutorLiveness(database)) as lives:
-            found = adapter.list_workflows(client, name=run_workflow.NAME, limit=limit, top=True)
+    def ask(client: Client) -> list[Overview]:
+        with closing(ExecutorLiveness(database)) as lives:
+            found = client.list_workflows(name=run_workflow.NAME, limit=limit, top=True)
             return [_overview(each, lives) for each in found]
 
-    return await dbos_client.with_client(database, ask)
+    return await with_client(database, ask)
 
 
-def _overview(row: WorkflowStatus, lives: dbos_client.ExecutorLiveness) -> Overview:
-    labels = row.attributes or {}
+def _overview(row: WorkflowInfo, lives: ExecutorLiveness) -> Overview:
+    labels = row.labels
     return Overview(
-        id=row.workflow_id,
+        id=row.id,
         status=_status(row, lives),
         pipeline=str(labels.get("pipeline", "")),
         goal=str(labels.get("goal", "")),
-        folder=workspaces.folder_here(str(labels.get("folder", ""))),
-        asks=int(labels.get("asks", 0)) if row.status not in adapter.ENDED else 0,
-        pool=row.queue_name or "",
-        created=(row.created_at or 0) / 1000,
-        ended=row.completed_at / 1000 if row.completed_at else None,
-        executor=row.executor_id or "",
+        folder=run_worktree.local_folder(str(labels.get("folder", ""))),
+        asks=int(str(labels.get("asks", 0))) if not row.has_ended else 0,
+        queue=row.queue,
+        created=row.created,
+        ended=row.ended,
+        executor=row.executor,
     )
 
 
-def _status(row: WorkflowStatus, lives: dbos_client.ExecutorLiveness) -> Status:
-    match row.status:
+def _status(row: WorkflowInfo, lives: ExecutorLiveness) -> Status:
+    match row.state:
         case "PENDING":
-            return "running" if lives(row.executor_id) else "interrupted"
+            return "running" if lives.is_alive(row.executor) else "interrupted"
         case "CANCELLED":
             return "cancelled"
         case "SUCCESS":
-            match (row.attributes or {}).get("status"):
+            match row.labels.get("status"):
                 case "cancelled":
                     return "cancelled"
                 case "fail":
@@ -126,8 +124,8 @@ def _status(row: WorkflowStatus, lives: dbos_client.ExecutorLiveness) -> Status:
                 case _:
                     return "success"
         case "ENQUEUED" | "DELAYED":
-            owner = queues.owner(row.queue_name or "")
-            return "queued" if owner is None or lives(owner) else "interrupted"
+            owner = queues.owner(row.queue)
+            return "queued" if owner is None or lives.is_alive(owner) else "interrupted"
         case _:
             return "fail"
 
@@ -136,12 +134,12 @@ async def show(run: str, *, db: str | None = None) -> Shown:
     """Where it stands, as its journal has it. Raises ``ConfigError`` where there is none."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
-        raise dbos_client.missing(run)
+        raise run_not_found(run)
 
-    def ask(client: DBOSClient) -> Shown:
+    def ask(client: Client) -> Shown:
         row, replay = replayed(client, run)
-        closed = dbos_client.closed(client, run)
-        with closing(dbos_client.ExecutorLiveness(database)) as lives:
+        closed = run_output(client, run)
+        with closing(ExecutorLiveness(database)) as lives:
             return Shown(
                 id=run,
                 status=_status(row, lives),
@@ -150,47 +148,47 @@ async def show(run: str, *, db: str | None = None) -> Shown:
                 questions=[] if closed else replay.questions,
                 events=list(replay.events),
                 closed=closed,
-                created=(row.created_at or 0) / 1000,
-                ended=row.completed_at / 1000 if row.completed_at else None,
+                created=row.created,
+                ended=row.ended,
             )
 
-    return await dbos_client.with_client(database, ask)
+    return await with_client(database, ask)
 
 
-def replayed(client: DBOSClient, run: str) -> tuple[WorkflowStatus, Replay]:
+def replayed(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
     """Blocking. Raises ``ConfigError``."""
-    row = adapter.get_workflow(client, run)
+    row = client.get_workflow(run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
-        raise dbos_client.missing(run)
-    replay = Replay(unpack(row.input["args"][0], RunInput))
-    for step in adapter.journal(client, run):
-        replay.feed(step)
+        raise run_not_found(run)
+    replay = Replay(unpack(row.input, RunInput))
+    for entry in client.journal(run):
+        replay.feed(entry)
     return row, replay
 
 
 async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
     """Its events from the first on, as they come, until it has ended."""
     database = find(db)
-    async with dbos_client.open_client(database) as door:
-        row = await asyncio.to_thread(adapter.get_workflow, door, run)
+    async with open_client(database) as client:
+        row = await asyncio.to_thread(client.get_workflow, run)
         if row is None or row.input is None:
-            raise dbos_client.missing(run)
-        replay = Replay(unpack(row.input["args"][0], RunInput))
+            raise run_not_found(run)
+        replay = Replay(unpack(row.input, RunInput))
         diaries = AgentEventReader(replay)
         told = 0
         seen: set[int] = set()
         pause = FIRST_LOOK
         while True:
-            is_over = await asyncio.to_thread(_is_over, door, run)
+            is_over = await asyncio.to_thread(_is_over, client, run)
             offset = max(0, len(seen) - LATE)
-            found = await asyncio.to_thread(adapter.journal, door, run, offset=offset)
-            steps = [step for step in found if step["function_id"] not in seen]
-            for step in steps:
-                seen.add(step["function_id"])
-                replay.feed(step)
+            found = await asyncio.to_thread(client.journal, run, offset=offset)
+            entries = [entry for entry in found if entry.number not in seen]
+            for entry in entries:
+                seen.add(entry.number)
+                replay.feed(entry)
             news = replay.events[told:]
             told += len(news)
-            is_quiet = not steps
+            is_quiet = not entries
             for event in diaries.between(news):
                 is_quiet = False
                 yield event
@@ -200,6 +198,29 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             await asyncio.sleep(pause)
 
 
-def _is_over(client: DBOSClient, run: str) -> bool:
-    found = adapter.list_workflows(client, ids=[run])
-    return not found or found[0].status in adapter.ENDED
+def _is_over(client: Client, run: str) -> bool:
+    found = client.list_workflows(ids=[run])
+    return not found or found[0].has_ended
+
+
+def run_not_found(run: str) -> ConfigError:
+    return ConfigError(
+        f"there is no run {run!r}",
+        hint="`corral pipeline runs` lists the runs; --db or CORRAL_DB selects another database.",
+    )
+
+
+def run_output(client: Client, run: str) -> RunOutput | None:
+    """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
+    found = client.list_workflows(ids=[run])
+    if not found:
+        raise run_not_found(run)
+    if not found[0].has_ended:
+        return None
+    if found[0].state == "CANCELLED":
+        reason = found[0].labels.get("reason")
+        return RunOutput(status="cancelled", reason=str(reason or "cancelled"))
+    ended = client.get_workflow(run)
+    if ended is None or ended.output is None:
+        return RunOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
+    return unpack(ended.output, RunOutput)

@@ -19,9 +19,8 @@ import msgspec
 from corral.durable import query as durable_query
 from corral.durable.agent_host import client
 from corral.durable.batch import query
-from corral.durable.batch.queue import CHUNK, BatchStore
-from corral.durable.dbos import adapter
-from corral.durable.dbos.database import Database, find, spoken_of
+from corral.durable.batch.queue import BatchStore
+from corral.durable.dbos.database import Database, find, storage_errors
 from corral.errors import ConfigError
 from corral.system import paths as folders
 
@@ -84,22 +83,20 @@ def _ours(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
 
 def _forget(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
     gone: list[Pruned] = []
-    with spoken_of(database), closing(BatchStore(database)) as ledger:
+    with storage_errors(database), closing(BatchStore(database)) as ledger:
         batches = query.families(ledger)
         for each in found:
             roots = [each.name]
             if each.kind == "batch":
-                roots = [row.workflow_id for row in batches.get(each.name, [])]
+                roots = [row.id for row in batches.get(each.name, [])]
             # Asked once more: it may have been taken up again meanwhile.
-            rows = adapter.list_workflows(ledger.client, ids=roots)
+            rows = ledger.client.list_workflows(ids=roots)
             for root in roots:
-                rows += adapter.list_workflows(ledger.client, prefix=f"{root}/")
-            if not rows or any(row.status not in adapter.ENDED for row in rows):
+                rows += ledger.client.list_workflows(prefix=f"{root}/")
+            if not rows or not all(row.has_ended for row in rows):
                 continue
-            names = [row.workflow_id for row in rows]
-            # Its nodes first: a run that is left in part is found again, and pruned with them.
-            for at in range(len(names), 0, -CHUNK):
-                ledger.client.delete_workflows(names[max(0, at - CHUNK) : at])
+            # The nodes go first: a run that is left in part is found again, and pruned then.
+            ledger.client.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
             for folder in each.folders:

@@ -13,28 +13,33 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from corral.durable import query
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.dbos import adapter, queues
-from corral.durable.dbos import client as dbos_client
-from corral.durable.dbos.client import with_client
-from corral.durable.dbos.database import Database, find, prepare, spoken_of
-from corral.durable.payloads import OwnTree, RunConfig, RunInput, RunOutput, pack, unpack
-from corral.durable.worker import executor, run_workflow, workflows
+from corral.durable.dbos.client import Client, Submission, open_client, with_client
+from corral.durable.dbos.database import Database, find, prepare, storage_errors
+from corral.durable.dbos.leases import ExecutorLiveness
+from corral.durable.payloads import (
+    OwnTree,
+    RunConfig,
+    RunInput,
+    RunOutput,
+    answer_key,
+    pack,
+    unpack,
+)
+from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts as leaving
-from corral.durable.workspace import workspaces
+from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Answered, Cancelled, Message, Question
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
-
-if TYPE_CHECKING:
-    from dbos import DBOSClient
 
 T = TypeVar("T")
 
@@ -50,8 +55,8 @@ def local(
     """The engine in this process; begun where there is none. Blocking."""
     here = executor.running()
     if here is None:
-        here = Executor(database, workflows.all_workflows(), limits=limits, poll=poll)
-        with spoken_of(database):
+        here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
+        with storage_errors(database):
             here.start()
     elif here.database != database:
         raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
@@ -76,7 +81,7 @@ async def start(
     folder: Path,
     workspace: Path,
     db: str | None = None,
-    pool: str | None = None,
+    queue: str | None = None,
     run_id: str | None = None,
     values: Mapping[str, Json] | None = None,
     simulate: bool = False,
@@ -95,7 +100,7 @@ async def start(
 ) -> str:
     """Begin a run; returns its id. ``detached``: whether agents outlive this process; by
     default on one machine (a file), not where others might take a run over (a server).
-    ``tree``: it works there (``workspaces.choose``, while it is ``reserved``), instead of in the
+    ``tree``: it works there (``run_worktree.choose``, while it is ``reserved``), instead of in the
     ``workspace``; ``artefacts``: the URL that its artefacts are put to."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
@@ -116,14 +121,13 @@ async def start(
         source=source,
         goal=goal,
     )
-    where = pool
-    if where is None:
-        where = (await asyncio.to_thread(local, database, limits=limits)).own or queues.DEFAULT
+    if queue is None:
+        queue = (await asyncio.to_thread(local, database, limits=limits)).own or queues.DEFAULT
     begun = RunInput(
         run_id=name,
         graph=graph,
         setting=setting,
-        pool=where,
+        queue=queue,
         at=time.time(),
         values=dict(values or {}),
         known=dict(known or {}),
@@ -148,27 +152,34 @@ def _kept_folder(folder: Path, tree: OwnTree | None) -> str:
     return _whole(folder)
 
 
-def _begin(client: DBOSClient, begun: RunInput) -> bool:
+def _begin(client: Client, begun: RunInput) -> bool:
     """Whether there was one already."""
-    if adapter.list_workflows(client, ids=[begun.run_id]):
+    if client.list_workflows(ids=[begun.run_id]):
         return True
-    if client.retrieve_queue(begun.pool) is None:
-        client.register_queue(begun.pool)
+    client.ensure_queue(begun.queue)
     labels: dict[str, Json] = {
         "pipeline": begun.graph.name,
         "goal": begun.graph.goal[:GOAL],
         "folder": begun.setting.folder,
     }
-    adapter.submit(client, run_workflow.NAME, begun.run_id, begun.pool, pack(begun), labels=labels)
+    client.submit(
+        Submission(
+            name=run_workflow.NAME,
+            id=begun.run_id,
+            queue=begun.queue,
+            payload=pack(begun),
+            labels=labels,
+        )
+    )
     return False
 
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
     """What the run came to. Raises ``TimeoutError``."""
-    async with dbos_client.open_client(find(db)) as client, asyncio.timeout(timeout):
+    async with open_client(find(db)) as client, asyncio.timeout(timeout):
         pause = 0.02
         while True:
-            closed = await asyncio.to_thread(dbos_client.closed, client, run)
+            closed = await asyncio.to_thread(query.run_output, client, run)
             if closed is not None:
                 return closed
             await asyncio.sleep(pause)
@@ -183,9 +194,7 @@ class NotAsked(ConfigError):
 
 async def questions(run: str, *, db: str | None = None) -> list[Question]:
     """Those that wait for a person."""
-    raw = await with_client(
-        find(db), lambda client: adapter.get_event(client, run, run_workflow.QUESTIONS)
-    )
+    raw = await with_client(find(db), lambda client: client.get_event(run, run_workflow.QUESTIONS))
     return [unpack(each, Question) for each in raw.values()] if isinstance(raw, dict) else []
 
 
@@ -207,10 +216,8 @@ async def answer(
         raise NotAsked(f"which question of {run}? Open: {names}")
     words = said if isinstance(said, Answer) else Answer(value=said)
     message = pack(Answered(id=chosen[0].id, answer=words, by=by))
-    key = dbos_client.answer_key(chosen[0].id)
-    if not await with_client(
-        database, lambda client: adapter.send_message(client, run, message, key=key)
-    ):
+    key = answer_key(chosen[0].id)
+    if not await with_client(database, lambda client: client.send(run, message, key=key)):
         raise NotAsked(
             f"{chosen[0].node} of {run} has been answered already",
             hint="The first answer counts, once somebody is at the run: corral pipeline resume.",
@@ -222,26 +229,26 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
-    def end(client: DBOSClient) -> RunConfig | None:
-        found = adapter.list_workflows(client, ids=[run])
+    def end(client: Client) -> RunConfig | None:
+        found = client.list_workflows(ids=[run])
         if not found:
-            raise dbos_client.missing(run)
+            raise query.run_not_found(run)
         status = found[0]
-        if status.status in adapter.ENDED:
+        if status.has_ended:
             return None
-        with closing(dbos_client.ExecutorLiveness(database, surely=True)) as lives:
-            if status.status == "PENDING" and lives(status.executor_id):
-                adapter.send_message(client, run, message)
+        with closing(ExecutorLiveness(database, is_strict=True)) as lives:
+            if status.state == "PENDING" and lives.is_alive(status.executor):
+                client.send(run, message)
                 return None
-        client.update_workflow_attributes(run, {"reason": reason}, merge=True)
-        client.cancel_workflow(run, cancel_children=True)
+        client.set_labels(run, {"reason": reason})
+        client.cancel([run], children=True)
         agent_host_client.close(run, cancel=True)
         ProcessRegistry(paths.ledger()).reap()  # what its engine left, when it was killed
         return _setting(client, run)
 
     setting = await with_client(database, end)
     if setting is not None:
-        await workspaces.close(setting, run)
+        await run_worktree.close(setting, run)
 
 
 async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Limit] = ()) -> str:
@@ -251,35 +258,29 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
     await asyncio.to_thread(prepare, database)
     here = await asyncio.to_thread(local, database, limits=limits)
 
-    def move(client: DBOSClient) -> None:
-        found = adapter.list_workflows(client, ids=[run])
+    def move(client: Client) -> None:
+        found = client.list_workflows(ids=[run])
         if not found:
-            raise dbos_client.missing(run)
-        left = adapter.list_workflows(client, ids=[run], states=adapter.OPEN)
-        left += adapter.list_workflows(client, prefix=f"{run}/", states=adapter.OPEN)
-        with closing(dbos_client.ExecutorLiveness(database, surely=True)) as lives:
+            raise query.run_not_found(run)
+        left = client.list_workflows(ids=[run], states=adapter.OPEN)
+        left += client.list_workflows(prefix=f"{run}/", states=adapter.OPEN)
+        with closing(ExecutorLiveness(database, is_strict=True)) as lives:
             for each in left:
-                # Where it waits in the queue of an executor that lives, or of a pool, it is that
-                # one's to run.
-                named = each.executor_id
-                if each.status != "PENDING":
-                    named = queues.owner(each.queue_name or "")
-                    if named is None:
-                        continue
-                if lives(named):
+                executor_id = queues.responsible(each)
+                if executor_id is None or lives.is_alive(executor_id):
                     continue
-                queue = queues.moved(each.queue_name or "", here.pools[0], here.queues)
-                client.resume_workflow(each.workflow_id, queue_name=queue)
+                target = queues.moved(each.queue, here.queue_names[0], here.all_queues)
+                client.resume([each.id], target)
 
     await with_client(database, move)
     return run
 
 
-def _setting(client: DBOSClient, run: str) -> RunConfig | None:
-    row = adapter.get_workflow(client, run)
+def _setting(client: Client, run: str) -> RunConfig | None:
+    row = client.get_workflow(run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
         return None
-    return unpack(row.input["args"][0], RunInput).setting
+    return unpack(row.input, RunInput).setting
 
 
 follow = query.follow

@@ -178,7 +178,7 @@ def work(order: dict[str, Any]) -> None:
     limits = [queues.Limit(**each) for each in order.get("limits", [])]
     worker.serve(
         order["db"],
-        pools=order["pools"],
+        queue_names=order["queue_names"],
         limits=limits,
         concurrency=order.get("at_once", 16),
         drain=order.get("drain", 0.0),

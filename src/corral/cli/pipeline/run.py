@@ -111,7 +111,7 @@ def run(file: str, **given: Any) -> int:
     imported(given["modules"])
     from corral.cli.ui.pipeline_output import Shown
     from corral.durable import api, prepare_run
-    from corral.durable.workspace import workspaces
+    from corral.durable.workspace import run_worktree
 
     values = _values(given["given"])
     repository = given["repository"]
@@ -136,7 +136,7 @@ def run(file: str, **given: Any) -> int:
         durable=durable,
     )
     source = str(Path(file).absolute())
-    if repository is not None and workspaces.uncommitted(repository):
+    if repository is not None and run_worktree.uncommitted(repository):
         show.progress.say("! what is not committed in the repository is not part of this run")
     options: RunKwargs = {"policy": given["approve"]} if given["approve"] else {}
     if given["env"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -14,16 +14,15 @@ from corral.durable.batch.queue import CLOSED, BatchStore, Round
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus, Tally, result_of
 from corral.durable.batch.resume import survey
 from corral.durable.batch.tasks import BatchTask
-from corral.durable.dbos import adapter, client, queues
-from corral.durable.dbos.database import find, is_there, spoken_of
+from corral.durable.dbos import adapter, queues
+from corral.durable.dbos.client import WorkflowInfo
+from corral.durable.dbos.database import find, is_there, storage_errors
+from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import unpack
 from corral.durable.worker import node_workflow
 from corral.errors import ConfigError
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry as Processes
-
-if TYPE_CHECKING:
-    from dbos._sys_db import WorkflowStatus
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
         return []
 
     def look(ledger: BatchStore) -> list[BatchOverview]:
-        with closing(client.ExecutorLiveness(ledger.database)) as lives:
+        with closing(ExecutorLiveness(ledger.database)) as lives:
             known = families(ledger)
             return [_overview(ledger, rows, lives) for rows in list(known.values())[:limit]]
 
@@ -79,7 +78,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchShown:
         rows = families(ledger).get(name)
         if rows is None:
             raise _none(name)
-        with closing(client.ExecutorLiveness(ledger.database)) as lives:
+        with closing(ExecutorLiveness(ledger.database)) as lives:
             overview = _overview(ledger, rows, lives)
         rounds = ledger.rounds(name)
         begun = rounds[-1].begun
@@ -105,9 +104,9 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
         if rows is None:
             raise _none(name)
         left = open_tasks(ledger, rows)
-        ledger.cancel([each.workflow_id for each in left])
+        ledger.cancel([each.id for each in left])
         for row in rows:
-            agent_host_client.close(row.workflow_id, cancel=True)
+            agent_host_client.close(row.id, cancel=True)
         Processes(paths.ledger()).reap()  # what its engine left, when it was killed
         rounds = ledger.rounds(name)
         ledger.close_round(rounds[-1].id, _counted(ledger, name, rounds), status="cancelled")
@@ -116,29 +115,27 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
     return await _asked(db, end, name)
 
 
-def families(ledger: BatchStore) -> dict[str, list[WorkflowStatus]]:
+def families(ledger: BatchStore) -> dict[str, list[WorkflowInfo]]:
     """Name → the rounds of the batch, the first one first; the newest batch first."""
-    found: dict[str, list[WorkflowStatus]] = {}
-    for row in reversed(adapter.list_workflows(ledger.client, name=node_workflow.BATCH)):
-        found.setdefault(row.workflow_id.partition("#")[0], []).append(row)
+    found: dict[str, list[WorkflowInfo]] = {}
+    for row in reversed(ledger.client.list_workflows(name=node_workflow.BATCH)):
+        found.setdefault(row.id.partition("#")[0], []).append(row)
     return dict(reversed(found.items()))
 
 
-def open_tasks(ledger: BatchStore, rows: Sequence[WorkflowStatus]) -> list[WorkflowStatus]:
+def open_tasks(ledger: BatchStore, rows: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
     return [
         each
         for row in rows
-        for each in adapter.list_workflows(
-            ledger.client, prefix=f"{row.workflow_id}/", states=adapter.OPEN
-        )
+        for each in ledger.client.list_workflows(prefix=f"{row.id}/", states=adapter.OPEN)
     ]
 
 
 def _overview(
-    ledger: BatchStore, rows: Sequence[WorkflowStatus], lives: client.ExecutorLiveness
+    ledger: BatchStore, rows: Sequence[WorkflowInfo], lives: ExecutorLiveness
 ) -> BatchOverview:
-    name = rows[0].workflow_id
-    labels = rows[-1].attributes or {}
+    name = rows[0].id
+    labels = rows[-1].labels
     if labels.get(CLOSED):
         closed = unpack(labels[CLOSED], BatchClosed)
     else:
@@ -158,26 +155,21 @@ def _overview(
         failed=closed.failed,
         left=closed.total - closed.succeeded - closed.failed,
         cost_usd=closed.cost_usd,
-        created=(rows[0].created_at or 0) / 1000,
+        created=rows[0].created,
         ended=closed.at,
         output=str(labels.get("output", "")),
-        rounds=tuple(each.workflow_id for each in rows),
+        rounds=tuple(each.id for each in rows),
     )
 
 
-def _is_at_work(
-    ledger: BatchStore, rows: Sequence[WorkflowStatus], lives: client.ExecutorLiveness
-) -> bool:
-    owners = {queues.owner(row.queue_name or "") for row in rows}
+def _is_at_work(ledger: BatchStore, rows: Sequence[WorkflowInfo], lives: ExecutorLiveness) -> bool:
+    owners = {queues.owner(row.queue) for row in rows}
     for each in open_tasks(ledger, rows):
-        if each.status == "PENDING":
-            owners.add(each.executor_id)
-        else:
-            owner = queues.owner(each.queue_name or "")
-            if owner is None:
-                return True  # a worker of its pool will have it
-            owners.add(owner)
-    return any(lives(each) for each in owners)
+        executor_id = queues.responsible(each)
+        if executor_id is None:
+            return True  # a worker of its queue will take it
+        owners.add(executor_id)
+    return any(lives.is_alive(each) for each in owners)
 
 
 def _counted(ledger: BatchStore, name: str, rounds: Sequence[Round]) -> BatchReport:
@@ -203,7 +195,7 @@ async def _asked(db: str | None, question: Callable[[BatchStore], T], name: str 
     def whole() -> T:
         if not is_there(database):
             raise _none(name)
-        with spoken_of(database), closing(BatchStore(database)) as ledger:
+        with storage_errors(database), closing(BatchStore(database)) as ledger:
             return question(ledger)
 
     return await asyncio.to_thread(whole)

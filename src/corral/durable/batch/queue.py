@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -22,19 +22,16 @@ from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus
 from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
-from corral.durable.dbos import adapter, client, queues, sql
+from corral.durable.dbos import adapter, queues
+from corral.durable.dbos.client import CHUNK, Client, Submission, WorkflowInfo
 from corral.durable.dbos.database import Database
+from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor, node_workflow
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
-
-if TYPE_CHECKING:
-    from dbos import DBOSClient
-    from dbos._sys_db import WorkflowStatus
-    from sqlalchemy import Engine
 
 T = TypeVar("T")
 
@@ -47,8 +44,6 @@ SUSPECT = 2
 beside it would be blamed for it too."""
 POISON = 5
 """Times until it is given up."""
-CHUNK = 400
-"""Rows asked for at once: SQLite takes so many names in one question."""
 REVIVED = "revived"
 CLOSED = "closed"
 """Label of a round that has ended: what the batch came to."""
@@ -86,33 +81,34 @@ class BatchStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.client: DBOSClient = adapter.connect(database.url)
-        self._engine: Engine = sql.open_engine(database.url, 1)
+        self.client = Client(database.url)
 
     def close(self) -> None:
-        sql.close_engine(self._engine)
-        adapter.disconnect(self.client)
+        self.client.close()
 
     def rounds(self, name: str) -> list[Round]:
         """Raises ``ConfigError`` where something else has this name."""
         found: list[Round] = []
         while True:
             number = len(found) + 1
-            row = adapter.get_workflow(self.client, round_id(name, number))
+            row = self.client.get_workflow(round_id(name, number))
             if row is None:
                 return found
-            given = cast("dict[str, Any]", row.input or {"args": [{}]})["args"][0]
             if row.name != node_workflow.BATCH:
                 raise ConfigError(f"{name!r} is a run already", hint="Give the batch another name.")
-            found.append(Round(number=number, begun=unpack(given, RunInput)))
+            found.append(Round(number=number, begun=unpack(row.input, RunInput)))
 
     def begin(self, begun: RunInput, output: str) -> None:
         """Keep the terms of a round, where they are not yet kept. ``output``: for people."""
-        if self.client.retrieve_queue(begun.pool) is None:
-            self.client.register_queue(begun.pool)
-        labels: dict[str, Json] = {"output": output}
-        adapter.submit(
-            self.client, node_workflow.BATCH, begun.run_id, begun.pool, pack(begun), labels=labels
+        self.client.ensure_queue(begun.queue)
+        self.client.submit(
+            Submission(
+                name=node_workflow.BATCH,
+                id=begun.run_id,
+                queue=begun.queue,
+                payload=pack(begun),
+                labels={"output": output},
+            )
         )
 
     def close_round(
@@ -127,66 +123,37 @@ class BatchStore:
             failed=report.failed,
             cost_usd=report.cost_usd,
         )
-        self.client.update_workflow_attributes(round_id, {CLOSED: pack(closed)}, merge=True)
+        self.client.set_labels(round_id, {CLOSED: pack(closed)})
 
     def reopen_round(self, round_id: str) -> None:
         """It goes on."""
-        self.client.update_workflow_attributes(round_id, {CLOSED: None}, merge=True)
+        self.client.set_labels(round_id, {CLOSED: None})
 
-    def tasks(self, round: Round) -> dict[str, WorkflowStatus]:
+    def tasks(self, round: Round) -> dict[str, WorkflowInfo]:
         """Those that were given to it, by id, without what came of them."""
         prefix = f"{round.id}/"
-        found = adapter.list_workflows(self.client, prefix=prefix, name=node_workflow.NAME)
-        return {each.workflow_id.removeprefix(prefix): each for each in found}
+        found = self.client.list_workflows(prefix=prefix, name=node_workflow.NAME)
+        return {each.id.removeprefix(prefix): each for each in found}
 
     def enqueue(self, round: Round, tasks: Sequence[BatchTask], queue: str) -> None:
         """In one transaction: all or none."""
-        with self._engine.begin() as transaction:
-            for task in tasks:
-                payload = pack(
-                    NodeInput(run_id=round.id, visit=visit_of(task, round.number), alone=True)
+        self.client.submit_all(
+            [
+                Submission(
+                    name=node_workflow.NAME,
+                    id=f"{round.id}/{task.id}",
+                    queue=queue,
+                    payload=pack(
+                        NodeInput(run_id=round.id, visit=visit_of(task, round.number), alone=True)
+                    ),
                 )
-                self.client.enqueue_in_transaction(
-                    transaction,
-                    {
-                        "workflow_name": node_workflow.NAME,
-                        "workflow_id": f"{round.id}/{task.id}",
-                        "queue_name": queue,
-                        "app_version": str(adapter.PROTOCOL),
-                    },
-                    payload,
-                )
+                for task in tasks
+            ]
+        )
 
     def ended(self, workflows: Sequence[str]) -> dict[str, Outcome]:
-        """Of these, what came of those that have ended."""
-        outcomes: dict[str, Outcome] = {}
-        for at in range(0, len(workflows), CHUNK):
-            chunk = list(workflows[at : at + CHUNK])
-            states = [
-                each.workflow_id
-                for each in adapter.list_workflows(self.client, ids=chunk)
-                if each.status in adapter.ENDED
-            ]
-            if not states:
-                continue
-            self._check(states)
-            for row in self.client.list_workflows(workflow_ids=states, load_input=False):
-                outcomes[row.workflow_id] = _outcome(row)
-        return outcomes
-
-    def _check(self, workflows: list[str]) -> None:
-        """As ``connections.check``, for many."""
-        import sqlalchemy as sa
-
-        schema = "" if self._engine.dialect.name == "sqlite" else "dbos."
-        asked = sa.text(
-            f"SELECT workflow_uuid FROM {schema}workflow_status WHERE workflow_uuid IN :ids"
-            " AND serialization <> 'portable_json' LIMIT 1"
-        ).bindparams(sa.bindparam("ids", expanding=True))
-        with self._engine.connect() as opened:
-            found = opened.execute(asked, {"ids": workflows}).first()
-        if found is not None:
-            raise ConfigError(f"what is kept of {found[0]!r} was not written by corral")
+        """Of these, the outcomes of those that have ended."""
+        return {row.id: _outcome(row) for row in self.client.get_outputs(workflows)}
 
     def take_up(
         self, workflows: Sequence[str], queue: str, *, counts: bool
@@ -197,59 +164,46 @@ class BatchStore:
         suspects: list[str] = []
         given_up: list[str] = []
         revived: list[str] = []
-        with closing(client.ExecutorLiveness(self.database)) as lives:
+        with closing(ExecutorLiveness(self.database)) as lives:
             for each in self._open(workflows):
-                named = each.executor_id
-                if each.status != "PENDING":
-                    named = queues.owner(each.queue_name or "")
-                    if named is None:
-                        continue  # in the queue of a pool, for its workers
-                if lives(named):
+                executor_id = queues.responsible(each)
+                if executor_id is None or lives.is_alive(executor_id):
                     continue
-                blamed = int((each.attributes or {}).get(REVIVED, 0))
-                if counts and (each.status == "PENDING" or each.recovery_attempts):
+                blamed = int(str(each.labels.get(REVIVED, 0)))
+                if counts and (each.state == "PENDING" or each.recoveries):
                     blamed += 1
-                    self.client.update_workflow_attributes(
-                        each.workflow_id, {REVIVED: blamed}, merge=True
-                    )
+                    self.client.set_labels(each.id, {REVIVED: blamed})
                     # Seen once: until it is claimed again it is to nobody's blame.
-                    self.client.resume_workflow(each.workflow_id, queue_name=_LIMBO)
+                    self.client.resume([each.id], queues.NOBODY)
                 if blamed >= POISON:
-                    given_up.append(each.workflow_id)
+                    given_up.append(each.id)
                 elif blamed >= SUSPECT:
-                    suspects.append(each.workflow_id)
+                    suspects.append(each.id)
                 else:
-                    revived.append(each.workflow_id)
-        for at in range(0, len(revived), CHUNK):
-            self.client.resume_workflows(revived[at : at + CHUNK], queue_name=queue)
-        if given_up:
-            self.client.cancel_workflows(given_up)
+                    revived.append(each.id)
+        self.client.resume(revived, queue)
+        self.client.cancel(given_up)
         return suspects, given_up
 
-    def _open(self, workflows: Sequence[str]) -> list[WorkflowStatus]:
+    def _open(self, workflows: Sequence[str]) -> list[WorkflowInfo]:
         return [
             each
             for at in range(0, len(workflows), CHUNK)
-            for each in adapter.list_workflows(
-                self.client, ids=list(workflows[at : at + CHUNK]), states=adapter.OPEN
+            for each in self.client.list_workflows(
+                ids=list(workflows[at : at + CHUNK]), states=adapter.OPEN
             )
         ]
 
     def release(self, workflow: str, queue: str) -> None:
-        self.client.resume_workflow(workflow, queue_name=queue)
+        self.client.resume([workflow], queue)
 
     def cancel(self, workflows: Sequence[str]) -> None:
-        for at in range(0, len(workflows), CHUNK):
-            self.client.cancel_workflows(list(workflows[at : at + CHUNK]))
+        self.client.cancel(workflows)
 
 
-_LIMBO = "own-nobody"
-"""A queue that nobody listens to; its owner is never alive."""
-
-
-def _outcome(row: WorkflowStatus) -> Outcome:
+def _outcome(row: WorkflowInfo) -> Outcome:
     """Of a workflow that has ended, however."""
-    if row.status == "SUCCESS":
+    if row.state == "SUCCESS":
         return unpack(row.output, Outcome)
     words = {
         "CANCELLED": ("cancelled", "it was cancelled from outside"),
@@ -258,8 +212,8 @@ def _outcome(row: WorkflowStatus) -> Outcome:
             "its worker died again and again while it ran",
         ),
     }
-    code, reason = words.get(row.status, ("engine", f"the engine failed at it: {row.error}"))
-    if int((row.attributes or {}).get(REVIVED, 0)) >= POISON:
+    code, reason = words.get(row.state, ("engine", f"the engine failed at it: {row.error}"))
+    if int(str(row.labels.get(REVIVED, 0))) >= POISON:
         code, reason = "dead_letter", f"its process died {POISON} times while it ran"
     return lost(code, reason)
 

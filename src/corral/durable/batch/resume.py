@@ -27,7 +27,7 @@ from corral.durable.batch.results import BatchReport, BatchResult, result_of
 from corral.durable.batch.runner import Working
 from corral.durable.batch.spec import BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
-from corral.durable.dbos import adapter, database, queues
+from corral.durable.dbos import database, queues
 from corral.durable.payloads import RunInput
 from corral.errors import ConfigError
 from corral.system import paths
@@ -54,13 +54,13 @@ def survey(ledger: BatchStore, rounds: Sequence[Round], digests: Mapping[str, st
             found.ended.pop(name, None)
         for name, row in ledger.tasks(round).items():
             fits = name in digests and round.digests.get(name) == digests[name]
-            if row.status in adapter.ENDED:
+            if row.has_ended:
                 if fits:
-                    found.ended[name] = (row.workflow_id, round.number)
+                    found.ended[name] = (row.id, round.number)
             elif fits:
-                found.flying[name] = row.workflow_id
+                found.flying[name] = row.id
             else:
-                found.stale.append(row.workflow_id)
+                found.stale.append(row.id)
     return found
 
 
@@ -126,7 +126,7 @@ async def durable_standing(
         lines = {} if out is None else out.known
         before = rounds[-1].digests if rounds else {}
         changed = _accepted(wish, terms, before, lines)
-        pool, limited = await _pool(wish, terms, where)
+        queue, limited = await _choose_queue(wish, terms, where)
         history = await door.ask(
             partial(_history, rounds=rounds, terms=terms, lines=None if out is None else lines)
         )
@@ -137,7 +137,7 @@ async def durable_standing(
                 run_id=terms.name,
                 graph=terms.graph,
                 setting=terms.setting(detached=where.path is not None and wish.queue is None),
-                pool=pool,
+                queue=queue,
                 at=time.time(),
             )
             round = terms_of(begun, terms.digests, len(rounds) + 1, again)
@@ -152,18 +152,18 @@ async def durable_standing(
             await asyncio.to_thread(out.replace, written)
         if history.stale:
             await door.ask(partial(BatchStore.cancel, workflows=history.stale))
-        queue = f"{pool}/{resource_of(terms.name)}" if limited else pool
+        task_queue = queues.subqueue(queue, resource_of(terms.name)) if limited else queue
         hands = OnQueue(
             door,
             round,
             history.flying,
             concurrency=terms.concurrency,
-            queue=queue,
+            queue=task_queue,
             is_limited=limited,
             counts=not round.begun.setting.detached and wish.queue is None,
         )
         await asyncio.to_thread(_make_private, Path(round.begun.setting.folder))
-        await door.ask(lambda ledger: ledger.take_up([r.id for r in rounds], pool, counts=False))
+        await door.ask(lambda ledger: ledger.take_up([r.id for r in rounds], queue, counts=False))
         await hands.take_up()
         yield ResumeState(
             known={name: known[name] for name in terms.tasks if name in known},
@@ -189,7 +189,7 @@ def _make_private(folder: Path) -> None:
         paths.make_dir(folder)
 
 
-async def _pool(wish: ResumeOptions, terms: BatchSpec, where: Database) -> tuple[str, bool]:
+async def _choose_queue(wish: ResumeOptions, terms: BatchSpec, where: Database) -> tuple[str, bool]:
     """Whose workers take the tasks up; and whether a queue limits how many at once. Without
     one it is the window that does."""
     if wish.queue is not None:
@@ -197,8 +197,8 @@ async def _pool(wish: ResumeOptions, terms: BatchSpec, where: Database) -> tuple
     resource = resource_of(terms.name)
     limit = queues.Limit(resource=resource, each=terms.concurrency)
     here = await asyncio.to_thread(service.local, where, limits=[limit])
-    pool = here.own or queues.DEFAULT
-    return pool, f"{pool}/{resource}" in here.queues
+    queue = here.own or queues.DEFAULT
+    return queue, queues.subqueue(queue, resource) in here.all_queues
 
 
 class _History(msgspec.Struct, kw_only=True):

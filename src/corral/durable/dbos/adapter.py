@@ -15,7 +15,6 @@ Rules, each learnt from an experiment:
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -25,8 +24,6 @@ from corral.errors import ConfigError
 from corral.events import Json
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient
-    from dbos._sys_db import StepInfo, WorkflowStatus
     from sqlalchemy import Engine
 
 PROTOCOL = 1
@@ -35,8 +32,8 @@ APPLICATION = "corral"
 INBOX = "inbox"
 """The one topic of a run: outcomes, answers and cancellations, in the order they are taken."""
 INSTALL = "pip install 'corral[engine]'"
-EXECUTORS = "SELECT DISTINCT executor_id FROM {schema}workflow_status WHERE status = 'PENDING'"
-"""Whose work is under way. Asked every second, so it is asked of the database itself."""
+RECEIVED = "DBOS.recv"
+"""The name of the journal entry of a message that a workflow received."""
 
 State: TypeAlias = Literal[
     "DELAYED",
@@ -67,7 +64,6 @@ watch: Callable[[str], None] = _quiet
 
 _workflows: dict[str, Any] = {}
 _engines: list[Engine] = []
-_clients: dict[DBOSClient, Engine] = {}
 
 
 def require() -> None:
@@ -95,7 +91,7 @@ class Foreign(Exception):
     """A row that corral did not write."""
 
 
-def _refuse_pickles() -> None:
+def refuse_pickles() -> None:
     """The library decodes a row as the row itself says, and one that says it is a pickle runs
     whatever is in it. All our rows are JSON: in this process no pickle is decoded."""
     from dbos._serialization import DefaultSerializer
@@ -119,7 +115,7 @@ def launch(
     (function, how often it may be taken up again after a crash). ``on_full`` is told when the
     database cannot write any more."""
     require()
-    _refuse_pickles()
+    refuse_pickles()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
 
@@ -288,115 +284,3 @@ def migrate(url: str) -> None:
 
     logging.getLogger("dbos").setLevel("ERROR")
     DBOS.migrate(url)
-
-
-def connect(url: str) -> DBOSClient:
-    """A door to the database that runs nothing. Its calls block; ``disconnect`` it."""
-    require()
-    _refuse_pickles()
-    from dbos import DBOSClient
-    from dbos._serialization import DBOSPortableJSON
-
-    logging.getLogger("dbos").setLevel("ERROR")
-    engine = sql.open_engine(url, 4)
-    try:
-        client = DBOSClient(
-            system_database_engine=engine,
-            serializer=DBOSPortableJSON,
-            application_name=APPLICATION,
-        )
-    except BaseException:
-        engine.dispose()
-        raise
-    _clients[client] = engine
-    return client
-
-
-def disconnect(client: DBOSClient) -> None:
-    client.destroy()
-    sql.close_engine(_clients.pop(client))
-
-
-def submit(
-    client: DBOSClient,
-    name: str,
-    workflow_id: str,
-    queue: str,
-    payload: dict[str, Json],
-    *,
-    labels: dict[str, Json] | None = None,
-) -> None:
-    """Enqueue a workflow from outside. One of that id already there stays as it is."""
-    client.enqueue(
-        {
-            "workflow_name": name,
-            "workflow_id": workflow_id,
-            "queue_name": queue,
-            "app_version": str(PROTOCOL),
-            "attributes": labels or {},
-        },
-        payload,
-    )
-
-
-def send_message(
-    client: DBOSClient, workflow_id: str, message: Json, *, key: str | None = None
-) -> bool:
-    """Whether it counts: of several with one key, only the first does."""
-    late = key is not None and find_message(client, workflow_id, key) is not None
-    if not late:
-        client.send(workflow_id, message, INBOX, key)
-    return not late
-
-
-def find_message(client: DBOSClient, workflow_id: str, key: str) -> Json:
-    """The message of that key, taken up or not; None: there is none."""
-    raw = sql.find_message(_clients[client], workflow_id, key)
-    return None if raw is None else json.loads(raw)
-
-
-def list_workflows(
-    client: DBOSClient,
-    *,
-    ids: list[str] | None = None,
-    prefix: str | None = None,
-    name: str | None = None,
-    states: Sequence[State] | None = None,
-    queues: Sequence[str] | None = None,
-    limit: int | None = None,
-    top: bool = False,
-) -> list[WorkflowStatus]:
-    """Newest first; ``top``: only those that no other workflow began. Nothing in the rows is
-    decoded, so nothing in them can do harm."""
-    return client.list_workflows(
-        workflow_ids=ids,
-        workflow_id_prefix=prefix,
-        name=name,
-        status=list(states) if states is not None else None,
-        queue_name=list(queues) if queues is not None else None,
-        limit=limit,
-        sort_desc=True,
-        has_parent=False if top else None,
-        load_input=False,
-        load_output=False,
-    )
-
-
-def get_workflow(client: DBOSClient, workflow_id: str) -> WorkflowStatus | None:
-    """With input and output decoded."""
-    sql.check(_clients[client], workflow_id)
-    found = client.list_workflows(workflow_ids=[workflow_id])
-    return found[0] if found else None
-
-
-def journal(client: DBOSClient, workflow_id: str, *, offset: int = 0) -> list[StepInfo]:
-    """What it has done, in order, decoded."""
-    sql.check(_clients[client], workflow_id)
-    return client.list_workflow_steps(workflow_id, offset=offset)
-
-
-def get_event(client: DBOSClient, workflow_id: str, key: str) -> Json:
-    """What it has published last under this key; None: nothing."""
-    sql.check(_clients[client], workflow_id)
-    value: Json = client.get_event(workflow_id, key, 0)
-    return value

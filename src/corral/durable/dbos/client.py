@@ -1,116 +1,339 @@
-"""Asking the database, beside the loop; and which executors live."""
+"""A connection to the database that runs no workflows: it submits, reads and changes them.
+
+``Client`` is the only class outside the workflows that calls the DBOS library. It takes and
+returns this package's own types, so that no other package depends on the library's. All its
+methods block; ``with_client`` and ``open_client`` are for async callers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import threading
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from corral.durable.dbos import adapter, queues
-from corral.durable.dbos.database import Database, spoken_of
-from corral.durable.dbos.leases import open_leases
-from corral.durable.payloads import RunOutput, unpack
-from corral.durable.worker import executor
-from corral.errors import ConfigError
+from corral.durable.dbos import adapter, sql
+from corral.durable.dbos.database import Database, storage_errors
+from corral.events import Json
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient
+    from dbos import DBOSClient, EnqueueOptions
+    from dbos._sys_db import StepInfo, WorkflowStatus
+    from sqlalchemy import Engine
 
 T = TypeVar("T")
 
+CONNECTIONS = 4
+"""Maximum number of connections of one client."""
+CHUNK = 400
+"""Maximum number of ids in one statement: SQLite limits the number of parameters."""
 
-async def with_client(database: Database, question: Callable[[DBOSClient], T]) -> T:
-    def whole() -> T:
-        with spoken_of(database), queues.queue_client(database) as client:
-            return question(client)
 
-    return await asyncio.to_thread(whole)
+@dataclass(frozen=True, kw_only=True)
+class WorkflowInfo:
+    """One workflow. ``input``, ``output`` and ``error`` are set only where they were read."""
+
+    id: str
+    name: str
+    state: adapter.State
+    queue: str
+    executor: str
+    """The executor that runs it, or ran it last."""
+    labels: dict[str, Json]
+    created: float
+    """Seconds since the epoch."""
+    ended: float | None
+    recoveries: int
+    """How often it was started again after a crash."""
+    input: Json = None
+    output: Json = None
+    error: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in adapter.ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntry:
+    """One recorded step of a workflow."""
+
+    number: int
+    name: str
+    output: Json
+    at: float
+    """Seconds since the epoch; 0 while it has not completed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A workflow to enqueue."""
+
+    name: str
+    id: str
+    queue: str
+    payload: dict[str, Json]
+    labels: dict[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueLimits:
+    """None: no limit."""
+
+    everywhere: int | None = None
+    """Workflows that run at once, in all workers together."""
+    each: int | None = None
+    """Workflows that run at once in one worker."""
+    starts: int | None = None
+    """Workflows that start within ``per`` seconds."""
+    per: float = 60.0
+
+
+class Client:
+    """Opened when it is created; ``close`` it."""
+
+    def __init__(self, url: str) -> None:
+        adapter.require()
+        adapter.refuse_pickles()
+        from dbos import DBOSClient
+        from dbos._serialization import DBOSPortableJSON
+
+        logging.getLogger("dbos").setLevel("ERROR")
+        self._engine: Engine = sql.open_engine(url, CONNECTIONS)
+        try:
+            self._client: DBOSClient = DBOSClient(
+                system_database_engine=self._engine,
+                serializer=DBOSPortableJSON,
+                application_name=adapter.APPLICATION,
+            )
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    def close(self) -> None:
+        self._client.destroy()
+        sql.close_engine(self._engine)
+
+    # Workflows.
+
+    def submit(self, submission: Submission) -> None:
+        """Enqueue a workflow. If one with this id exists, it stays as it is."""
+        self._client.enqueue(_options(submission), submission.payload)
+
+    def submit_all(self, submissions: Sequence[Submission]) -> None:
+        """Enqueue workflows in one transaction: all of them or none."""
+        with self._engine.begin() as transaction:
+            for each in submissions:
+                self._client.enqueue_in_transaction(transaction, _options(each), each.payload)
+
+    def list_workflows(
+        self,
+        *,
+        ids: list[str] | None = None,
+        prefix: str | None = None,
+        name: str | None = None,
+        states: Sequence[adapter.State] | None = None,
+        queues: Sequence[str] | None = None,
+        limit: int | None = None,
+        top: bool = False,
+    ) -> list[WorkflowInfo]:
+        """Newest first; ``top``: only those that no other workflow started. Inputs and outputs
+        are not decoded, so rows that somebody else wrote can do no harm."""
+        found = self._client.list_workflows(
+            workflow_ids=ids,
+            workflow_id_prefix=prefix,
+            name=name,
+            status=list(states) if states is not None else None,
+            queue_name=list(queues) if queues is not None else None,
+            limit=limit,
+            sort_desc=True,
+            has_parent=False if top else None,
+            load_input=False,
+            load_output=False,
+        )
+        return [_info(row) for row in found]
+
+    def get_workflow(self, workflow_id: str) -> WorkflowInfo | None:
+        """With its input and output. Raises ``ConfigError`` if corral did not write the row."""
+        sql.check_origin(self._engine, workflow_id)
+        found = self._client.list_workflows(workflow_ids=[workflow_id])
+        return _info(found[0]) if found else None
+
+    def get_outputs(self, workflow_ids: Sequence[str]) -> list[WorkflowInfo]:
+        """Those of these workflows that have ended, with their outputs. Raises ``ConfigError``
+        if corral did not write one of the rows."""
+        outputs: list[WorkflowInfo] = []
+        for at in range(0, len(workflow_ids), CHUNK):
+            chunk = list(workflow_ids[at : at + CHUNK])
+            ended = [each.id for each in self.list_workflows(ids=chunk) if each.has_ended]
+            if ended:
+                sql.check_origins(self._engine, ended)
+                rows = self._client.list_workflows(workflow_ids=ended, load_input=False)
+                outputs += [_info(row) for row in rows]
+        return outputs
+
+    def journal(self, workflow_id: str, *, offset: int = 0) -> list[JournalEntry]:
+        """The steps it has recorded, in order. Raises ``ConfigError`` if corral did not write
+        them."""
+        sql.check_origin(self._engine, workflow_id)
+        return [
+            _entry(step) for step in self._client.list_workflow_steps(workflow_id, offset=offset)
+        ]
+
+    def set_labels(self, workflow_id: str, labels: dict[str, Json]) -> None:
+        """Merge these labels into those of the workflow."""
+        self._client.update_workflow_attributes(workflow_id, labels, merge=True)
+
+    def cancel(self, workflow_ids: Sequence[str], *, children: bool = False) -> None:
+        for at in range(0, len(workflow_ids), CHUNK):
+            chunk = list(workflow_ids[at : at + CHUNK])
+            self._client.cancel_workflows(chunk, cancel_children=children)
+
+    def resume(self, workflow_ids: Sequence[str], queue: str) -> None:
+        """Put workflows that nobody runs any more on this queue."""
+        for at in range(0, len(workflow_ids), CHUNK):
+            self._client.resume_workflows(list(workflow_ids[at : at + CHUNK]), queue_name=queue)
+
+    def delete(self, workflow_ids: Sequence[str]) -> None:
+        """The last ones first: if it is interrupted, the first ones are still there."""
+        for at in range(len(workflow_ids), 0, -CHUNK):
+            self._client.delete_workflows(list(workflow_ids[max(0, at - CHUNK) : at]))
+
+    # Messages and events.
+
+    def send(self, workflow_id: str, message: Json, *, key: str | None = None) -> bool:
+        """Send a message to a workflow's inbox. Of several messages with one key only the
+        first is sent; returns whether this one was."""
+        if key is not None and self.find_message(workflow_id, key) is not None:
+            return False
+        self._client.send(workflow_id, message, adapter.INBOX, key)
+        return True
+
+    def find_message(self, workflow_id: str, key: str) -> Json:
+        """The message sent with this key, received or not; None if there is none."""
+        raw = sql.find_message(self._engine, workflow_id, key)
+        return None if raw is None else json.loads(raw)
+
+    def get_event(self, workflow_id: str, key: str) -> Json:
+        """The value that the workflow published last under this key; None if there is none."""
+        sql.check_origin(self._engine, workflow_id)
+        value: Json = self._client.get_event(workflow_id, key, 0)
+        return value
+
+    # Queues.
+
+    def register_queue(
+        self, name: str, limits: QueueLimits | None = None, *, poll: float = 1.0
+    ) -> None:
+        """Create a queue or change its limits. ``poll``: seconds between two checks for work."""
+        chosen = limits or QueueLimits()
+        self._client.register_queue(
+            name,
+            global_concurrency=chosen.everywhere,
+            worker_concurrency=chosen.each,
+            limiter={"limit": chosen.starts, "period": chosen.per} if chosen.starts else None,
+            polling_interval_sec=poll,
+        )
+
+    def ensure_queue(self, name: str) -> None:
+        """Create the queue unless it exists."""
+        if self._client.retrieve_queue(name) is None:
+            self._client.register_queue(name)
+
+    def queue_names(self) -> list[str]:
+        return sorted(queue.name for queue in self._client.list_queues())
+
+    def delete_queue(self, name: str) -> None:
+        self._client.delete_queue(name)
+
+
+def _options(submission: Submission) -> EnqueueOptions:
+    return {
+        "workflow_name": submission.name,
+        "workflow_id": submission.id,
+        "queue_name": submission.queue,
+        "app_version": str(adapter.PROTOCOL),
+        "attributes": submission.labels,
+    }
+
+
+def _info(row: WorkflowStatus) -> WorkflowInfo:
+    return WorkflowInfo(
+        id=row.workflow_id,
+        name=row.name or "",
+        state=row.status,
+        queue=row.queue_name or "",
+        executor=row.executor_id or "",
+        labels=dict(row.attributes or {}),
+        created=(row.created_at or 0) / 1000,
+        ended=row.completed_at / 1000 if row.completed_at else None,
+        recoveries=row.recovery_attempts or 0,
+        input=row.input["args"][0] if row.input and row.input["args"] else None,
+        output=row.output,
+        error=str(row.error) if row.error is not None else "",
+    )
+
+
+def _entry(step: StepInfo) -> JournalEntry:
+    return JournalEntry(
+        number=step["function_id"],
+        name=step["function_name"],
+        output=step["output"],
+        at=(step["completed_at_epoch_ms"] or 0) / 1000,
+    )
+
+
+@contextmanager
+def connect(database: Database) -> Generator[Client]:
+    """A client for the length of a block. Blocking."""
+    client = Client(database.url)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def with_client(database: Database, call: Callable[[Client], T]) -> T:
+    """Run one call with a client, in a thread. Raises ``StorageFailed`` or ``ConfigError``
+    where the database fails."""
+
+    def run() -> T:
+        with storage_errors(database), connect(database) as client:
+            return call(client)
+
+    return await asyncio.to_thread(run)
 
 
 @asynccontextmanager
-async def open_client(database: Database) -> AsyncGenerator[DBOSClient]:
-    """To the database, for many questions. A thread makes it, which goes on where its caller
-    is cancelled meanwhile: then it closes it again."""
-    turn = threading.Lock()
-    made: DBOSClient | None = None
-    left = False
+async def open_client(database: Database) -> AsyncGenerator[Client]:
+    """A client for many calls. A thread opens it. If the caller is cancelled meanwhile, that
+    thread runs on, and closes the client when it is open."""
+    lock = threading.Lock()
+    opened: Client | None = None
+    is_cancelled = False
 
-    def enter() -> DBOSClient:
-        nonlocal made
-        client = adapter.connect(database.url)
-        with turn:
-            made = client
-        if left:
+    def enter() -> Client:
+        nonlocal opened
+        client = Client(database.url)
+        with lock:
+            opened = client
+        if is_cancelled:
             leave()
         return client
 
     def leave() -> None:
-        nonlocal made
-        with turn:
-            client, made = made, None
+        nonlocal opened
+        with lock:
+            client, opened = opened, None
         if client is not None:
-            adapter.disconnect(client)
+            client.close()
 
     try:
         yield await asyncio.to_thread(enter)
     finally:
-        left = True
+        is_cancelled = True
         await asyncio.to_thread(leave)
-
-
-def missing(run: str) -> ConfigError:
-    hint = "corral pipeline runs lists them; --db or CORRAL_DB names another database."
-    return ConfigError(f"there is no run {run!r}", hint=hint)
-
-
-def closed(client: DBOSClient, run: str) -> RunOutput | None:
-    """What the run came to; None while it has not ended. Raises ``ConfigError``. Blocking."""
-    states = adapter.list_workflows(client, ids=[run])
-    if not states:
-        raise missing(run)
-    if states[0].status not in adapter.ENDED:
-        return None
-    if states[0].status == "CANCELLED":
-        said = (states[0].attributes or {}).get("reason")
-        return RunOutput(status="cancelled", reason=str(said or "cancelled"))
-    whole = adapter.get_workflow(client, run)
-    if whole is None or whole.output is None:
-        return RunOutput(status="fail", reason=f"the engine failed: {whole and whole.error}")
-    return unpack(whole.output, RunOutput)
-
-
-def answer_key(question: str) -> str:
-    """Of the one answer to it that counts."""
-    return f"answered {question}"
-
-
-class ExecutorLiveness:
-    """Which executors live. A lease that is held may be held by somebody who just takes a
-    dead one's work over, and lets it go at once: so where something hangs on it (``surely``), it is
-    looked at more than once."""
-
-    def __init__(self, database: Database, *, surely: bool = False) -> None:
-        self._looks = (0.0, 0.1, 0.3, 0.6) if surely else (0.0,)
-        self._leases = open_leases(database)
-        self._known: dict[str, bool] = {}
-        here = executor.running()
-        if here is not None:
-            self._known[here.id] = True
-
-    def __call__(self, name: str | None) -> bool:
-        if not name:
-            return False
-        if name not in self._known:
-            self._known[name] = all(self._is_held(name, pause) for pause in self._looks)
-        return self._known[name]
-
-    def _is_held(self, name: str, pause: float) -> bool:
-        time.sleep(pause)
-        with self._leases.claim(name) as gone:
-            return not gone
-
-    def close(self) -> None:
-        self._leases.release()

@@ -157,7 +157,7 @@ def _make(database: Database, path: Path) -> None:
         for old in (new, *path.parent.glob(f"{glob.escape(new.name)}-*")):
             old.unlink(missing_ok=True)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT, 0o600))
-        with spoken_of(database):
+        with storage_errors(database):
             adapter.migrate(f"sqlite:///{new}")
         with closing(sqlite3.connect(new)) as opened:
             opened.execute("PRAGMA journal_mode=WAL")
@@ -169,7 +169,7 @@ def _make(database: Database, path: Path) -> None:
 
 
 @contextmanager
-def spoken_of(database: Database) -> Generator[None]:
+def storage_errors(database: Database) -> Generator[None]:
     """What the database will not do (it is full, away, read-only) in our words. Raises
     ``StorageFailed`` or ``ConfigError``."""
     try:

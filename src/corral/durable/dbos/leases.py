@@ -1,12 +1,12 @@
-"""Leases: whether an executor lives, as the system itself knows it.
+"""Leases: whether an executor is alive, as the operating system or the database knows it.
 
-One lock for each executor, held for as long as it lives and let go by the operating system
-or the database when it dies, however it dies. No heartbeat, no clock. Whoever can take an
-executor's lock knows that it is gone, and may put its work back on the queues while he
-holds it: so nobody else does the same at the same time.
+Each executor holds one lock while it lives. The operating system or the database releases it
+when the executor dies, however it dies: there is no heartbeat and no clock. Whoever can take an
+executor's lock knows that it is dead, and may put its work back on the queues while it holds
+the lock, so that nobody else does the same at the same time.
 
-On a server it needs a connection of its own, straight to Postgres: a pool of connections
-between (pgbouncer in transaction mode) would hold the lock for everybody.
+On a server a lease needs a connection of its own, directly to Postgres: a connection pool in
+between (pgbouncer in transaction mode) would hold the lock for all its users.
 """
 
 from __future__ import annotations
@@ -16,45 +16,75 @@ import hashlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from corral.durable.dbos import adapter
 from corral.durable.dbos.database import Database, locks_of
-from corral.durable.dbos.sql import CONNECT
+from corral.durable.dbos.sql import CONNECT, select_busy_executors
 from corral.system import descriptors
 
 if TYPE_CHECKING:
     import psycopg
 
+_held_here: set[str] = set()
+"""Executors of this process."""
+
 
 class Leases(Protocol):
     @property
     def is_certain(self) -> bool:
-        """Whether a lease that can be taken means a death for sure: a lost connection may be
-        one that is made again in a moment."""
+        """Whether a lease that can be taken proves a death. On a server it does not: a lost
+        connection may be opened again in a moment."""
         ...
 
     def hold(self, executor: str) -> None:
-        """From now on this executor counts as alive. Raises where it cannot be."""
+        """From now on this executor counts as alive. Raises if its lock is taken."""
         ...
 
     def claim(self, executor: str) -> contextlib.AbstractContextManager[bool]:
-        """Whether it is gone; while the block lasts nobody else can claim it."""
+        """Whether the executor is dead; nobody else can claim it within the block."""
         ...
 
     def check(self) -> bool:
-        """Whether what we hold is still ours. Tries to get back what was lost."""
+        """Whether the held lease is still ours. Tries to get it back if it was lost."""
         ...
 
     def busy(self) -> set[str]:
-        """The executors whose work is under way, as the database has it."""
+        """The executors that run workflows, according to the database."""
         ...
 
     def release(self) -> None:
-        """For good."""
+        """Release the lease for good."""
         ...
+
+
+class ExecutorLiveness:
+    """Which executors are alive; each is checked once. ``close`` it.
+
+    A lease may be held for a moment by somebody who takes over a dead executor's work. Where a
+    decision depends on the answer (``is_strict``), the lease is checked several times."""
+
+    def __init__(self, database: Database, *, is_strict: bool = False) -> None:
+        self._pauses = (0.0, 0.1, 0.3, 0.6) if is_strict else (0.0,)
+        self._leases = open_leases(database)
+        self._known = dict.fromkeys(_held_here, True)
+
+    def is_alive(self, executor: str | None) -> bool:
+        if not executor:
+            return False
+        if executor not in self._known:
+            self._known[executor] = all(self._is_held(executor, each) for each in self._pauses)
+        return self._known[executor]
+
+    def _is_held(self, executor: str, pause: float) -> bool:
+        time.sleep(pause)
+        with self._leases.claim(executor) as is_dead:
+            return not is_dead
+
+    def close(self) -> None:
+        self._leases.release()
 
 
 def open_leases(database: Database) -> Leases:
@@ -64,7 +94,7 @@ def open_leases(database: Database) -> Leases:
 
 
 class FileLeases:
-    """A lock on a file for each executor: for one machine, like the database beside it."""
+    """A file lock for each executor: for one machine, like the database file next to it."""
 
     is_certain = True
 
@@ -76,6 +106,7 @@ class FileLeases:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / executor
         self._held = file, descriptors.lock_file(file)
+        _held_here.add(executor)
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
@@ -88,7 +119,7 @@ class FileLeases:
         try:
             yield True
         finally:
-            # An id is never used again, so nobody waits for this file.
+            # Ids are never reused, so nobody waits for this file.
             file.unlink(missing_ok=True)
             os.close(fd)
 
@@ -97,18 +128,19 @@ class FileLeases:
 
     def busy(self) -> set[str]:
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as opened:
-            return _names(opened.execute(adapter.EXECUTORS.format(schema="")).fetchall())
+            return _names(opened.execute(select_busy_executors(is_file=True)).fetchall())
 
     def release(self) -> None:
         if self._held is not None:
             file, fd = self._held
             self._held = None
+            _held_here.discard(file.name)
             file.unlink(missing_ok=True)
             os.close(fd)
 
 
 class ServerLeases:
-    """An advisory lock of a session for each executor: for many machines."""
+    """A Postgres advisory lock for each executor, held by a session: for many machines."""
 
     is_certain = False
 
@@ -117,56 +149,58 @@ class ServerLeases:
         self._connection: psycopg.Connection[Any] | None = None
         self._executor: str | None = None
         self._released = False
-        self._one_at_a_time = threading.RLock()
+        self._lock = threading.RLock()
 
     def hold(self, executor: str) -> None:
-        with self._one_at_a_time:
+        with self._lock:
             self._executor = executor
             if not self.check():
-                raise RuntimeError(f"somebody else holds the lease of {executor}")
+                raise RuntimeError(f"another process holds the lease of {executor}")
+            _held_here.add(executor)
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
-        with self._one_at_a_time:
+        with self._lock:
             if executor == self._executor:
-                # A session may take its own lock again: that says nothing.
+                # A session can take its own lock twice, so that would prove nothing.
                 yield False
                 return
-            taken = self._ask("SELECT pg_try_advisory_lock(%s)", executor)
+            taken = self._run("SELECT pg_try_advisory_lock(%s)", executor)
             try:
                 yield taken
             finally:
                 if taken:
-                    self._ask("SELECT pg_advisory_unlock(%s)", executor)
+                    self._run("SELECT pg_advisory_unlock(%s)", executor)
 
     def check(self) -> bool:
         import psycopg
 
-        with self._one_at_a_time:
+        with self._lock:
             if self._connection is not None:
                 with contextlib.suppress(psycopg.Error):
                     self._connection.execute("SELECT 1")
                     return True
-                self._forget()
+                self._disconnect()
             if self._executor is None:
                 return False
             with contextlib.suppress(psycopg.Error):
-                return self._ask("SELECT pg_try_advisory_lock(%s)", self._executor)
-            self._forget()
+                return self._run("SELECT pg_try_advisory_lock(%s)", self._executor)
+            self._disconnect()
             return False
 
     def busy(self) -> set[str]:
-        with self._one_at_a_time:
-            rows = self._open().execute(adapter.EXECUTORS.format(schema="dbos.").encode())
+        with self._lock:
+            rows = self._open().execute(select_busy_executors(is_file=False).encode())
             return _names(rows.fetchall())
 
     def release(self) -> None:
-        with self._one_at_a_time:
+        with self._lock:
+            _held_here.discard(self._executor or "")
             self._executor = None
             self._released = True
-            self._forget()
+            self._disconnect()
 
-    def _ask(self, statement: str, executor: str) -> bool:
+    def _run(self, statement: str, executor: str) -> bool:
         row = self._open().execute(statement.encode(), (_number(executor),)).fetchone()
         return bool(row and row[0])
 
@@ -174,14 +208,14 @@ class ServerLeases:
         if self._connection is None:
             import psycopg
 
-            if self._released:  # by whoever waited for a look at the others, in vain
+            if self._released:  # the executor was closed while its sweep was still running
                 raise RuntimeError("the lease was released")
             self._connection = psycopg.connect(
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT,
                 application_name="corral lease",
-                # A machine that vanishes says no goodbye: both sides have to notice.
+                # A machine that loses its network closes no connection: both sides must notice.
                 keepalives_idle=5,
                 keepalives_interval=2,
                 keepalives_count=3,
@@ -190,7 +224,7 @@ class ServerLeases:
             )
         return self._connection
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from corral.errors import ConfigError
@@ -99,38 +99,58 @@ def _begin(
         cursor.execute("BEGIN IMMEDIATE")
 
 
-def check(engine: Engine, workflow_id: str) -> None:
-    """That all there is to decode is ours: the library would run what is in a row that says
-    it is a pickle. Raises ``ConfigError``."""
+_OURS = "portable_json"
+"""How corral's rows are serialized."""
+
+
+def select_busy_executors(*, is_file: bool) -> str:
+    """The executors with workflows that have not ended. Executors run it every second, so it
+    goes to the database directly."""
+    table = _table("workflow_status", is_file=is_file)
+    return f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING'"
+
+
+def check_origin(engine: Engine, workflow_id: str) -> None:
+    """Raises ``ConfigError`` if corral did not write all rows of this workflow: the library
+    would execute the content of a row that is marked as a pickle."""
+    for table in ("workflow_status", "operation_outputs", "workflow_events"):
+        _check_rows(engine, table, [workflow_id])
+
+
+def check_origins(engine: Engine, workflow_ids: Sequence[str]) -> None:
+    """Raises ``ConfigError`` if corral did not write the outputs of these workflows."""
+    _check_rows(engine, "workflow_status", workflow_ids)
+
+
+def _check_rows(engine: Engine, table: str, workflow_ids: Sequence[str]) -> None:
     import sqlalchemy as sa
 
-    schema = "" if engine.dialect.name == "sqlite" else "dbos."
-    with engine.connect() as opened:
-        for table in ("workflow_status", "operation_outputs", "workflow_events"):
-            found = opened.execute(
-                sa.text(
-                    f"SELECT 1 FROM {schema}{table} WHERE workflow_uuid = :id"
-                    " AND serialization <> 'portable_json' LIMIT 1"
-                ),
-                {"id": workflow_id},
-            ).first()
-            if found is not None:
-                raise ConfigError(f"what is kept of {workflow_id!r} was not written by corral")
+    name = _table(table, is_file=engine.dialect.name == "sqlite")
+    statement = sa.text(
+        f"SELECT workflow_uuid FROM {name} WHERE workflow_uuid IN :ids"
+        f" AND serialization <> '{_OURS}' LIMIT 1"
+    ).bindparams(sa.bindparam("ids", expanding=True))
+    with engine.connect() as connection:
+        found = connection.execute(statement, {"ids": list(workflow_ids)}).first()
+    if found is not None:
+        raise ConfigError(f"the record of {found[0]!r} was not written by corral")
 
 
 def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
-    """The message with this key that was sent to it, taken up or not, as JSON; None: there is
-    none. Raises ``ConfigError`` where it is not ours."""
+    """The message that was sent to the workflow with this key, received or not, as JSON; None
+    if there is none. Raises ``ConfigError`` if corral did not write it."""
     import sqlalchemy as sa
 
-    schema = "" if engine.dialect.name == "sqlite" else "dbos."
-    statement = sa.text(
-        f"SELECT message, serialization FROM {schema}notifications WHERE message_uuid = :id"
-    )
-    with engine.connect() as opened:
-        found = opened.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
+    table = _table("notifications", is_file=engine.dialect.name == "sqlite")
+    statement = sa.text(f"SELECT message, serialization FROM {table} WHERE message_uuid = :id")
+    with engine.connect() as connection:
+        found = connection.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
     if found is None:
         return None
-    if found[1] != "portable_json":
+    if found[1] != _OURS:
         raise ConfigError(f"a message to {workflow_id!r} was not written by corral")
     return str(found[0])
+
+
+def _table(name: str, *, is_file: bool) -> str:
+    return name if is_file else f"dbos.{name}"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from corral.durable.agent_host import client
 from corral.durable.payloads import AttemptResult, RunConfig, RunInput
 from corral.durable.worker.executor import Executor
-from corral.durable.workspace import artifacts, workspaces
+from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Done
 from corral.pipelines import events, node_kinds
@@ -49,7 +49,7 @@ async def run_in_process(
     begun: RunInput, visit: RunNode, attempt: int, desk: NodeResources
 ) -> Outcome:
     """In this process, by its own loop."""
-    setting = workspaces.here(begun.setting)
+    setting = run_worktree.local_config(begun.setting)
     folder = RunDir(setting.folder)
     place = folder.stage(visit.id, visit.node)
     as_is = begin(place, begun.graph.nodes[visit.node], visit, attempt)
@@ -68,11 +68,11 @@ async def run_in_process(
         desk=desk,
     )
     began = time.time()
-    async with workspaces.used(setting):
+    async with run_worktree.used(setting):
         outcome = await execution_attempt.bounded(
             execution_attempt.attempt(attempt_at), node.id, begun.run_id
         )
-        outcome = await workspaces.kept(setting, outcome, visit.id)
+        outcome = await run_worktree.save(setting, outcome, visit.id)
     if setting.artefacts and setting.folder != begun.setting.folder:
         # Others, who end the run, do not have this machine's folder.
         outcome = await _left(setting, begun.run_id, outcome, began)

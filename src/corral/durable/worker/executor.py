@@ -71,7 +71,7 @@ class Executor:
         database: Database,
         workflows: Mapping[str, tuple[adapter.Workflow, int]],
         *,
-        pools: Sequence[str] | None = None,
+        queue_names: Sequence[str] | None = None,
         limits: Sequence[queues.Limit] = (),
         poll: float = 1.0,
         grace: float = GRACE,
@@ -79,10 +79,10 @@ class Executor:
         self.database, self.grace = database, grace
         self._workflows = workflows
         self.id = f"{_plain(socket.gethostname())}-{os.getpid()}-{os.urandom(4).hex()}"
-        self.own = None if pools is not None else queues.own(self.id)
-        self.pools = tuple(pools) if pools is not None else (queues.own(self.id),)
+        self.own = None if queue_names is not None else queues.own(self.id)
+        self.queue_names = tuple(queue_names) if queue_names is not None else (queues.own(self.id),)
         self.limits, self.poll = tuple(limits), poll
-        self.queues: list[str] = []
+        self.all_queues: list[str] = []
         self.leases = leases.open_leases(database)
         self.draining = False
         self.closing = False
@@ -203,14 +203,14 @@ class Executor:
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
             await asyncio.to_thread(self.leases.hold, self.id)
-            self.queues = await asyncio.to_thread(
-                queues.register, self.database, self.pools, self.limits, self.poll
+            self.all_queues = await asyncio.to_thread(
+                queues.register, self.database, self.queue_names, self.limits, self.poll
             )
             adapter.launch(
                 self.database.url,
                 executor=self.id,
                 workflows=self._workflows,
-                queues=self.queues,
+                queues=self.all_queues,
                 poll=min(self.poll, 1.0),
                 on_full=self._cannot_write,
             )
@@ -246,7 +246,7 @@ class Executor:
             await asyncio.wait_for(self.desks.close(), CLOSE)
         if self.own is not None:
             with contextlib.suppress(Exception):  # it is only tidied up
-                await asyncio.to_thread(queues.forget, self.database, self.own)
+                await asyncio.to_thread(queues.remove, self.database, self.own)
         with concurrent.futures.ThreadPoolExecutor(1) as apart:  # the loop's own one is closed too
             await asyncio.get_running_loop().run_in_executor(apart, adapter.close)
         # The library's executor is shut down, and the loop would wait for it again.

@@ -29,7 +29,7 @@ from corral.durable.payloads import (
     unpack_message,
 )
 from corral.durable.worker import executor, node_workflow
-from corral.durable.workspace import artifacts, workspaces
+from corral.durable.workspace import artifacts, run_worktree
 from corral.durable.workspace.projection import Projection
 from corral.events import Json
 from corral.pipelines.execution.run_dir import RunDir
@@ -80,10 +80,10 @@ class _Course:
     def __init__(self, begun: RunInput) -> None:
         self.begun, self.id = begun, begun.run_id
         self.plan = Scheduler(begun.graph, run_id=begun.run_id, values=begun.values)
-        self.setting = workspaces.here(begun.setting)
+        self.setting = run_worktree.local_config(begun.setting)
         """With the folders of this machine: ``begun`` may be read on another."""
         self.shown = Projection(begun, Path(self.setting.folder))
-        self.pool = executor.current().own or begun.pool
+        self.queue = executor.current().own or begun.queue
         self.flying: dict[str, str] = {}
         """Visit, child or wait → its workflow."""
         self.questions: dict[str, Question] = {}
@@ -160,8 +160,8 @@ class _Course:
             case RunNode():
                 if not self._is_known(order.id):
                     node = self.begun.graph.nodes[order.node]
-                    limited = executor.current().queues
-                    queue = queues.queue_of(self.pool, node, limited)
+                    limited = executor.current().all_queues
+                    queue = queues.queue_for_node(self.queue, node, limited)
                     await self._start(order.id, NodeInput(run_id=self.id, visit=order), queue)
             case AskHuman(question=question):
                 if not self._is_known(question.id):
@@ -174,7 +174,7 @@ class _Course:
                 then = Woken(id=order.id)
                 task = NodeInput(run_id=self.id, sleep=order.seconds, then=then, child=child)
                 self.waits.add(order.id)
-                await self._start(order.id, task, self.pool)
+                await self._start(order.id, task, self.queue)
             case Steer(child=child, updates=updates):
                 if child in self.flying:
                     self.steered += 1
@@ -206,7 +206,7 @@ class _Course:
             timer = self.timers[question.id] = f"{self.id}/{question.id}/timer"
             then = Expired(id=question.id)
             task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
-            await adapter.enqueue(node_workflow.NAME, timer, self.pool, pack(task))
+            await adapter.enqueue(node_workflow.NAME, timer, self.queue, pack(task))
 
     async def _close_question(self, known: str) -> None:
         if self.questions.pop(known, None) is not None:
@@ -238,7 +238,7 @@ class _Course:
                 folder=str(RunDir(setting.folder).place(order.id) / "child"),
                 workspace=str(Path(setting.workspace) / order.workdir),
             ),
-            pool=self.begun.pool,
+            queue=self.begun.queue,
             at=self.begun.at,
             values=order.context,
             reply_to=self.id,
@@ -246,7 +246,7 @@ class _Course:
             depth=self.begun.depth + 1,
         )
         self.flying[order.id] = child
-        await adapter.enqueue(NAME, child, self.pool, pack(begun))
+        await adapter.enqueue(NAME, child, self.queue, pack(begun))
 
     async def _stop(self, known: str) -> None:
         await self._close_question(known)
@@ -270,7 +270,7 @@ class _Course:
         """What the run leaves beside its outcome: a branch, artefacts."""
         left: dict[str, Json] = {}
         if self.setting.tree is not None and not self.begun.reply_to:
-            close = partial(workspaces.close, self.setting, self.id)
+            close = partial(run_worktree.close, self.setting, self.id)
             left["workspace"] = await adapter.step("workspace", close)
         if self.setting.artefacts:
             put = partial(_artefacts, self.setting, self.id)
@@ -340,7 +340,7 @@ async def _load(begun: RunInput, setting: RunConfig, order: Child) -> Json:
         return f"pipelines are nested more than {pipelines_loader.DEEPEST} deep"
     path = Path(setting.workspace) / order.dotfile
     try:
-        async with workspaces.used(setting):
+        async with run_worktree.used(setting):
             graph = await asyncio.to_thread(
                 loader.load, path, values=order.context, workspace=Path(setting.workspace)
             )
@@ -360,3 +360,13 @@ async def _artefacts(setting: RunConfig, run_id: str) -> Json:
         return [*await asyncio.to_thread(artifacts.put, folder, setting.artefacts, run_id)]
     except CorralError as error:
         return str(error)
+
+
+def all_workflows() -> dict[str, tuple[adapter.Workflow, int]]:
+    """The workflows that every executor runs, by name; each with the number of times that it
+    is started again after a crash."""
+    return {
+        NAME: (run, RECOVERIES),
+        node_workflow.NAME: (node_workflow.visit, node_workflow.RECOVERIES),
+        node_workflow.BATCH: (node_workflow.batch, node_workflow.RECOVERIES),
+    }

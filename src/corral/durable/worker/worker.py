@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from corral.durable.dbos import database, queues
-from corral.durable.worker import executor, workflows
+from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import GRACE, Executor
 
 AT_ONCE = 16
@@ -29,7 +29,7 @@ DRAIN = 60.0
 def serve(
     db: str | None = None,
     *,
-    pools: Sequence[str] = (queues.DEFAULT,),
+    queue_names: Sequence[str] = (queues.DEFAULT,),
     limits: Sequence[queues.Limit] = (),
     imports: Sequence[str] = (),
     concurrency: int | None = AT_ONCE,
@@ -50,8 +50,8 @@ def serve(
         limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
     worker = Executor(
         database.find(db),
-        workflows.all_workflows(),
-        pools=pools,
+        run_workflow.all_workflows(),
+        queue_names=queue_names,
         limits=limits,
         poll=poll,
         grace=grace,

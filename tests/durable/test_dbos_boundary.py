@@ -1,0 +1,69 @@
+"""Only ``corral.durable.dbos`` knows the DBOS library, its types and its tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import corral
+
+SOURCE = Path(corral.__file__).parent
+PACKAGE = "corral.durable.dbos"
+TABLES = re.compile(r"\b(workflow_status|operation_outputs|workflow_events|application_versions)\b")
+
+
+def mentions(code: str) -> Iterator[str]:
+    """Each string, identifier and imported module that names the library or its tables."""
+    for node in ast.walk(ast.parse(code)):
+        for word in _words(node):
+            is_ours = word == PACKAGE or word.startswith(PACKAGE + ".")
+            if not is_ours and ("dbos" in word.lower() or TABLES.search(word)):
+                yield f"line {getattr(node, 'lineno', '?')}: {word[:60]}"
+
+
+def _words(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ImportFrom(module=module):
+            return [module or ""]
+        case ast.alias(name=name, asname=alias):
+            return [name, alias or ""]
+        case ast.keyword(arg=name):
+            return [name or ""]
+        case _:
+            return []
+
+
+def test_only_one_package_names_the_library_or_its_tables() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): list(mentions(path.read_text("utf-8")))
+        for path in SOURCE.rglob("*.py")
+        if path.parent != SOURCE / "durable" / "dbos"
+    }
+    assert {path: words for path, words in found.items() if words} == {}
+
+
+def test_every_way_to_name_the_library_is_found() -> None:
+    for code in (
+        "import dbos",
+        "from dbos import x",
+        "from dbos._sys_db import x",
+        "from corral.durable import dbos",
+        "from corral.durable.dbos import client as dbos_client",
+        "x: 'DBOSClient'",
+        "def dbos_call(): pass",
+        "f(dbos=1)",
+        "'SELECT 1 FROM workflow_status'",
+    ):
+        assert list(mentions(code)), code
+    assert not list(mentions("from corral.durable.dbos import client"))
+    assert not list(
+        mentions("import importlib; importlib.import_module('corral.durable.dbos.sql')")
+    )
