@@ -11,7 +11,7 @@ import pytest
 from corral import errors
 from corral.messages import ToolCall
 from corral.nesting import MAX_DEPTH, decode_json, decode_toml, too_deep
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.schema.build import schema_of
 from corral.system import config
 from corral.testing.model_server.script import Script
@@ -98,11 +98,11 @@ def test_a_schema_that_is_too_deep_is_a_clear_error() -> None:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_tool_arguments_that_are_too_deep_are_kept_as_they_were_written(depth: int) -> None:
-    parts = Parts("provider", "model")
-    parts.call(0, "id", "tool")
+    parts = ResponseBuilder("provider", "model")
+    parts.start_call(0, "id", "tool")
     written = '{"a": ' + nested(depth) + "}"
-    parts.arguments(0, written)
+    parts.add_arguments(0, written)
     parts.end_call(0)
-    parts.stop("tool_calls")
+    parts.set_finish("tool_calls")
     [call] = [part for part in parts.response().message.content if isinstance(part, ToolCall)]
     assert (call.arguments, call.raw) == ({}, written)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import corral
 from corral.events import Done, Text
-from corral.protocol.acp.client import Acp
+from corral.protocol.acp.client import AcpClient
 
 FLOOD = Path(__file__).with_name("flood.py")
 CHUNK = 1 << 16
@@ -51,7 +51,7 @@ def through_corral(file: str) -> tuple[int, list[int]]:
 
 def through_wire(file: str) -> tuple[int, list[int]]:
     data = Path(file).read_bytes()
-    acp, count = Acp(), 0
+    acp, count = AcpClient(), 0
     before = spent()
     for start in range(0, len(data), CHUNK):
         for command in acp.receive(data[start : start + CHUNK]):

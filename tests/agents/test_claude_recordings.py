@@ -31,7 +31,7 @@ from corral.events import (
     to_json,
 )
 from corral.options import RunOptions
-from corral.protocol.ndjson import Stream
+from corral.protocol.ndjson import NdjsonStream
 from corral.result import result_from_events
 from corral.sessions.event_normalizer import EventNormalizer
 
@@ -92,7 +92,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     stderr_file = FOLDER / f"{name}.stderr"
     stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
     transport = stream_transport(AGENT)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="2.1.325")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []

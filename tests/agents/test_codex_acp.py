@@ -120,11 +120,11 @@ def test_a_server_that_may_not_be_used_is_refused() -> None:
 
 def test_a_tool_of_a_server_is_known_by_its_input() -> None:
     call = OpenCall("c", QUIRKS)
-    call.learn(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
-    assert (call.use().name, call.use().kind) == ("mcp__corral__double", "mcp")
+    call.merge(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
+    assert (call.tool_use().name, call.tool_use().kind) == ("mcp__corral__double", "mcp")
     plain = OpenCall("c", QUIRKS)
-    plain.learn(ToolFields(kind="execute", raw_input={"command": "ls"}))
-    assert plain.use().kind == "execute"
+    plain.merge(ToolFields(kind="execute", raw_input={"command": "ls"}))
+    assert plain.tool_use().kind == "execute"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from corral.events import (
     to_json,
 )
 from corral.options import RunOptions
-from corral.protocol.ndjson import Stream
+from corral.protocol.ndjson import NdjsonStream
 from corral.sessions.event_normalizer import EventNormalizer
 
 AGENT = registry.find("codex")
@@ -76,7 +76,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     stderr = (FOLDER / f"{name}.stderr").read_text("utf-8")
     assert AGENT.read_stderr is not None
     transport = stream_transport(AGENT)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=AGENT.name, cwd="/workspace", agent_version="0.166.0")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []
@@ -152,7 +152,7 @@ def test_a_file_is_said_to_be_made_or_changed_as_codex_says() -> None:
 
 def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
     transport = stream_transport(AGENT)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     line = {"id": "i", "type": "command_execution", "command": "x", "status": "failed"}
     frame = {"type": "item.completed", "item": line}
     use, result = stream.receive(json.dumps(frame).encode() + b"\n")
@@ -163,7 +163,7 @@ def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
 
 def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
     transport = stream_transport(AGENT)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     odd = [
         {"type": "item.completed", "item": {"id": "i", "type": "hologram", "depth": 3}},
         {"type": "session.moon", "phase": 1},
@@ -175,7 +175,7 @@ def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
 
 def test_a_plan_is_a_plan() -> None:
     transport = stream_transport(AGENT)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     todo = {"id": "t", "type": "todo_list", "items": [{"text": "a", "completed": True}]}
     (told,) = stream.receive(json.dumps({"type": "item.updated", "item": todo}).encode() + b"\n")
     assert to_json(told) == (  # type: ignore[arg-type]

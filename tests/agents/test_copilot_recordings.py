@@ -18,7 +18,7 @@ from corral.events import (
     ToolResult,
     Unknown,
 )
-from corral.protocol.ndjson import Stream, TurnEnd
+from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.result import result_from_events
 
 played = Tapes("copilot-cli")
@@ -71,7 +71,7 @@ def test_an_exit_of_zero_after_a_signal_is_no_success() -> None:
 
 def lines(*frames: object) -> list[object]:
     transport = stream_transport(played.agent)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

@@ -19,7 +19,7 @@ from corral.agents.spec import Ending, stream_transport
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, Unknown, to_json
 from corral.options import RunOptions
-from corral.protocol.ndjson import RawEvent, Stream
+from corral.protocol.ndjson import NdjsonStream, RawEvent
 from corral.result import result_from_events
 from corral.sessions.event_normalizer import EventNormalizer
 
@@ -111,7 +111,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     stderr_file = FOLDER / f"{name}.stderr"
     stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
     transport = stream_transport(agent)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version="0.61.0")
     guard = EventNormalizer(init, started=0.0)
     events: list[Event] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.agents.gemini.spec import Frames, translator
-from corral.protocol.ndjson import Stream, TurnEnd
+from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.values import Usage
 
 SEARCH = b'{"type":"tool_use","tool_name":"google_web_search","tool_id":"s","parameters":{}}\n'
@@ -15,7 +15,9 @@ RESULT = (
 
 def counted(lines: bytes) -> Usage:
     (finish,) = [
-        item for item in Stream(Frames, translator()).receive(lines) if isinstance(item, TurnEnd)
+        item
+        for item in NdjsonStream(Frames, translator()).receive(lines)
+        if isinstance(item, TurnEnd)
     ]
     return finish.usage
 

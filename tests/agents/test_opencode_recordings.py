@@ -8,7 +8,7 @@ from support.recordings import Tapes
 
 from corral.agents.spec import stream_transport
 from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
-from corral.protocol.ndjson import Stream
+from corral.protocol.ndjson import NdjsonStream
 
 played = Tapes("opencode-cli")
 done, NAMES = played.done, played.names
@@ -64,7 +64,7 @@ def test_a_command_that_failed_is_no_tool_that_failed() -> None:
 
 def lines(*frames: object) -> list[object]:
     transport = stream_transport(played.agent)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 

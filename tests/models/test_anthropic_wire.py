@@ -29,8 +29,8 @@ from corral.messages import (
 from corral.model_types import FinishReason, ProviderEvent, Request, Response, TextDelta
 from corral.models.anthropic.spec import PROVIDERS, WIRE
 from corral.models.spec import Failure
-from corral.protocol.response_builder import Parts
-from corral.protocol.sse import Sse
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
 from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
@@ -171,9 +171,13 @@ RECORDINGS: dict[str, bytes] = {
 }
 
 
-def told(recording: bytes, size: int | None = None) -> Parts:
+def told(recording: bytes, size: int | None = None) -> ResponseBuilder:
     """The recording read in chunks of this size, at once where none is told."""
-    parts, sse, translate = Parts("anthropic", MODEL), Sse(), WIRE.translator(PROVIDER)
+    parts, sse, translate = (
+        ResponseBuilder("anthropic", MODEL),
+        SseDecoder(),
+        WIRE.translator(PROVIDER),
+    )
     step = size or len(recording) or 1
     for at in range(0, len(recording), step):
         translate(sse.receive(recording[at : at + step]), parts)
@@ -185,7 +189,7 @@ def streamed(recording: bytes, size: int | None = None) -> Response:
 
 
 def read(body: bytes) -> Response:
-    parts = Parts("anthropic", MODEL)
+    parts = ResponseBuilder("anthropic", MODEL)
     WIRE.read(body, parts, PROVIDER)
     return parts.response()
 
@@ -406,7 +410,7 @@ def test_a_block_that_is_never_closed_is_closed_by_the_next_and_by_the_end() -> 
 def test_garbage_is_a_broken_stream(garbage: bytes) -> None:
     for data in (garbage, b'{"type":' + garbage, b'{"type":"message_start","message":' + garbage):
         with suppress(StreamBroken):
-            WIRE.translator(PROVIDER)([data], Parts("anthropic", MODEL))
+            WIRE.translator(PROVIDER)([data], ResponseBuilder("anthropic", MODEL))
         with pytest.raises(StreamBroken):
             read(data)
 
@@ -428,7 +432,7 @@ def test_garbage_is_a_broken_stream(garbage: bytes) -> None:
 )
 def test_what_is_no_event_of_the_api_is_a_broken_stream(data: bytes) -> None:
     with pytest.raises(StreamBroken, match="Anthropic"):
-        WIRE.translator(PROVIDER)([data], Parts("anthropic", MODEL))
+        WIRE.translator(PROVIDER)([data], ResponseBuilder("anthropic", MODEL))
 
 
 # --- errors -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from corral.errors import CorralError, StreamBroken
 from corral.messages import Text, Thinking, ToolCall
 from corral.model_types import FinishReason, ProviderEvent, Response, ToolCallDelta, ToolCallEnd
 from corral.models.chat.spec import PROVIDERS
-from corral.protocol.sse import Sse
+from corral.protocol.sse import SseDecoder
 from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
@@ -76,7 +76,7 @@ def every(name: str) -> pytest.MarkDecorator:
 
 @every("answer")
 def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> None:
-    for data in Sse().receive(answer.stream)[:-1]:
+    for data in SseDecoder().receive(answer.stream)[:-1]:
         ChatCompletionChunk.model_validate_json(data)
     ChatCompletion.model_validate_json(answer.whole)
 

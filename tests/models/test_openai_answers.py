@@ -34,7 +34,7 @@ from corral.model_types import (
     ToolCallEnd,
 )
 from corral.models.openai.spec import PROVIDERS
-from corral.protocol.sse import Sse
+from corral.protocol.sse import SseDecoder
 from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]
@@ -77,7 +77,7 @@ def events_of_sdk() -> TypeAdapter[Any]:
 
 @every("answer")
 def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> None:
-    for data in Sse().receive(answer.stream):
+    for data in SseDecoder().receive(answer.stream):
         events_of_sdk().validate_json(data)
     TypeAdapter(SdkResponse).validate_json(answer.whole)
 
@@ -239,7 +239,7 @@ def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
 def test_a_server_that_only_tells_whole_items_is_understood() -> None:
     whole = ANSWERS["parallel calls"]
     kept = (b"response.output_item.done", b"response.completed", b"response.created")
-    events = [d for d in Sse().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
+    events = [d for d in SseDecoder().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
     assert told(PROVIDER, few) == told(PROVIDER, whole.stream)
     assert told(PROVIDER, b"data: " + events[-1] + b"\n\n") == told(PROVIDER, whole.stream)
@@ -248,7 +248,9 @@ def test_a_server_that_only_tells_whole_items_is_understood() -> None:
 def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> None:
     whole = ANSWERS["parallel calls"]
     events = [
-        data for data in Sse().receive(whole.stream) if b"response.output_item.added" not in data
+        data
+        for data in SseDecoder().receive(whole.stream)
+        if b"response.output_item.added" not in data
     ]
     assert any(b"function_call_arguments.delta" in data for data in events)
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
@@ -257,7 +259,7 @@ def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> N
 
 def test_a_server_that_numbers_no_items_is_understood() -> None:
     for name in ("text", "parallel calls", "thoughts"):
-        events = [json.loads(data) for data in Sse().receive(ANSWERS[name].stream)]
+        events = [json.loads(data) for data in SseDecoder().receive(ANSWERS[name].stream)]
         bare = [{k: v for k, v in event.items() if k != "output_index"} for event in events]
         assert told(PROVIDER, sse(*bare)).message == told(PROVIDER, ANSWERS[name].stream).message
 

@@ -29,19 +29,19 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.acp.client import Acp
+from corral.protocol.acp.client import AcpClient
 from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    CallFinished,
     Command,
     Emit,
-    PermissionAsked,
+    FileRequest,
+    PermissionWithdrawn,
     Send,
-    Serve,
-    Settled,
-    Withdrawn,
 )
-from corral.protocol.acp.frames import Option
-from corral.protocol.acp.quirks import PLAIN, AcpQuirks
-from corral.protocol.acp.replies import initialized, opened
+from corral.protocol.acp.frames import PermissionOption
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
+from corral.protocol.acp.replies import read_initialize, read_session
 from corral.protocol.acp.requests import (
     AudioBlock,
     ImageBlock,
@@ -73,19 +73,19 @@ def content(text: str) -> list[Json]:
     return [{"type": "content", "content": {"type": "text", "text": text}}]
 
 
-def prompted(quirks: AcpQuirks = PLAIN, session: str = "s") -> Acp:
-    acp = Acp(quirks)
+def prompted(quirks: AcpQuirks = DEFAULT_QUIRKS, session: str = "s") -> AcpClient:
+    acp = AcpClient(quirks)
     acp.prompt(session, [TextBlock("go")])
     return acp
 
 
-def items(data: bytes, quirks: AcpQuirks = PLAIN) -> list[RawEvent]:
+def items(data: bytes, quirks: AcpQuirks = DEFAULT_QUIRKS) -> list[RawEvent]:
     """Of one session, in a turn."""
     found: list[RawEvent] = []
     for command in prompted(quirks).receive(data):
         assert isinstance(command, Emit), command
         assert command.session_id == "s"
-        found += command.items
+        found += command.events
     return found
 
 
@@ -116,7 +116,7 @@ def only(data: tuple[int, bytes]) -> Any:
 
 
 def test_every_request_has_the_protocols_form() -> None:
-    acp = Acp(AcpQuirks(set_model="session/set_model"))
+    acp = AcpClient(AcpQuirks(set_model="session/set_model"))
     assert only(acp.initialize(Offer(write_files=True), name="n", version="1")) == (
         "initialize",
         {
@@ -140,9 +140,9 @@ def test_every_request_has_the_protocols_form() -> None:
     model = {"sessionId": "s", "modelId": "x"}
     assert only(acp.set_model("s", "x")) == ("session/set_model", model)
     option = {"sessionId": "s", "configId": "model", "value": "x"}
-    assert only(Acp().set_model("s", "x")) == ("session/set_config_option", option)
+    assert only(AcpClient().set_model("s", "x")) == ("session/set_config_option", option)
     with pytest.raises(ConfigError):
-        Acp(AcpQuirks(set_model=None)).set_model("s", "x")
+        AcpClient(AcpQuirks(set_model=None)).set_model("s", "x")
 
 
 def test_tool_servers_take_the_protocols_form() -> None:
@@ -162,7 +162,7 @@ def test_tool_servers_take_the_protocols_form() -> None:
 
 def test_a_prompt_holds_text_pictures_sound_and_files() -> None:
     _, params = only(
-        Acp().prompt(
+        AcpClient().prompt(
             "s",
             [
                 TextBlock("look"),
@@ -188,15 +188,15 @@ def test_a_prompt_holds_text_pictures_sound_and_files() -> None:
 def test_a_prompt_of_nothing_is_never_sent() -> None:
     for blocks in ([], [TextBlock("")], [TextBlock(" \n")]):
         with pytest.raises(PromptError):
-            Acp().prompt("s", blocks)
+            AcpClient().prompt("s", blocks)
 
 
 def test_a_prompt_that_would_be_taken_for_a_command_is_guarded() -> None:
-    quirks = AcpQuirks(command_marks=("/", "$"), command_guard="\n")
+    quirks = AcpQuirks(command_prefixes=("/", "$"), command_escape="\n")
     for text, said in (("/help me", "\n/help me"), ("$x", "\n$x"), ("help /me", "help /me")):
-        _, params = only(Acp(quirks).prompt("s", [TextBlock(text)]))
+        _, params = only(AcpClient(quirks).prompt("s", [TextBlock(text)]))
         assert params["prompt"][0]["text"] == said
-    assert only(Acp().prompt("s", [TextBlock("/x")]))[1]["prompt"][0]["text"] == "/x"
+    assert only(AcpClient().prompt("s", [TextBlock("/x")]))[1]["prompt"][0]["text"] == "/x"
 
 
 # What the agent says.
@@ -363,10 +363,15 @@ def test_kinds_are_ours_and_an_unknown_one_is_other(kind: str, expected: str) ->
         (AcpQuirks(name_from_meta=("a", "b")), {"_meta": {"a": {"b": "Bash"}}}, "Bash", "other"),
         (AcpQuirks(name_from_meta=("a", "b")), {"_meta": {"a": 7}, "kind": "read"}, "read", "read"),
         (AcpQuirks(name_from_title=True), {"title": "bash"}, "bash", "other"),
-        (AcpQuirks(name_before=": "), {"title": "bash: ls: x", "kind": "read"}, "bash", "read"),
-        (AcpQuirks(name_before=": "), {"title": "bash"}, "bash", "other"),
+        (
+            AcpQuirks(name_before_text=": "),
+            {"title": "bash: ls: x", "kind": "read"},
+            "bash",
+            "read",
+        ),
+        (AcpQuirks(name_before_text=": "), {"title": "bash"}, "bash", "other"),
         (AcpQuirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
-        (PLAIN, {"name": "Write", "title": "Write a"}, "Write", "other"),
+        (DEFAULT_QUIRKS, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
 )
 def test_a_tools_name_is_where_the_agent_puts_it(
@@ -387,7 +392,7 @@ def test_a_tools_name_is_where_the_agent_puts_it(
 )
 def test_the_files_of_a_call_are_found_in_its_input(given: Json, paths: tuple[str, ...]) -> None:
     call = update("tool_call", toolCallId="1", status="in_progress", rawInput=given)
-    for quirks, expected in ((AcpQuirks(path_key="path"), paths), (PLAIN, ())):
+    for quirks, expected in ((AcpQuirks(path_key="path"), paths), (DEFAULT_QUIRKS, ())):
         (use,) = items(call, quirks)
         assert isinstance(use, ToolUse)
         assert use.paths == expected
@@ -397,7 +402,7 @@ def test_a_call_that_is_told_again_when_it_is_over_is_no_new_one() -> None:
     began = update("tool_call", toolCallId="1", kind="read", status="in_progress")
     ended = update("tool_call_update", toolCallId="1", status="failed")
     twice = (began + ended) * 2
-    for quirks, calls in ((AcpQuirks(told_again=True), 1), (PLAIN, 2)):
+    for quirks, calls in ((AcpQuirks(repeats_finished_calls=True), 1), (DEFAULT_QUIRKS, 2)):
         told = items(twice, quirks)
         for kind in (ToolUse, ToolResult):
             assert sum(isinstance(item, kind) for item in told) == calls
@@ -420,7 +425,7 @@ def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
     output = {"message": "denied due to the following rules", "code": "denied"}
     began = update("tool_call", toolCallId="1", title="run it", kind="execute", status="pending")
     ended = update("tool_call_update", toolCallId="1", status="failed", rawOutput=output)
-    for quirks, status in ((AcpQuirks(denied_code="denied"), "denied"), (PLAIN, "error")):
+    for quirks, status in ((AcpQuirks(denied_code="denied"), "denied"), (DEFAULT_QUIRKS, "error")):
         result = items(began + ended, quirks)[-1]
         assert isinstance(result, ToolResult)
         assert (result.status, result.error) == (status, output["message"])
@@ -431,9 +436,9 @@ def test_a_question_about_a_place_outside_is_none_about_reading() -> None:
     asked = permission(
         0, "s", toolCallId="1", title="Access paths outside", kind="read", rawInput={"path": "/x"}
     )
-    (ask,) = [c for c in prompted(quirks).receive(asked) if isinstance(c, PermissionAsked)]
+    (ask,) = [c for c in prompted(quirks).receive(asked) if isinstance(c, AcpPermissionRequest)]
     assert ask.call.kind == "edit"
-    (plain,) = [c for c in prompted().receive(asked) if isinstance(c, PermissionAsked)]
+    (plain,) = [c for c in prompted().receive(asked) if isinstance(c, AcpPermissionRequest)]
     assert plain.call.kind == "read"
 
 
@@ -452,7 +457,7 @@ def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
     data = b"".join(chunk(text) for text in said)
     data += line(id=1, result={"stopReason": "end_turn", "usage": usage})
     emitted = prompted(AcpQuirks(error_text="Error: ")).receive(data)
-    told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
+    told = [item for command in emitted if isinstance(command, Emit) for item in command.events]
     finish = told[-1]
     assert isinstance(finish, TurnEnd)
     assert finish.ok is not failed
@@ -461,7 +466,7 @@ def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
 
 def last(data: bytes, quirks: AcpQuirks) -> TurnEnd:
     emitted = prompted(quirks).receive(data)
-    told = [item for command in emitted if isinstance(command, Emit) for item in command.items]
+    told = [item for command in emitted if isinstance(command, Emit) for item in command.events]
     assert isinstance(told[-1], TurnEnd)
     return told[-1]
 
@@ -470,7 +475,7 @@ COUNTED: Json = {"inputTokens": 10, "outputTokens": 2}
 
 
 def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
-    quirks = AcpQuirks(error_text="Error: ", error_signs=r"^Error: \d{3} ")
+    quirks = AcpQuirks(error_text="Error: ", error_pattern=r"^Error: \d{3} ")
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("Half. ") + chunk("Error: 402 Pay.") + end, quirks)
     assert (failed.ok, failed.message) == (False, "402 Pay.")
@@ -488,14 +493,14 @@ def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() ->
         item
         for command in emitted
         if isinstance(command, Emit)
-        for item in command.items
+        for item in command.events
         if isinstance(item, TurnEnd)
     ]
     assert (finish.ok, finish.message) == (False, "no network")
 
 
 def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> None:
-    quirks = AcpQuirks(nameless_errors=True)
+    quirks = AcpQuirks(errors_without_message_id=True)
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("status 402") + end, quirks)
     assert (failed.ok, failed.message) == (False, "status 402")
@@ -510,7 +515,7 @@ def test_remarks_put_into_the_answer_are_no_answer() -> None:
 
 
 def test_history_is_dropped_until_the_prompt_also_after_the_reply() -> None:
-    acp = Acp()
+    acp = AcpClient()
     acp.load_session("s", "/w")
     replay = (
         update("user_message_chunk", content={"type": "text", "text": "old"})
@@ -521,7 +526,7 @@ def test_history_is_dropped_until_the_prompt_also_after_the_reply() -> None:
     )
     assert acp.receive(replay) == []
     assert acp.receive(line(id=1, result={}) + chunk("old still")) == [
-        Settled(1, "session/load", "s", result={})
+        CallFinished(1, "session/load", "s", result={})
     ]
     acp.prompt("s", [TextBlock("go")])
     assert acp.receive(chunk("new")) == [Emit("s", ["new"])]
@@ -530,7 +535,7 @@ def test_history_is_dropped_until_the_prompt_also_after_the_reply() -> None:
 
 
 def test_history_is_told_where_it_is_asked_for() -> None:
-    acp = Acp()
+    acp = AcpClient()
     acp.load_session("s", "/w", replay=True)
     assert acp.receive(chunk("old")) == [Emit("s", ["old"])]
 
@@ -539,17 +544,17 @@ def test_history_is_told_where_it_is_asked_for() -> None:
 def test_a_turn_that_stopped_short_is_no_success_and_says_why(reason: str) -> None:
     emit, settled = prompted().receive(line(id=1, result={"stopReason": reason}))
     assert isinstance(emit, Emit)
-    (finish,) = emit.items
+    (finish,) = emit.events
     assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.stop_reason, finish.kind) == (False, reason, reason)
     assert finish.message
-    assert isinstance(settled, Settled)
+    assert isinstance(settled, CallFinished)
 
 
-def finish_of(result: Json, quirks: AcpQuirks = PLAIN) -> TurnEnd:
+def finish_of(result: Json, quirks: AcpQuirks = DEFAULT_QUIRKS) -> TurnEnd:
     emit = prompted(quirks).receive(line(id=1, result=result))[0]
     assert isinstance(emit, Emit)
-    (finish,) = emit.items
+    (finish,) = emit.events
     assert isinstance(finish, TurnEnd)
     return finish
 
@@ -571,7 +576,7 @@ def test_counters_told_beside_the_text_are_added_up_within_the_turn() -> None:
     acp.receive(chunk("", _meta={"usage": usage}) + chunk("", _meta={"usage": usage}))
     (emit, _) = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
     assert isinstance(emit, Emit)
-    (finish,) = emit.items
+    (finish,) = emit.events
     assert isinstance(finish, TurnEnd)
     assert finish.usage == Usage(input=20, output=2, coverage="complete")
 
@@ -583,7 +588,7 @@ def test_tokens_counted_over_the_session_are_told_of_the_turn() -> None:
         usage = {"inputTokens": tokens, "outputTokens": 1}
         emit = acp.receive(line(id=number, result={"stopReason": "end_turn", "usage": usage}))[0]
         assert isinstance(emit, Emit)
-        told += [item.usage.input for item in emit.items if isinstance(item, TurnEnd)]
+        told += [item.usage.input for item in emit.events if isinstance(item, TurnEnd)]
         acp.prompt("s", [TextBlock("go on")])
     assert told == [10, 20]
 
@@ -595,8 +600,8 @@ def test_cost_is_told_of_the_turn_not_of_the_session() -> None:
         paid = update("usage_update", used=1, cost={"amount": amount})
         emit = acp.receive(paid + line(id=id, result={"stopReason": "end_turn"}))[0]
         assert isinstance(emit, Emit)
-        assert isinstance(emit.items[-1], TurnEnd)
-        costs.append(emit.items[-1].cost.usd)
+        assert isinstance(emit.events[-1], TurnEnd)
+        costs.append(emit.events[-1].cost.usd)
         acp.prompt("s", [TextBlock("more")])
     assert costs == [0.25, 0.5]
 
@@ -605,27 +610,27 @@ def test_an_error_reply_to_a_prompt_is_its_end() -> None:
     error = {"code": 429, "message": "slow down", "data": {"details": "in a minute"}}
     emit, settled = prompted().receive(line(id=1, error=error))
     assert emit == Emit("s", [TurnEnd(ok=False, kind="429", message="slow down: in a minute")])
-    assert isinstance(settled, Settled)
+    assert isinstance(settled, CallFinished)
     assert settled.error is not None
     assert settled.error.code == 429
 
 
 def test_an_agent_of_another_protocol_version_is_refused() -> None:
-    assert initialized({"protocolVersion": 1}).loads is False
+    assert read_initialize({"protocolVersion": 1}).can_load is False
     for version in (2, 0, None, "2025-01-01"):
         with pytest.raises(InvalidRequest) as raised:
-            initialized({"protocolVersion": version})
+            read_initialize({"protocolVersion": version})
         assert raised.value.phase == "handshake"
         assert raised.value.hint
 
 
 def test_a_session_without_a_name_is_refused() -> None:
     with pytest.raises(StreamBroken):
-        opened({})
+        read_session({})
     with pytest.raises(StreamBroken):
-        opened({"sessionId": 7})
-    assert opened({}, "s").session_id == "s"
-    assert opened(None, "s").models == ()
+        read_session({"sessionId": 7})
+    assert read_session({}, "s").session_id == "s"
+    assert read_session(None, "s").models == ()
 
 
 # What the agent asks.
@@ -637,7 +642,7 @@ def test_leave_is_asked_and_given() -> None:
     emit, ask = acp.receive(permission(**call))
     use = ToolUse("1", "edit", kind="edit", title="Write a")
     assert emit == Emit("s", [use])
-    assert isinstance(ask, PermissionAsked)
+    assert isinstance(ask, AcpPermissionRequest)
     assert (ask.request_id, ask.call, len(ask.options)) == (0, use, 3)
     (answer,) = acp.answer_permission(0, "yes")
     assert sent(answer)["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
@@ -657,11 +662,11 @@ def test_an_option_that_was_not_offered_is_never_sent() -> None:
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again(silent: bool) -> None:
-    acp = prompted(AcpQuirks(rejected_tools_stay_silent=silent))
+    acp = prompted(AcpQuirks(no_update_after_denial=silent))
     acp.receive(permission(toolCallId="1", kind="execute"))
     said = acp.answer_permission(0, "no")
     said += acp.receive(chunk("then not") + line(id=1, result={"stopReason": "end_turn"}))
-    found = [item for command in said if isinstance(command, Emit) for item in command.items]
+    found = [item for command in said if isinstance(command, Emit) for item in command.events]
     denied = ToolResult("1", "denied", name="execute", error="permission was refused")
     assert found[:2] == ([denied, "then not"] if silent else ["then not", denied])
     assert found.count(denied) == 1
@@ -686,7 +691,7 @@ def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
     acp = prompted()
     acp.receive(update("tool_call", toolCallId="1", kind="execute", status="in_progress"))
     (ask,) = acp.receive(permission(toolCallId="1", rawInput={"command": ["bash", "-lc", "ls"]}))
-    assert isinstance(ask, PermissionAsked)
+    assert isinstance(ask, AcpPermissionRequest)
     assert ask.command == "ls"
 
 
@@ -709,7 +714,7 @@ def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
 )
 def test_the_command_in_a_request_is_found(given: Json, command: str | None) -> None:
     ask = prompted().receive(permission(toolCallId="1", kind="execute", rawInput=given))[-1]
-    assert isinstance(ask, PermissionAsked)
+    assert isinstance(ask, AcpPermissionRequest)
     assert ask.command == command
 
 
@@ -717,28 +722,30 @@ def test_a_title_is_a_command_only_where_the_agent_is_known_for_it() -> None:
     call = permission(toolCallId="1", kind="execute", title="rm x", content=content("why"))
     plain = prompted().receive(call)[-1]
     known = prompted(AcpQuirks(title_is_command=True)).receive(call)[-1]
-    assert isinstance(plain, PermissionAsked)
-    assert isinstance(known, PermissionAsked)
+    assert isinstance(plain, AcpPermissionRequest)
+    assert isinstance(known, AcpPermissionRequest)
     assert plain.command is None
     assert known.command == "rm x"
     assert known.call.input == {"description": "why", "command": "rm x"}
 
 
 def test_a_decision_is_answered_by_kind_and_never_by_more_than_was_decided() -> None:
-    def asking(*kinds: str) -> PermissionAsked:
-        options = tuple(Option(f"{kind}-{at}", kind=kind) for at, kind in enumerate(kinds))
-        return PermissionAsked("s", 0, ToolUse("1", "x"), options)
+    def asking(*kinds: str) -> AcpPermissionRequest:
+        options = tuple(
+            PermissionOption(f"{kind}-{at}", kind=kind) for at, kind in enumerate(kinds)
+        )
+        return AcpPermissionRequest("s", 0, ToolUse("1", "x"), options)
 
     usual = asking("allow_always", "allow_once", "reject_once")
-    assert usual.option("allow_once") == "allow_once-1"
-    assert usual.option("allow_session") == "allow_always-0"
-    assert usual.option("deny") == "reject_once-2"
-    assert usual.option("cancel") is None
+    assert usual.option_for("allow_once") == "allow_once-1"
+    assert usual.option_for("allow_session") == "allow_always-0"
+    assert usual.option_for("deny") == "reject_once-2"
+    assert usual.option_for("cancel") is None
     two = asking("allow_always", "allow_always", "allow_once", "reject_always")
-    assert two.option("allow_session") == "allow_once-2"
-    assert two.option("deny") == "reject_always-3"
-    assert asking("allow_always").option("allow_once") is None
-    assert asking("allow_once", "invented").option("deny") is None
+    assert two.option_for("allow_session") == "allow_once-2"
+    assert two.option_for("deny") == "reject_always-3"
+    assert asking("allow_always").option_for("allow_once") is None
+    assert asking("allow_once", "invented").option_for("deny") is None
 
 
 def test_cancelling_answers_what_still_waits_for_leave_after_the_notice() -> None:
@@ -753,7 +760,7 @@ def test_cancelling_answers_what_still_waits_for_leave_after_the_notice() -> Non
         "id": 5,
         "result": {"outcome": {"outcome": "cancelled"}},
     }
-    assert withdrawn == Withdrawn("s", 5)
+    assert withdrawn == PermissionWithdrawn("s", 5)
     assert acp.answer_permission(5, "yes") == []
     assert len(acp.answer_permission("six", "yes")) == 1
 
@@ -771,7 +778,7 @@ def test_a_question_that_outlives_its_turn_is_withdrawn() -> None:
     acp = prompted()
     acp.receive(permission(toolCallId="1"))
     said = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
-    assert Withdrawn("s", 0) in said
+    assert PermissionWithdrawn("s", 0) in said
     assert acp.answer_permission(0, "yes") == []
 
 
@@ -779,14 +786,14 @@ READ: dict[str, Json] = {"sessionId": "s", "path": "/a"}
 
 
 def test_files_are_served_only_where_that_was_offered() -> None:
-    acp = Acp()
+    acp = AcpClient()
     acp.initialize(Offer(read_files=True))
     assert acp.receive(line(id=0, method="fs/read_text_file", params=READ)) == [
-        Serve("s", 0, "fs/read_text_file", READ)
+        FileRequest("s", 0, "fs/read_text_file", READ)
     ]
-    (answer,) = acp.answer(0, {"content": "x"})
+    (answer,) = acp.answer_file_request(0, {"content": "x"})
     assert sent(answer)["result"] == {"content": "x"}
-    assert acp.answer(0, {"content": "y"}) == []
+    assert acp.answer_file_request(0, {"content": "y"}) == []
     refused, told = acp.receive(line(id=1, method="fs/write_text_file", params=READ))
     assert sent(refused)["error"]["code"] == -32601
     assert isinstance(told, Emit)
@@ -794,7 +801,7 @@ def test_files_are_served_only_where_that_was_offered() -> None:
 
 def test_a_file_that_is_not_there_is_answered_as_the_agent_can_bear_it() -> None:
     for quirk in (True, False):
-        acp = Acp(AcpQuirks(missing_file_is_empty=quirk, unoffered_fs=True))
+        acp = AcpClient(AcpQuirks(missing_file_is_empty=quirk, calls_unoffered_fs=True))
         acp.receive(line(id=0, method="fs/read_text_file", params=READ))
         (answer,) = acp.answer_missing_file(0, "/a")
         assert ("result" in sent(answer)) is quirk
@@ -802,31 +809,33 @@ def test_a_file_that_is_not_there_is_answered_as_the_agent_can_bear_it() -> None
 
 @pytest.mark.parametrize("method", ["terminal/create", "elicitation/create", "_x/y", ""])
 def test_what_nobody_here_does_is_refused_at_once(method: str) -> None:
-    refused, told = Acp().receive(line(id="q", method=method, params={}))
+    refused, told = AcpClient().receive(line(id="q", method=method, params={}))
     assert sent(refused)["id"] == "q"
     assert sent(refused)["error"]["code"] == -32601
     assert told == Emit(None, [Vendor("refused_call", {"method": method, "params": {}})])
 
 
 def test_a_question_nobody_can_read_is_refused_and_told() -> None:
-    refused, told = Acp().receive(line(id=0, method="session/request_permission", params=[]))
+    refused, told = AcpClient().receive(line(id=0, method="session/request_permission", params=[]))
     assert sent(refused)["error"]["code"] == -32602
     assert told == Emit(None, [Unknown([])])
 
 
 def test_a_request_with_the_id_of_one_that_waits_is_refused() -> None:
-    acp = Acp()
-    assert any(isinstance(command, PermissionAsked) for command in acp.receive(permission(7)))
+    acp = AcpClient()
+    assert any(isinstance(command, AcpPermissionRequest) for command in acp.receive(permission(7)))
     again = acp.receive(permission(7, toolCallId="other"))
-    assert not any(isinstance(command, PermissionAsked) for command in again)
+    assert not any(isinstance(command, AcpPermissionRequest) for command in again)
     [sent] = [command for command in again if isinstance(command, Send)]
     assert b"-32600" in sent.data
 
 
 def test_notices_of_an_agent_of_its_own_are_told() -> None:
-    said = Acp().receive(line(method="_auth/status", params={"x": 1}))
+    said = AcpClient().receive(line(method="_auth/status", params={"x": 1}))
     assert said == [Emit(None, [Vendor("_auth/status", {"x": 1})])]
-    assert Acp().receive(line(method="session/update", params=7)) == [Emit(None, [Unknown(7)])]
+    assert AcpClient().receive(line(method="session/update", params=7)) == [
+        Emit(None, [Unknown(7)])
+    ]
 
 
 # Streams.
@@ -838,7 +847,7 @@ def test_garbage_between_frames_is_told_and_loses_nothing() -> None:
     assert (first, second) == (Emit("s", ["a"]), Emit("s", ["b"]))
     assert isinstance(between, Emit)
     assert between.session_id is None
-    log, error = between.items
+    log, error = between.events
     assert log == Log("banner")
     assert isinstance(error, Error)
 
@@ -849,7 +858,7 @@ def test_a_reply_to_nobody_is_told_and_ends_no_turn() -> None:
     assert isinstance(told, Emit)
     assert told.session_id is None
     said = acp.receive(line(id="1", result={"stopReason": "end_turn"}))
-    assert any(isinstance(command, Settled) for command in said)
+    assert any(isinstance(command, CallFinished) for command in said)
 
 
 def test_the_end_fails_what_waits_tells_what_was_held_and_is_no_last_word() -> None:
@@ -859,8 +868,8 @@ def test_the_end_fails_what_waits_tells_what_was_held_and_is_no_last_word() -> N
     acp.receive(update("tool_call", toolCallId="2", kind="edit", status="pending"))
     said = acp.end("it died")
     assert said[0] == Emit("s", [ToolUse("2", "edit", kind="edit")])
-    assert said[1] == Withdrawn("s", 0)
-    settled = [command for command in said if isinstance(command, Settled)]
+    assert said[1] == PermissionWithdrawn("s", 0)
+    settled = [command for command in said if isinstance(command, CallFinished)]
     assert [(s.id, s.method, s.session_id) for s in settled] == [
         (1, "session/prompt", "s"),
         (id, "session/new", None),
@@ -898,7 +907,7 @@ def play(data: bytes, size: int) -> list[Any]:
     flat: list[Any] = []
     for command in [*said, *acp.end()]:
         if isinstance(command, Emit):
-            flat += [(command.session_id, item) for item in command.items]
+            flat += [(command.session_id, item) for item in command.events]
         else:
             flat.append(command)
     return flat
@@ -938,7 +947,7 @@ def test_two_sessions_never_mix(order: list[str]) -> None:
     for session in order:
         for command in acp.receive(STEPS[at[session]](session)):
             if isinstance(command, Emit):
-                heard[command.session_id] += command.items
+                heard[command.session_id] += command.events
         at[session] += 1
     for session in ("s", "t"):
         assert heard[session] == [
@@ -962,7 +971,7 @@ def test_a_flood_leaves_nothing_behind() -> None:
 
     def heard() -> int:
         emits = [command for command in acp.receive(block) if isinstance(command, Emit)]
-        return sum(isinstance(item, str) for emit in emits for item in emit.items)
+        return sum(isinstance(item, str) for emit in emits for item in emit.events)
 
     assert sum(heard() for _ in range(100)) == 100_000
     gc.collect()
@@ -970,7 +979,7 @@ def test_a_flood_leaves_nothing_behind() -> None:
 
 
 def test_turns_leave_nothing_behind() -> None:
-    acp = Acp()
+    acp = AcpClient()
 
     def turn(number: int) -> None:
         id, _ = acp.prompt("s", [TextBlock("go")])
@@ -996,7 +1005,7 @@ def test_the_cost_of_an_update_does_not_grow_with_the_calls_that_are_open() -> N
     opened_calls = b"".join(update("tool_call", toolCallId=f"c{n}") for n in range(many))
     acp.receive(opened_calls)
     found = acp.receive(chunk("x") * many)
-    assert sum(len(command.items) for command in found if isinstance(command, Emit)) == many
+    assert sum(len(command.events) for command in found if isinstance(command, Emit)) == many
     acp.receive(update("tool_call", toolCallId="") * many)
     ended = acp.receive(update("tool_call_update", toolCallId="", status="completed") * many)
-    assert sum(len(command.items) for command in ended if isinstance(command, Emit)) == 2 * many
+    assert sum(len(command.events) for command in ended if isinstance(command, Emit)) == 2 * many

@@ -18,19 +18,19 @@ from support.stream_checks import lawful
 
 from corral.errors import StreamBroken
 from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
-from corral.protocol.acp.client import Acp
+from corral.protocol.acp.client import AcpClient
 from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    CallFinished,
     Command,
     Emit,
-    PermissionAsked,
+    FileRequest,
+    PermissionWithdrawn,
     Send,
-    Serve,
-    Settled,
-    Withdrawn,
 )
-from corral.protocol.acp.frames import ASIDES
+from corral.protocol.acp.frames import PASSED_THROUGH
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.replies import initialized, opened
+from corral.protocol.acp.replies import read_initialize, read_session
 from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
@@ -47,15 +47,15 @@ QUIRKS = {
         name_from_id="__",
         mcp_prefixes=("mcp_",),
         injected_text=("[MODE_UPDATE]",),
-        rejected_tools_stay_silent=True,
+        no_update_after_denial=True,
         title_is_command=True,
         model_list_complete=False,
         set_model="session/set_model",
         missing_file_is_empty=True,
     ),
     "acp-claude": AcpQuirks(name_from_meta=("claudeCode", "toolName"), mcp_prefixes=("mcp__",)),
-    "acp-opencode": AcpQuirks(name_from_title=True, usage="last_step", unoffered_fs=True),
-    "acp-codex-e500": AcpQuirks(nameless_errors=True),
+    "acp-opencode": AcpQuirks(name_from_title=True, usage="last_step", calls_unoffered_fs=True),
+    "acp-codex-e500": AcpQuirks(errors_without_message_id=True),
     "acp-": AcpQuirks(),
 }
 
@@ -72,7 +72,7 @@ def frames(name: str) -> Iterator[tuple[bool, Any]]:
             yield said["dir"] in ("<", "agent->client"), said["msg"]
 
 
-def say(acp: Acp, message: dict[str, Any]) -> list[Command]:
+def say(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
     """What the client of the recording said, said by ours. Its ids count from 1 as ours do."""
     params: dict[str, Any] = message.get("params") or {}
     session_id = params.get("sessionId", "")
@@ -122,10 +122,10 @@ def as_server(form: dict[str, Any]) -> McpServer:
     return McpServer(form["name"], (form["command"], *form["args"]), env=pairs)
 
 
-def reply(acp: Acp, message: dict[str, Any]) -> list[Command]:
+def reply(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
     match message:
         case {"error": {"message": str(text), "code": int(code)}}:
-            return acp.refuse(message["id"], text, code)
+            return acp.reject_file_request(message["id"], text, code)
         case {"result": {"outcome": {"outcome": "selected", "optionId": str(option)}}}:
             try:
                 return acp.answer_permission(message["id"], option)
@@ -134,11 +134,11 @@ def reply(acp: Acp, message: dict[str, Any]) -> list[Command]:
         case {"result": {"outcome": {"outcome": "cancelled"}}}:
             return acp.answer_permission(message["id"], None)
         case _:
-            return acp.answer(message["id"], message["result"])
+            return acp.answer_file_request(message["id"], message["result"])
 
 
 def play(name: str, size: int = 1 << 20) -> list[Command]:
-    acp = Acp(quirks_of(name))
+    acp = AcpClient(quirks_of(name))
     found: list[Command] = []
     for of_agent, message in frames(name):
         if of_agent:
@@ -154,16 +154,16 @@ def items_of(commands: list[Command]) -> dict[str | None, list[RawEvent]]:
     found: dict[str | None, list[RawEvent]] = {}
     for command in commands:
         if isinstance(command, Emit):
-            found.setdefault(command.session_id, []).extend(command.items)
+            found.setdefault(command.session_id, []).extend(command.events)
     return found
 
 
 def told(command: Command) -> Iterator[dict[str, Any]]:
     match command:
         case Emit():
-            for item in command.items:
+            for item in command.events:
                 yield {"session": command.session_id, **shown(item)}
-        case PermissionAsked():
+        case AcpPermissionRequest():
             yield {
                 "ask": command.request_id,
                 "call": command.call.call_id,
@@ -171,12 +171,12 @@ def told(command: Command) -> Iterator[dict[str, Any]]:
                 "command": command.command,
                 "options": {option.option_id: option.kind for option in command.options},
             }
-        case Settled():
+        case CallFinished():
             error = command.error and f"{command.error.code} {command.error.message}"
             yield {"settled": command.id, "method": command.method, "error": error}
-        case Serve():
+        case FileRequest():
             yield {"serve": command.request_id, "method": command.method, "params": command.params}
-        case Withdrawn():
+        case PermissionWithdrawn():
             yield {"withdrawn": command.request_id}
         case Send():
             yield {"send": json.loads(command.data)}
@@ -188,7 +188,7 @@ def shown(item: RawEvent) -> dict[str, Any]:
             return {"text": item}
         case TurnEnd():
             return {"finish": msgspec.to_builtins(item)}
-        case Vendor() if item.name in ASIDES and isinstance(item.data, dict):
+        case Vendor() if item.name in PASSED_THROUGH and isinstance(item.data, dict):
             return {"vendor": item.name, "keys": sorted(item.data)}
         case _:
             shape: dict[str, Any] = json.loads(to_json(item))
@@ -270,7 +270,7 @@ def test_every_call_of_every_recording_is_settled() -> None:
     for name in NAMES:
         made = [message["id"] for ours, message in frames(name) if not ours and "id" in message]
         calls = {id for id in made if id >= 1}
-        settled = [command.id for command in play(name) if isinstance(command, Settled)]
+        settled = [command.id for command in play(name) if isinstance(command, CallFinished)]
         assert len(settled) == len(set(settled))
         assert set(settled) <= calls
         assert not {2, 1} & calls - set(settled)
@@ -303,7 +303,7 @@ def test_leave_is_asked_for_a_shell_command_in_its_own_words() -> None:
         ("acp_shell_allow", "echo hi; pwd; echo err >&2; exit 3"),
         ("acp-opencode-shell-reject", "touch by-shell.txt && echo hi-from-shell"),
     ):
-        (ask,) = [command for command in play(name) if isinstance(command, PermissionAsked)]
+        (ask,) = [command for command in play(name) if isinstance(command, AcpPermissionRequest)]
         assert ask.command == command
 
 
@@ -330,21 +330,26 @@ def test_the_model_really_used_is_told() -> None:
     assert one("acp-codex-write-ro-allow", TurnEnd).model == "gpt-5.5"
 
 
-def replies(name: str, method: str) -> list[Settled]:
-    return [said for said in play(name) if isinstance(said, Settled) and said.method == method]
+def replies(name: str, method: str) -> list[CallFinished]:
+    return [said for said in play(name) if isinstance(said, CallFinished) and said.method == method]
 
 
 def test_what_an_agent_offers_is_read_from_its_replies() -> None:
     (settled,) = replies("acp-claude-agent099-plain", "initialize")
-    agent = initialized(settled.result)
+    agent = read_initialize(settled.result)
     assert agent.version == "0.99.0"
-    assert agent.loads
-    assert {"resume", "list", "close"} <= agent.sessions
-    assert (agent.images, agent.audio, agent.embeds, agent.mcp_http) == (True, False, True, True)
-    session = opened(replies("acp-opencode-todo", "session/new")[0].result)
+    assert agent.can_load
+    assert {"resume", "list", "close"} <= agent.session_methods
+    assert (agent.images, agent.audio, agent.embeds_files, agent.mcp_http) == (
+        True,
+        False,
+        True,
+        True,
+    )
+    session = read_session(replies("acp-opencode-todo", "session/new")[0].result)
     assert session.model == "fake/fake-model"
     assert "fake/fake-model" in session.models
     assert session.mode == "build"
-    session = opened(replies("acp_write_reject", "session/new")[0].result)
+    session = read_session(replies("acp_write_reject", "session/new")[0].result)
     assert (session.mode, session.model) == ("default", "gemini-2.5-flash")
     assert session.modes == ("default", "autoEdit", "yolo", "plan")

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 
 from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
-from corral.protocol.acp.client import Acp, Sent
-from corral.protocol.acp.commands import Command, Emit, PermissionAsked, Send, Serve, Settled
-from corral.protocol.acp.replies import initialized, opened
+from corral.protocol.acp.client import AcpClient, SentCall
+from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    CallFinished,
+    Command,
+    Emit,
+    FileRequest,
+    Send,
+)
+from corral.protocol.acp.replies import read_initialize, read_session
 from corral.protocol.acp.requests import Offer, TextBlock
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
@@ -34,22 +41,22 @@ class Wired:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin
         assert process.stdout
-        self.acp = Acp()
+        self.acp = AcpClient()
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
         self.items: list[RawEvent] = []
         settled = self.settle(self.acp.initialize(Offer(read_files=True)))
-        assert initialized(settled.result).version == "1.2.3"
+        assert read_initialize(settled.result).version == "1.2.3"
         settled = self.settle(self.acp.new_session("/w"))
-        assert opened(settled.result).session_id == "/w:"
+        assert read_session(settled.result).session_id == "/w:"
 
-    def settle(self, sent: Sent, react: React = stand_by) -> Settled:
+    def settle(self, sent: SentCall, react: React = stand_by) -> CallFinished:
         """Write, then carry out what comes until the reply to that call is there."""
         id, data = sent
         self.write(data)
         while True:
             chunk = os.read(self.stdout.fileno(), 65536)
             for command in self.acp.receive(chunk) if chunk else self.acp.end():
-                if isinstance(command, Settled) and command.id == id:
+                if isinstance(command, CallFinished) and command.id == id:
                     return command
                 self._carry_out(command, react)
 
@@ -63,12 +70,12 @@ class Wired:
             case Send():
                 self.write(command.data)
             case Emit():
-                self.items += command.items
+                self.items += command.events
             case _:
                 for next_command in react(command):
                     self._carry_out(next_command, react)
 
-    def prompt(self, text: str, react: React = stand_by) -> Settled:
+    def prompt(self, text: str, react: React = stand_by) -> CallFinished:
         return self.settle(self.acp.prompt("/w:", [TextBlock(text)]), react)
 
 
@@ -130,8 +137,8 @@ def test_leave_is_asked_and_the_answer_is_understood(
     wired: Wired, decision: Any, status: str
 ) -> None:
     def react(command: Command) -> list[Command]:
-        assert isinstance(command, PermissionAsked)
-        return wired.acp.answer_permission(command.request_id, command.option(decision))
+        assert isinstance(command, AcpPermissionRequest)
+        return wired.acp.answer_permission(command.request_id, command.option_for(decision))
 
     wired.prompt("edit /w/a", react)
     use, result, finish = wired.items
@@ -145,9 +152,9 @@ def test_leave_is_asked_and_the_answer_is_understood(
 
 def test_a_file_is_served(wired: Wired) -> None:
     def react(command: Command) -> list[Command]:
-        assert isinstance(command, Serve)
+        assert isinstance(command, FileRequest)
         assert command.method == "fs/read_text_file"
-        return wired.acp.answer(command.request_id, {"content": "the file"})
+        return wired.acp.answer_file_request(command.request_id, {"content": "the file"})
 
     wired.prompt("read /w/a", react)
     assert wired.items[0] == "the file"
@@ -177,7 +184,7 @@ def test_tool_servers_are_understood(wired: Wired) -> None:
         McpServer("own", ("/bin/tool", "-v"), env={"C": "d"}),
     ]
     settled = wired.settle(wired.acp.new_session("/w", servers))
-    assert opened(settled.result).session_id == "/w:web,own"
+    assert read_session(settled.result).session_id == "/w:web,own"
 
 
 def test_an_agent_that_dies_settles_every_call() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.events import Json
-from corral.protocol.tool_fields import call, tables
+from corral.protocol.tool_fields import build_tool_use, objects_in
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ from corral.protocol.tool_fields import call, tables
 def test_a_call_says_what_it_is_about_and_which_files(
     given: Json, title: str, paths: tuple[str, ...]
 ) -> None:
-    use = call("1", "t", given, kind="read", parent="p")
+    use = build_tool_use("1", "t", given, kind="read", parent="p")
     assert (use.title, use.paths, use.input, use.parent) == (title, paths, given, "p")
 
 
 def test_of_a_list_only_objects_count() -> None:
-    assert tables([{"a": 1}, "b", None, {}]) == [{"a": 1}, {}]
-    assert tables({"a": 1}) == []
+    assert objects_in([{"a": 1}, "b", None, {}]) == [{"a": 1}, {}]
+    assert objects_in({"a": 1}) == []

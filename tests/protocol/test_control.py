@@ -18,19 +18,19 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Image
-from corral.protocol.ndjson import RawEvent, Stream, TurnEnd
-from corral.protocol.stream_json.client import Control, prompt
+from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
+from corral.protocol.stream_json.client import StreamJsonClient, encode_prompt
 from corral.protocol.stream_json.frames import Frames
 from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.sessions.event_normalizer import EventNormalizer
 
-MANNERS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, refusal_signs=("is hidden",))
+MANNERS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, denied_texts=("is hidden",))
 TASK = {"task_type": "local_agent"}
 SPENT = {"m": {"inputTokens": 10, "outputTokens": 2, "costUSD": 0.5}}
 
 
-def hear(control: Control, *lines: dict[str, Any]) -> list[RawEvent]:
-    stream = Stream(Frames, control.translate)
+def hear(control: StreamJsonClient, *lines: dict[str, Any]) -> list[RawEvent]:
+    stream = NdjsonStream(Frames, control.translate)
     return stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
@@ -54,39 +54,39 @@ def asks(id: str, tool: str, **given: Any) -> dict[str, Any]:
 
 
 def test_a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all() -> None:
-    items = hear(Control(MANNERS), tasks(TASK), result(), tasks(), result())
+    items = hear(StreamJsonClient(MANNERS), tasks(TASK), result(), tasks(), result())
     early, last = items
     assert isinstance(early, UsageReport)
     assert isinstance(last, TurnEnd)
     assert (last.usage.input, last.usage.output, last.cost.usd) == (20, 4, 1.0)
     assert {name: usage.input for name, usage in last.usage_by_model.items()} == {"m": 20}
-    (only,) = hear(Control(MANNERS), tasks({"task_type": "local_bash"}), result())
+    (only,) = hear(StreamJsonClient(MANNERS), tasks({"task_type": "local_bash"}), result())
     assert isinstance(only, TurnEnd)
 
 
 def test_success_that_is_an_error_is_none() -> None:
-    (finish,) = hear(Control(MANNERS), result(is_error=True, result="API Error: 500"))
+    (finish,) = hear(StreamJsonClient(MANNERS), result(is_error=True, result="API Error: 500"))
     assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.message) == (False, "API Error: 500")
 
 
 def test_a_question_is_asked_and_answered_with_what_it_was_about() -> None:
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     (request,) = hear(control, asks("q1", "Bash", command="ls"))
     assert isinstance(request, PermissionRequest)
     assert (request.kind, request.title) == ("execute", "Bash ls")
-    ask = control.asks["q1"]
+    ask = control.open_requests["q1"]
     assert (ask.command, ask.own) == ("ls", False)
     reply = json.loads(control.answer(ask, allow=True, message=""))
     assert reply["response"]["request_id"] == "q1"
     assert reply["response"]["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
-    assert control.asks == {}
+    assert control.open_requests == {}
 
 
 def test_what_we_refused_is_a_denial_and_what_failed_is_none() -> None:
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     hear(control, asks("q1", "Write", file_path="a"))
-    reply = json.loads(control.answer(control.asks["q1"], allow=False, message="no"))
+    reply = json.loads(control.answer(control.open_requests["q1"], allow=False, message="no"))
     assert reply["response"]["response"]["behavior"] == "deny"
     items = hear(
         control, returned("t1", "no"), returned("t2", "broke"), returned("t3", "is hidden")
@@ -99,7 +99,7 @@ def test_what_we_refused_is_a_denial_and_what_failed_is_none() -> None:
 
 
 def test_what_was_stopped_by_us_was_cancelled_and_not_refused() -> None:
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     assert json.loads(control.interrupt())["request"] == {"subtype": "interrupt"}
     meta = [{"id": "t1", "non_execution_kind": "user-rejected"}]
     (item,) = hear(control, returned("t1", "rejected", tool_result_meta=meta))
@@ -108,16 +108,16 @@ def test_what_was_stopped_by_us_was_cancelled_and_not_refused() -> None:
 
 
 def test_a_question_taken_back_is_told_and_forgotten() -> None:
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     back = {"type": "control_cancel_request", "request_id": "q1"}
     items = hear(control, asks("q1", "Bash", command="ls"), back, back)
     assert isinstance(items[-1], PermissionDecision)
     assert (items[-1].decision, items[-1].by, len(items)) == ("cancel", "agent", 2)
-    assert control.asks == {}
+    assert control.open_requests == {}
 
 
 def test_what_we_do_not_offer_is_refused_and_not_left_hanging() -> None:
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     hook = {"type": "control_request", "request_id": "h", "request": {"subtype": "hook_callback"}}
     assert hear(control, hook) == []
     (reply,) = control.replies
@@ -125,14 +125,14 @@ def test_what_we_do_not_offer_is_refused_and_not_left_hanging() -> None:
 
 
 def test_an_unknown_line_is_told_as_it_came() -> None:
-    (item,) = hear(Control(MANNERS), {"type": "rate_limit_event", "x": 1})
+    (item,) = hear(StreamJsonClient(MANNERS), {"type": "rate_limit_event", "x": 1})
     assert isinstance(item, Unknown)
     assert item.frame == {"type": "rate_limit_event", "x": 1}
 
 
 def test_that_a_tool_still_runs_is_nothing_to_tell() -> None:
     line = {"type": "tool_progress", "tool_name": "Bash", "elapsed_time_seconds": 30}
-    assert hear(Control(MANNERS), line) == []
+    assert hear(StreamJsonClient(MANNERS), line) == []
 
 
 def test_an_answer_that_broke_off_is_warned_of_once() -> None:
@@ -145,7 +145,7 @@ def test_an_answer_that_broke_off_is_warned_of_once() -> None:
 
     whole = {"id": "b", "content": [{"type": "text", "text": "Hello"}]}
     said = {"type": "assistant", "message": whole}
-    control = Control(MANNERS)
+    control = StreamJsonClient(MANNERS)
     items = hear(control, start("a"), piece("Hel"), start("b"), piece("Hello"), said, start("c"))
     assert [item.delta for item in items if isinstance(item, Text)] == ["Hel", "Hello"]
     assert [item.code for item in items if isinstance(item, Error)] == ["text_repeated"]
@@ -153,7 +153,7 @@ def test_an_answer_that_broke_off_is_warned_of_once() -> None:
 
 def test_a_second_init_is_the_same_session() -> None:
     told = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
-    stream = Stream(Frames, Control(MANNERS).translate)
+    stream = NdjsonStream(Frames, StreamJsonClient(MANNERS).translate)
     guard = EventNormalizer(Init(run_id="r", agent="a"), started=0.0)
     lines = [told, told, result()]
     items = stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
@@ -165,13 +165,13 @@ def test_a_second_init_is_the_same_session() -> None:
 def test_words_put_into_the_users_mouth_are_no_answer() -> None:
     words = [{"type": "text", "text": "Your previous response had no visible output."}]
     line = {"type": "user", "message": {"role": "user", "content": words}, "isSynthetic": True}
-    assert hear(Control(MANNERS), line) == []
+    assert hear(StreamJsonClient(MANNERS), line) == []
 
 
 def test_the_first_words_are_the_handshake_and_the_prompt_with_its_images() -> None:
-    hello, said = prompt("look", [Image(b"\0\0\0", "image/png")], MANNERS.media).splitlines()
+    hello, said = encode_prompt("look", [Image(b"\0\0\0", "image/png")], MANNERS.media).splitlines()
     assert json.loads(hello)["request"]["subtype"] == "initialize"
     content = json.loads(said)["message"]["content"]
     assert content[0] == {"type": "text", "text": "look"}
     assert content[1]["source"] == {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-    assert json.loads(prompt("only").splitlines()[1])["message"]["content"] == "only"
+    assert json.loads(encode_prompt("only").splitlines()[1])["message"]["content"] == "only"

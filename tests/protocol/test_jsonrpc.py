@@ -13,7 +13,7 @@ from support.stream_checks import unhurried
 
 from corral.events import Error, Log, Unknown
 from corral.protocol import jsonrpc
-from corral.protocol.jsonrpc import CLOSED, Call, Failure, Message, Note, Peer, Reply
+from corral.protocol.jsonrpc import CLOSED, Call, Failure, Message, Notification, Peer, Reply
 
 
 class Tick(msgspec.Struct, tag_field="method", tag="tick"):
@@ -57,13 +57,17 @@ CONVERSATIONS: list[tuple[str, bytes, list[Message | Tick]]] = [
     ("bare-failure", line(id=2, error={}), [Failure(2, "b", 0, "")]),
     ("call", line(id=0, method="ask", params={"y": 2}), [Call(0, "ask", {"y": 2})]),
     ("text-call", line(id="u-1", method="ask"), [Call("u-1", "ask", None)]),
-    ("note", line(method="tell", params=[1]), [Note("tell", [1])]),
-    ("null-id-note", line(id=None, method="tell"), [Note("tell", None)]),
+    ("note", line(method="tell", params=[1]), [Notification("tell", [1])]),
+    ("null-id-note", line(id=None, method="tell"), [Notification("tell", None)]),
     ("common", line(method="tick", params=[1]), [Tick([1])]),
-    ("common-in-another-shape", line(method="tick", params={}), [Note("tick", {})]),
+    ("common-in-another-shape", line(method="tick", params={}), [Notification("tick", {})]),
     ("common-as-a-call", line(method="tick", params=[1], id=5), [Call(5, "tick", [1])]),
-    ("half-a-character", b'{"method":"tell","params":"\\ud83d"}\n', [Note("tell", "\ufffd")]),
-    ("bad-bytes", b'{"method":"tell","params":"\xff"}\n', [Note("tell", "\ufffd")]),
+    (
+        "half-a-character",
+        b'{"method":"tell","params":"\\ud83d"}\n',
+        [Notification("tell", "\ufffd")],
+    ),
+    ("bad-bytes", b'{"method":"tell","params":"\xff"}\n', [Notification("tell", "\ufffd")]),
     ("terminal-codes", b"\x1b[0m" + line(id=1, result=1), [Reply(1, "a", 1)]),
     ("log", b"Loading...\n", [Log("Loading...")]),
     ("no-message", b'{"jsonrpc":"2.0"}\n', [Unknown({"jsonrpc": "2.0"})]),
@@ -93,7 +97,7 @@ def test_a_reply_to_a_call_nobody_made_is_told(id: Any) -> None:
     (error,) = peer.receive(line(id=id, result=1))
     assert isinstance(error, Error)
     assert (error.code, error.recoverable) == ("stray_reply", True)
-    assert "which nobody made" in error.message
+    assert "unknown call" in error.message
     assert peer.pending == {1: "a"}
 
 
@@ -104,7 +108,7 @@ def test_a_second_reply_to_one_call_is_told_and_changes_nothing() -> None:
     assert first == Reply(1, "a", 1)
     for again in (second, third):
         assert isinstance(again, Error)
-        assert "again" in again.message
+        assert "twice" in again.message
 
 
 def test_an_error_without_an_id_is_told_with_its_message() -> None:
@@ -145,7 +149,7 @@ def test_an_oversized_line_is_one_error_and_the_next_is_read() -> None:
 
 def test_every_line_is_cleaned_before_anything_sees_it() -> None:
     peer = Peer(Tick, clean=lambda data: data.replace(b"s3cret", b"[gone]"))
-    assert peer.receive(line(method="tell", params="s3cret")) == [Note("tell", "[gone]")]
+    assert peer.receive(line(method="tell", params="s3cret")) == [Notification("tell", "[gone]")]
     assert b"s3cret" not in peer.last_line
 
 
@@ -188,7 +192,7 @@ def test_what_is_written_can_be_read_by_the_other_side() -> None:
     (refused,) = there.receive(jsonrpc.method_not_found(id, "what"))
     assert isinstance(refused, Failure)
     assert refused.code == -32601
-    assert there.receive(jsonrpc.note("tell", [1])) == [Note("tell", [1])]
+    assert there.receive(jsonrpc.notification("tell", [1])) == [Notification("tell", [1])]
 
 
 @pytest.mark.parametrize(

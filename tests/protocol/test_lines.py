@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import unhurried
 
-from corral.protocol.lines import HEAD, LIMIT, Lines, Oversized
+from corral.protocol.lines import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
@@ -19,7 +19,7 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges)]
 
 
-def read(chunks: Iterable[bytes], limit: int = LIMIT) -> list[bytes | Oversized]:
+def read(chunks: Iterable[bytes], limit: int = MAX_LINE_SIZE) -> list[bytes | Oversized]:
     """Every line on its own, however they were grouped."""
     lines = Lines(limit)
     blocks = [block for chunk in chunks for block in lines.feed(chunk)] + lines.end()
@@ -40,7 +40,7 @@ def expected(data: bytes, limit: int) -> list[bytes | Oversized]:
     whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
     bare = [line.removesuffix(b"\n") for line in whole]
     return [
-        Oversized(len(line), text[:HEAD]) if len(text) > limit else line
+        Oversized(len(line), text[:HEAD_SIZE]) if len(text) > limit else line
         for line, text in zip(whole, bare, strict=True)
     ]
 
@@ -53,7 +53,7 @@ DATA = st.lists(st.sampled_from([b"a", b"\n", b"bc", b"\r", b"\xf0\x9f\x8e\x89",
 @unhurried
 @given(data=DATA, places=st.lists(st.integers(0, 60)))
 def test_where_the_chunks_are_cut_changes_nothing(data: bytes, places: list[int]) -> None:
-    assert read(cut(data, places)) == expected(data, LIMIT)
+    assert read(cut(data, places)) == expected(data, MAX_LINE_SIZE)
 
 
 @unhurried
@@ -85,9 +85,9 @@ def test_of_an_oversized_line_only_a_sample_is_kept() -> None:
     for _ in range(100):
         assert lines.feed(b"x" * 1000) == []
         held = sum(len(value) for value in _bytes_held(lines))
-        assert held <= HEAD + 1004
+        assert held <= HEAD_SIZE + 1004
     (dropped,) = lines.feed(b"\n")
-    assert dropped == Oversized(100_005, b"head" + b"x" * (HEAD - 4))
+    assert dropped == Oversized(100_005, b"head" + b"x" * (HEAD_SIZE - 4))
     assert lines.feed(b"next\n") == [b"next\n"]
 
 
@@ -137,9 +137,9 @@ def test_64_mib_pass_and_one_more_byte_does_not() -> None:
     for _ in range(64):
         lines.feed(mib)
     (whole,) = lines.feed(b"\n")
-    assert len(whole) == LIMIT + 1
+    assert len(whole) == MAX_LINE_SIZE + 1
     for _ in range(64):
         lines.feed(mib)
     (dropped,) = lines.feed(b"x\n")
     assert isinstance(dropped, Oversized)
-    assert dropped.size == LIMIT + 2
+    assert dropped.size == MAX_LINE_SIZE + 2

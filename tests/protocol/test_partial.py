@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.stream_checks import unhurried
 
 from corral.events import Json
-from corral.protocol.partial_json import NOTHING, Partial
+from corral.protocol.partial_json import NO_VALUE, PartialJson
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8)
 VALUES = st.recursive(
@@ -28,7 +28,7 @@ DOCUMENTS = st.lists(VALUES, max_size=4) | st.dictionaries(st.text(max_size=4), 
 
 def values(pieces: Sequence[str]) -> list[Any]:
     """What is read after each piece."""
-    partial = Partial()
+    partial = PartialJson()
     read: list[Any] = []
     for piece in pieces:
         partial.feed(piece)
@@ -59,7 +59,7 @@ def test_sign_by_sign_a_value_only_grows_and_ends_as_the_whole(
     document: Any, ascii_only: bool, indent: int | None
 ) -> None:
     text = json.dumps(document, ensure_ascii=ascii_only, indent=indent)
-    read = [value for value in values(text) if value is not NOTHING]
+    read = [value for value in values(text) if value is not NO_VALUE]
     assert read[-1] == json.loads(text)
     for before, after in pairwise(read):
         assert grew(before, after), (before, after)
@@ -69,9 +69,9 @@ def test_sign_by_sign_a_value_only_grows_and_ends_as_the_whole(
 @given(document=DOCUMENTS, ascii_only=st.booleans())
 def test_once_there_is_a_value_there_always_is_one(document: Any, ascii_only: bool) -> None:
     read = values(json.dumps(document, ensure_ascii=ascii_only))
-    first = next(n for n, value in enumerate(read) if value is not NOTHING)
+    first = next(n for n, value in enumerate(read) if value is not NO_VALUE)
     assert first == 0
-    assert NOTHING not in read
+    assert NO_VALUE not in read
 
 
 @unhurried
@@ -89,8 +89,8 @@ def test_garbage_never_raises(pieces: list[str]) -> None:
 
 
 SO_FAR: list[tuple[str, Any]] = [
-    ("", NOTHING),
-    ("no JSON yet", NOTHING),
+    ("", NO_VALUE),
+    ("no JSON yet", NO_VALUE),
     ("{", {}),
     ('{"a', {}),
     ('{"a"', {}),
@@ -122,7 +122,7 @@ def test_what_can_be_read_so_far(text: str, value: Any) -> None:
 
 
 def test_the_text_is_gone_through_once_however_many_pieces_it_has() -> None:
-    partial = Partial()
+    partial = PartialJson()
     gone_through = 0
 
     class Piece(str):
@@ -143,4 +143,4 @@ def test_the_text_is_gone_through_once_however_many_pieces_it_has() -> None:
 
 
 def test_ten_thousand_brackets_are_refused_and_not_a_crash() -> None:
-    assert values(["[" * 100_000]) == [NOTHING]
+    assert values(["[" * 100_000]) == [NO_VALUE]

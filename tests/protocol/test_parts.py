@@ -30,19 +30,19 @@ from corral.model_types import (
     ToolCallEnd,
     ToolCallStart,
 )
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 
 Step = tuple[str, str]
 
 
-def fresh(used: Sequence[str] = ()) -> Parts:
-    return Parts("gemini", "model-x", used)
+def fresh(used: Sequence[str] = ()) -> ResponseBuilder:
+    return ResponseBuilder("gemini", "model-x", used)
 
 
-def whole(parts: Parts) -> tuple[list[StreamEvent], Response]:
-    parts.stop("stop", "STOP")
+def whole(parts: ResponseBuilder) -> tuple[list[StreamEvent], Response]:
+    parts.set_finish("stop", "STOP")
     response = parts.response()
-    return parts.take(), response
+    return parts.take_events(), response
 
 
 def from_events(events: Sequence[StreamEvent]) -> tuple[Part, ...]:
@@ -99,23 +99,23 @@ STEPS = st.lists(
 )
 
 
-def tell(parts: Parts, steps: Sequence[Step]) -> None:
+def tell(parts: ResponseBuilder, steps: Sequence[Step]) -> None:
     for kind, said in steps:
         match kind:
             case "text":
-                parts.text(said)
+                parts.add_text(said)
             case "thinking":
-                parts.thinking(said)
+                parts.add_thinking(said)
             case "end":
                 parts.end_part()
             case "call":
-                parts.call("key", said or "f")
+                parts.start_call("key", said or "f")
             case "arguments":
-                parts.arguments("key", said)
+                parts.add_arguments("key", said)
             case "end_call":
                 parts.end_call("key")
             case _:
-                parts.whole_call("f", {"said": said})
+                parts.add_call("f", {"said": said})
 
 
 @unhurried
@@ -135,10 +135,10 @@ def test_whatever_is_told_the_events_are_lawful_and_make_the_response(steps: lis
 def test_text_in_pieces_is_the_text_in_one(text: str, cuts: list[int]) -> None:
     pieces, at = fresh(), 0
     for cut in [*sorted({c for c in cuts if 0 < c < len(text)}), len(text)]:
-        pieces.text(text[at:cut])
+        pieces.add_text(text[at:cut])
         at = cut
     one = fresh()
-    one.text(text)
+    one.add_text(text)
     assert whole(pieces)[1] == whole(one)[1]
 
 
@@ -154,9 +154,9 @@ def test_arguments_in_pieces_are_the_arguments_in_one(
 ) -> None:
     written = json.dumps(arguments)
     parts, at = fresh(), 0
-    parts.call(0, "f", "id-1")
+    parts.start_call(0, "f", "id-1")
     for cut in [*sorted({c for c in cuts if 0 < c < len(written)}), len(written)]:
-        parts.arguments(0, written[at:cut])
+        parts.add_arguments(0, written[at:cut])
         at = cut
     _, response = whole(parts)
     assert response.tool_calls == (ToolCall("id-1", "f", arguments),)
@@ -168,8 +168,8 @@ def test_arguments_in_pieces_are_the_arguments_in_one(
 )
 def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
     parts = fresh()
-    parts.call(0, "f")
-    parts.arguments(0, written)
+    parts.start_call(0, "f")
+    parts.add_arguments(0, written)
     (call,) = whole(parts)[1].tool_calls
     assert (call.arguments, call.raw) == ({}, written)
 
@@ -177,8 +177,8 @@ def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
 @pytest.mark.parametrize("written", ["", " ", "\n"])
 def test_a_call_without_arguments_has_none(written: str) -> None:
     parts = fresh()
-    parts.call(0, "f")
-    parts.arguments(0, written)
+    parts.start_call(0, "f")
+    parts.add_arguments(0, written)
     (call,) = whole(parts)[1].tool_calls
     assert (call.arguments, call.raw) == ({}, None)
 
@@ -186,7 +186,7 @@ def test_a_call_without_arguments_has_none(written: str) -> None:
 def test_an_id_that_is_missing_is_made_up_unlike_any_of_the_conversation() -> None:
     parts = fresh(used=["call_2", "call_1"])
     for _ in range(3):
-        parts.whole_call("f", {})
+        parts.add_call("f", {})
     ids = [call.id for call in whole(parts)[1].tool_calls]
     assert len({*ids, "call_1", "call_2"}) == 5
     assert "f" not in ids
@@ -195,7 +195,7 @@ def test_an_id_that_is_missing_is_made_up_unlike_any_of_the_conversation() -> No
 def test_an_id_that_comes_twice_names_one_call_only() -> None:
     parts = fresh(used=["old"])
     for id in ("old", "new", "new"):
-        parts.whole_call("f", {}, id)
+        parts.add_call("f", {}, id)
     ids = [call.id for call in whole(parts)[1].tool_calls]
     assert ids[1] == "new"
     assert len({*ids, "old"}) == 4
@@ -203,11 +203,11 @@ def test_an_id_that_comes_twice_names_one_call_only() -> None:
 
 def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
     parts = fresh()
-    parts.call("a", "f", "1")
-    parts.call("b", "g", "2")
-    parts.arguments("b", '{"y":')
-    parts.arguments("a", '{"x": 1}')
-    parts.arguments("b", " 2}")
+    parts.start_call("a", "f", "1")
+    parts.start_call("b", "g", "2")
+    parts.add_arguments("b", '{"y":')
+    parts.add_arguments("a", '{"x": 1}')
+    parts.add_arguments("b", " 2}")
     parts.end_call("b")
     events, response = whole(parts)
     lawful(events)
@@ -216,7 +216,7 @@ def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
 
 def test_arguments_of_a_call_that_never_began_are_only_an_event() -> None:
     parts = fresh()
-    parts.arguments("unknown", "{}")
+    parts.add_arguments("unknown", "{}")
     events, response = whole(parts)
     assert response.message.content == ()
     assert [event for event in events if isinstance(event, ProviderEvent)]
@@ -224,12 +224,12 @@ def test_arguments_of_a_call_that_never_began_are_only_an_event() -> None:
 
 def test_a_signature_completes_its_part_and_stays_on_it() -> None:
     parts = fresh()
-    parts.thinking("hm")
-    parts.sign("t", "thinking")
-    parts.text("a")
-    parts.sign("x")
-    parts.text("b")
-    parts.sign("alone", "thinking")
+    parts.add_thinking("hm")
+    parts.set_signature("t", "thinking")
+    parts.add_text("a")
+    parts.set_signature("x")
+    parts.add_text("b")
+    parts.set_signature("alone", "thinking")
     assert whole(parts)[1].message.content == (
         Thinking("hm", "t"),
         Text("a", "x"),
@@ -240,9 +240,9 @@ def test_a_signature_completes_its_part_and_stays_on_it() -> None:
 
 def test_thoughts_of_two_items_are_two_parts() -> None:
     parts = fresh()
-    parts.thinking("a", "item-1")
-    parts.thinking("b", "item-2")
-    parts.redacted("secret", "item-3")
+    parts.add_thinking("a", "item-1")
+    parts.add_thinking("b", "item-2")
+    parts.add_redacted("secret", "item-3")
     assert whole(parts)[1].message == Message(
         "assistant",
         (
@@ -267,15 +267,15 @@ def test_thoughts_of_two_items_are_two_parts() -> None:
 )
 def test_cut_short_or_filtered_wins_over_there_are_calls(told: Reason, reason: Reason) -> None:
     parts = fresh()
-    parts.whole_call("f", {})
-    parts.stop(told, "RAW")
+    parts.add_call("f", {})
+    parts.set_finish(told, "RAW")
     assert parts.response().finish_reason == FinishReason(reason, "RAW")
 
 
 def test_an_answer_without_an_end_is_broken() -> None:
     parts = fresh()
-    parts.text("half")
-    with pytest.raises(StreamBroken, match="in the middle") as caught:
+    parts.add_text("half")
+    with pytest.raises(StreamBroken, match="ended before") as caught:
         parts.response()
     assert caught.value.hint
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from corral import errors
 from corral.events import Json
-from corral.protocol.schema.build import MOST, Schema, schema_of
+from corral.protocol.schema.build import MAX_COMPLAINTS, Schema, schema_of
 
 jsonschema: Any = importlib.import_module("jsonschema")
 """The reference, for these tests alone."""
@@ -189,7 +189,7 @@ def test_a_misspelt_property_is_told_its_name() -> None:
 def test_many_complaints_are_cut_and_long_values_too() -> None:
     value: list[Json] = ["x" * 500] * 100
     _, complaints = schema_of(list[int]).fit(value)
-    assert len(complaints) == MOST + 1
+    assert len(complaints) == MAX_COMPLAINTS + 1
     assert complaints[-1] == "and 80 more"
     assert all(len(complaint) < 150 for complaint in complaints)
 
@@ -216,11 +216,11 @@ def test_a_value_without_end_is_a_complaint_and_no_crash() -> None:
         ({"not": {"type": "null"}}, "schema.not: must not be there"),
         ({"$defs": {"A": {"if": {}}}}, r"schema.\$defs.A.if"),
         ({"pattern": "("}, "pattern '\\('"),
-        ({"$ref": "#/$defs/A"}, "leads nowhere"),
-        ({"$ref": "https://example.com/schema"}, "leads nowhere"),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "leads nowhere"),
-        (None, "a schema is a type"),
-        ("Person", "a schema is a type"),
+        ({"$ref": "#/$defs/A"}, "does not lead to a schema"),
+        ({"$ref": "https://example.com/schema"}, "does not lead to a schema"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "does not lead to a schema"),
+        (None, "a schema must be a type"),
+        ("Person", "a schema must be a type"),
         (object, "cannot be a JSON Schema"),
         (complex, "cannot be a JSON Schema"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.stream_checks import unhurried
 
 from corral.errors import StreamBroken
-from corral.protocol.sse import Sse
+from corral.protocol.sse import SseDecoder
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
@@ -20,7 +20,7 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
 
 
 def read(chunks: Iterable[bytes], limit: int = 1_000_000) -> list[bytes]:
-    sse = Sse(limit)
+    sse = SseDecoder(limit)
     return [event for chunk in chunks for event in sse.receive(chunk)]
 
 
@@ -126,7 +126,7 @@ def test_what_the_standard_says(stream: bytes, events: list[bytes]) -> None:
 
 
 def test_an_event_that_the_stream_ends_in_is_told_as_pending() -> None:
-    sse = Sse()
+    sse = SseDecoder()
     assert not sse.pending
     assert sse.receive(b"data: a\n\n") == [b"a"]
     assert not sse.pending
@@ -138,8 +138,8 @@ def test_an_event_that_the_stream_ends_in_is_told_as_pending() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_an_event_without_end_is_refused_once_it_is_over_the_limit(size: int) -> None:
-    sse = Sse(limit=100)
-    with pytest.raises(StreamBroken, match="over 100 bytes") as caught:
+    sse = SseDecoder(limit=100)
+    with pytest.raises(StreamBroken, match="exceeds 100 bytes") as caught:
         for _ in range(1000):
             sse.receive(b"x" * size)
     assert not caught.value.retryable
@@ -156,11 +156,11 @@ def test_the_limit_is_the_same_however_it_is_cut(places: list[int], end: bytes) 
 
 
 def test_an_event_in_a_thousand_pieces_is_joined_once() -> None:
-    sse = Sse()
+    sse = SseDecoder()
     held: list[int] = []
     for _ in range(1000):
         assert sse.receive(b"data: x") == []
-        held.append(len(sse._held))  # pyright: ignore[reportPrivateUsage]
+        held.append(len(sse._buffer))  # pyright: ignore[reportPrivateUsage]
     # Pieces wait as they came: nothing is copied again and again while the event grows.
     assert held == list(range(1, 1001))
     assert len(sse.receive(b"\n\n")) == 1
@@ -169,7 +169,7 @@ def test_an_event_in_a_thousand_pieces_is_joined_once() -> None:
 @unhurried
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), limit=st.integers(1, 60))
 def test_garbage_raises_nothing_but_stream_broken(chunks: list[bytes], limit: int) -> None:
-    sse = Sse(limit)
+    sse = SseDecoder(limit)
     try:
         for chunk in chunks:
             for event in sse.receive(chunk):

@@ -13,7 +13,7 @@ from support.stream_checks import unhurried
 
 from corral.agents.gemini.spec import InitFrame
 from corral.events import Error, Log, Text, Unknown
-from corral.protocol.ndjson import LOG_LIMIT, RawEvent, Stream, TurnEnd
+from corral.protocol.ndjson import MAX_LOG_LENGTH, NdjsonStream, RawEvent, TurnEnd
 
 
 class Say(msgspec.Struct, tag_field="type", tag="say"):
@@ -41,8 +41,8 @@ def translate(frames: list[Any]) -> list[RawEvent]:
     return found
 
 
-def new_stream(**more: Any) -> Stream:
-    return Stream(Say | Two | Quiet, translate, **more)
+def new_stream(**more: Any) -> NdjsonStream:
+    return NdjsonStream(Say | Two | Quiet, translate, **more)
 
 
 def items(data: bytes | str, **more: Any) -> list[RawEvent]:
@@ -71,7 +71,7 @@ def test_a_line_that_is_not_json_is_a_log_and_the_stream_goes_on(line: str) -> N
 
 def test_a_long_line_that_is_not_json_is_bounded() -> None:
     (log,) = items("x" * 1_000_000 + "\n")
-    assert log == Log("x" * LOG_LIMIT)
+    assert log == Log("x" * MAX_LOG_LENGTH)
 
 
 def test_blank_lines_are_nothing() -> None:
@@ -263,7 +263,7 @@ def test_no_frame_is_lost(texts: list[str]) -> None:
 
 
 def test_a_secret_in_a_line_that_is_too_long_is_struck_out() -> None:
-    stream = Stream(
+    stream = NdjsonStream(
         InitFrame, lambda frames: [], clean=lambda data: data.replace(b"secret", b"-"), limit=50
     )
     (item,) = stream.receive(b"secret " + b"x" * 100 + b"\n")

@@ -16,8 +16,8 @@ from support.stream_checks import lawful
 import corral
 from corral import Usage, errors
 from corral.events import Done, Init, Json
-from corral.protocol.acp.quirks import PLAIN
-from corral.protocol.acp.replies import finish
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS
+from corral.protocol.acp.replies import turn_end
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store
 from corral.sessions.event_normalizer import EventNormalizer
@@ -118,7 +118,7 @@ def test_the_quota_of_an_acp_agent_is_told_by_model_in_each_spelling() -> None:
             }
         },
     }
-    assert finish(told, PLAIN, Usage(), Cost()).usage_by_model == {
+    assert turn_end(told, DEFAULT_QUIRKS, Usage(), Cost()).usage_by_model == {
         "a": Usage(input=7, output=2, coverage="partial"),
         "b": Usage(
             input=1534, output=56, reasoning=3, cache_read=200, cache_write=100, coverage="complete"

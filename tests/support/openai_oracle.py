@@ -16,8 +16,8 @@ from corral.errors import StreamBroken
 from corral.messages import Message
 from corral.model_types import Response, StreamEvent
 from corral.models.spec import Provider
-from corral.protocol.response_builder import Parts
-from corral.protocol.sse import Sse
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
 
 
 def sdk(answer: Callable[[httpx2.Request], httpx2.Response]) -> openai.OpenAI:
@@ -54,17 +54,17 @@ class Told:
     """What our wire makes of a stream."""
 
     def __init__(self, provider: Provider, chunks: Iterable[bytes], used: Iterable[str] = ()):
-        self.parts = Parts(provider.name, "asked-for", used)
+        self.parts = ResponseBuilder(provider.name, "asked-for", used)
         self.events: list[StreamEvent] = []
-        sse, translate = Sse(), provider.wire.translator(provider)
+        sse, translate = SseDecoder(), provider.wire.translator(provider)
         for chunk in chunks:
             translate(sse.receive(chunk), self.parts)
-            self.events += self.parts.take()
+            self.events += self.parts.take_events()
 
     @property
     def response(self) -> Response:
         whole = self.parts.response()
-        self.events += self.parts.take()
+        self.events += self.parts.take_events()
         return whole
 
 
@@ -73,7 +73,7 @@ def told(provider: Provider, stream: bytes) -> Response:
 
 
 def read(provider: Provider, body: bytes) -> Response:
-    parts = Parts(provider.name, "asked-for")
+    parts = ResponseBuilder(provider.name, "asked-for")
     raw = provider.wire.read(body, parts, provider)
     assert raw == json.loads(body)
     return parts.response()
@@ -86,12 +86,12 @@ def messages_of(*messages: Message | str) -> tuple[Message, ...]:
 def outcomes_of_cuts(provider: Provider, stream: bytes) -> Iterator[Response | None]:
     """What becomes of the stream when it ends after any of its bytes: None where it is broken.
     Whatever else is raised, passes. A byte that completes no event changes nothing."""
-    sse, datas = Sse(), list[bytes]()
+    sse, datas = SseDecoder(), list[bytes]()
     for end in range(len(stream) + 1):
         more = sse.receive(stream[end - 1 : end]) if end else []
         if more or not end:
             datas += more
-            parts = Parts(provider.name, "asked-for")
+            parts = ResponseBuilder(provider.name, "asked-for")
             try:
                 provider.wire.translator(provider)(datas, parts)
                 outcome = parts.response()

@@ -14,7 +14,7 @@ from corral.agents import registry
 from corral.agents.spec import AgentSpec, Ending, stream_transport
 from corral.events import Done, Event, Init, to_json
 from corral.options import RunOptions
-from corral.protocol.ndjson import Stream
+from corral.protocol.ndjson import NdjsonStream
 from corral.sessions.event_normalizer import EventNormalizer
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -30,7 +30,7 @@ def play(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list
     output = (folder / f"{name}.ndjson").read_bytes()
     said = folder / f"{name}.stderr"
     transport = stream_transport(agent)
-    stream = Stream(transport.frames, transport.translator())
+    stream = NdjsonStream(transport.frames, transport.translator())
     version = agent.package.tested
     init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version=version)
     guard = EventNormalizer(init, started=0.0)

@@ -49,8 +49,9 @@ KINDS: dict[str, ToolKind] = {
     "run_commands": "execute",
     "fetch_web_content": "fetch",
 }
-QUIRKS = AcpQuirks(name_before=": ", path_key="path", set_model="session/set_model",
-                model_list_complete=False, late_updates=0.1, told_again=True)  # fmt: skip
+QUIRKS = AcpQuirks(name_before_text=": ", path_key="path", set_model="session/set_model",
+                   model_list_complete=False, late_updates=0.1,
+                   repeats_finished_calls=True)  # fmt: skip
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("run_commands", {"commands": ["{command}"]}),),
     "write": (("editor", {"path": "{abspath}", "new_text": "{text}"}),),

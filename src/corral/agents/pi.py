@@ -37,9 +37,9 @@ from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
 from corral.protected_paths import regex
-from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
-from corral.protocol.tool_fields import call, hidden, texts
+from corral.protocol.tool_fields import build_tool_use, joined_text, unavailable_message
 from corral.values import Cost, Usage, add_by_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
@@ -122,7 +122,7 @@ class Frame(msgspec.Struct, frozen=True, rename="camel"):
     error_message: str = ""
 
 
-_NAMES = named(Frame, (
+_NAMES = frame_types(Frame, (
     "session", "agent_start", "agent_end", "turn_start", "turn_end", "message_start",
     "message_update", "message_end", "tool_execution_start", "tool_execution_update",
     "tool_execution_end", "auto_retry_start", "auto_retry_end", "queue_update",
@@ -146,7 +146,9 @@ def translator() -> Translate:
                 items.append(Init(session_id=frame.id))
             elif name == "tool_execution_start":
                 kind = TOOLS.get(frame.tool_name, "other")
-                items.append(call(frame.tool_call_id, frame.tool_name, frame.args, kind=kind))
+                items.append(
+                    build_tool_use(frame.tool_call_id, frame.tool_name, frame.args, kind=kind)
+                )
             elif name == "tool_execution_end":
                 items.append(_tool_end(frame))
             elif name == "auto_retry_start":
@@ -174,11 +176,11 @@ def _usage(told: dict[str, Any]) -> Usage:
 
 
 def _tool_end(frame: Frame) -> ToolResult:
-    said, name = texts(frame.result.get("content")) or "", frame.tool_name
+    said, name = joined_text(frame.result.get("content")) or "", frame.tool_name
     if not frame.is_error:
         return ToolResult(frame.tool_call_id, "success", output=said)
     if name in TOOLS and said == f"Tool {name} not found":
-        return ToolResult(frame.tool_call_id, "denied", error=hidden(name))
+        return ToolResult(frame.tool_call_id, "denied", error=unavailable_message(name))
     fenced = said in (_OUTSIDE, _GUARDED)
     return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=said)
 
@@ -238,7 +240,7 @@ AGENT = AgentSpec(
     aliases=("pi",),
     title="pi",
     description="pi: one process per prompt, streams text",
-    transport=StreamTransport(frames=one_of(_NAMES), translator=translator),
+    transport=StreamTransport(frames=union_of(_NAMES), translator=translator),
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
     compile=POLICY,

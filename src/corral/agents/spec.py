@@ -21,7 +21,7 @@ from corral.events import Json, ToolKind
 from corral.options import RunOptions
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import Links
-from corral.protocol.acp.quirks import PLAIN, AcpQuirks
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.stream_json.quirks import StreamQuirks
 
@@ -280,7 +280,7 @@ class AcpTransport(msgspec.Struct, frozen=True, kw_only=True):
     """A persistent process that speaks the Agent Client Protocol and serves many prompts."""
 
     kind: ClassVar[Literal["acp"]] = "acp"
-    quirks: AcpQuirks = PLAIN
+    quirks: AcpQuirks = DEFAULT_QUIRKS
     """Where the agent deviates from the protocol."""
     mode_at_start: bool = False
     """The planning mode is an argument of the program, not a setting of a session."""

@@ -14,7 +14,7 @@ from corral.inference.client import default_client
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
-from corral.protocol.partial_json import NOTHING, Partial
+from corral.protocol.partial_json import NO_VALUE, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, find, repair_prompt, wanted
 
@@ -71,7 +71,7 @@ class Aim:
     def shown(self, value: Json | object) -> Json | object:
         """A value under way, without the object that was put around it; ``NOTHING`` before it."""
         if self._wrapped and isinstance(value, dict):
-            return cast("dict[str, Json]", value).get("value", NOTHING)
+            return cast("dict[str, Json]", value).get("value", NO_VALUE)
         return value
 
     def met(self, response: Response) -> bool:
@@ -147,8 +147,8 @@ class ObjectStream:
         ends = deadline(self._options.get("timeout"))  # for the repairs too
         while True:
             self._stream = GenerationStream(self._rounds, self._options, ends)
-            written = Partial()
-            shown: Any = NOTHING
+            written = PartialJson()
+            shown: Any = NO_VALUE
             grown, read = 0, 0
             async for event in self._stream:
                 if not isinstance(event, TextDelta):
@@ -159,7 +159,7 @@ class ObjectStream:
                     continue  # reading it all for every word would cost its square
                 read = grown
                 value = self._aim.shown(written.value())
-                if value is not NOTHING and value != shown:
+                if value is not NO_VALUE and value != shown:
                     shown = value
                     yield cast("Json", value)
             whole = self._stream.generation
@@ -169,7 +169,7 @@ class ObjectStream:
                 self.object = self._aim.value
                 self.generation = replace(whole, object=self.object)
                 last = self._aim.shown(written.value())
-                if last is not NOTHING and last != shown:
+                if last is not NO_VALUE and last != shown:
                     yield cast("Json", last)
                 return
             self._rounds.say(self._aim.complaint)

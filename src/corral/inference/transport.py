@@ -12,8 +12,8 @@ from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
 from corral.events import Json
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
 from corral.models.spec import Encoded, Failure, Provider
-from corral.protocol.response_builder import Parts
-from corral.protocol.sse import Sse
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
 from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
@@ -24,7 +24,7 @@ class Sent(msgspec.Struct, frozen=True):
     """A request on its way: its answer has begun."""
 
     answer: HttpResponse
-    parts: Parts
+    parts: ResponseBuilder
     provider: Provider
     key: str | None = None
 
@@ -72,7 +72,7 @@ async def send(http: Http, encoded: Encoded, found: Access, request: Request, na
     if not answer.is_success:
         raise named(await _refusal(answer, provider, name), provider, found.key)
     used = [call.id for message in request.messages for call in message.tool_calls]
-    parts = Parts(provider.name, name, used)
+    parts = ResponseBuilder(provider.name, name, used)
     parts.warnings += encoded.warnings
     return Sent(answer, parts, provider, found.key)
 
@@ -131,7 +131,7 @@ class Reading:
     def __init__(self, sent: Sent, model: str) -> None:
         self._sent = sent
         self._model = model
-        self._sse = Sse()
+        self._sse = SseDecoder()
         self._translate = sent.provider.wire.translator(sent.provider)
         self.response: Response | None = None
 
@@ -147,7 +147,7 @@ class Reading:
                     return self._end()
                 translate(receive(data), parts)
                 if parts.events:
-                    return parts.take()
+                    return parts.take_events()
         except CorralError as error:
             self.close()
             named(error, sent.provider, sent.key)
@@ -166,18 +166,18 @@ class Reading:
         self.response = _finished(sent, self._model)
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
-        return [*sent.parts.take(), Finish(reason, usage, self.response)]
+        return [*sent.parts.take_events(), Finish(reason, usage, self.response)]
 
     def _read_open_end(self) -> None:
         """Reads the last event of a stream that ended without its blank line, where the vendor's
         own client does. One that is cut in the middle stays unread."""
         if self._sent.provider.wire.last_event_may_be_open:
-            whole = [data for data in self._sse.rest() if _is_json(data)]
+            whole = [data for data in self._sse.take_rest() if _is_json(data)]
             self._translate(whole, self._sent.parts)
 
     def left(self) -> list[StreamEvent]:
         """What was read before an error, and came together with it."""
-        return self._sent.parts.take()
+        return self._sent.parts.take_events()
 
     def close(self) -> None:
         self._sent.answer.close()

@@ -16,7 +16,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.events import Json
 from corral.model_types import Request
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 
 JsonObject: TypeAlias = dict[str, Json]
 
@@ -60,7 +60,7 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     """What of the request the vendor cannot take, and was left out."""
 
 
-Translate: TypeAlias = Callable[[list[bytes], Parts], None]
+Translate: TypeAlias = Callable[[list[bytes], ResponseBuilder], None]
 """The data of events that came together, told to the parts. It holds the state of one stream.
 Raises ``CorralError`` for an error inside the stream, and ``StreamBroken`` for what cannot be
 read."""
@@ -74,7 +74,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """(request with the bare name of the model, vendor, streamed) → what to send."""
     translator: Callable[[Provider], Translate]
     """A fresh one for each stream."""
-    read: Callable[[bytes, Parts, Provider], Json]
+    read: Callable[[bytes, ResponseBuilder, Provider], Json]
     """An answer that came whole, told to the parts; returns it decoded."""
     failure: Callable[[Failure], CorralError]
     """What an answer that is no success means."""

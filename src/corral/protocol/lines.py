@@ -1,19 +1,19 @@
-"""Chunks of bytes → blocks of whole lines: linear, bounded, cut anywhere.
+"""Splits chunks of bytes into blocks of complete lines, in linear time and bounded memory.
 
-Only ``\\n`` splits (U+2028 and friends are ordinary text inside JSON). A block
-holds as many whole lines as the chunk completed, so that a decoder can take
-them in one call. By hand: asyncio's readline stops at 64 KiB and rescans.
+Chunks may be cut anywhere. Only ``\\n`` ends a line (U+2028 and similar characters are ordinary
+text in JSON). A block holds all lines that a chunk completed, so that a decoder can read them in
+one call. asyncio's ``readline`` is not used: it stops at 64 KiB and scans the buffer repeatedly.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-LIMIT = 64 * 1024 * 1024
-"""The longest line that passes: screenshots in base64 reach tens of megabytes."""
-SAMPLE = 200
-HEAD = 8192
-"""Bytes kept of a line that is dropped: secrets are redacted in them before they are cut."""
+MAX_LINE_SIZE = 64 * 1024 * 1024
+"""Bytes of the longest accepted line: screenshots in base64 reach tens of megabytes."""
+SAMPLE_SIZE = 200
+HEAD_SIZE = 8192
+"""Bytes kept of a dropped line: secrets are redacted in them before they are cut further."""
 
 
 class Oversized(NamedTuple):
@@ -24,45 +24,47 @@ class Oversized(NamedTuple):
 
 
 class Lines:
-    def __init__(self, limit: int = LIMIT) -> None:
+    """The splitter of one stream."""
+
+    def __init__(self, limit: int = MAX_LINE_SIZE) -> None:
         self._limit = limit
         self._pending: list[bytes] = []
         self._size = 0
         self._head = b""
-        """Set while an oversized line is being skipped."""
+        """The beginning of the oversized line that is being skipped."""
 
     def feed(self, chunk: bytes) -> list[bytes | Oversized]:
-        """What the chunk completed, in order: blocks of lines, each line with its newline."""
+        """What the chunk completed, in order: blocks of lines, each with its newline."""
         last = chunk.rfind(b"\n") + 1
         if not last:
-            self._hold(chunk)
+            self._buffer_piece(chunk)
             return []
         done: list[bytes | Oversized] = []
         if self._pending or self._head:
             first = chunk.find(b"\n") + 1
-            self._hold(chunk[:first])
-            done.append(self._release())
+            self._buffer_piece(chunk[:first])
+            done.append(self._flush())
             if first < last:
-                self._whole(chunk[first:last], done)
+                self._add_block(chunk[first:last], done)
         else:
-            self._whole(chunk if last == len(chunk) else chunk[:last], done)
+            self._add_block(chunk if last == len(chunk) else chunk[:last], done)
         if last < len(chunk):
-            self._hold(chunk[last:])
+            self._buffer_piece(chunk[last:])
         return done
 
     def end(self) -> list[bytes | Oversized]:
-        """What is left when the stream is over: a last line without its newline."""
-        return [self._release()] if self._size else []
+        """At the end of the stream: a last line without a newline."""
+        return [self._flush()] if self._size else []
 
-    def _hold(self, piece: bytes) -> None:
+    def _buffer_piece(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size - piece.endswith(b"\n") <= self._limit:
             self._pending.append(piece)
-        elif len(self._head) < HEAD:
-            self._head = b"".join([self._head, *self._pending, piece])[:HEAD]
+        elif len(self._head) < HEAD_SIZE:
+            self._head = b"".join([self._head, *self._pending, piece])[:HEAD_SIZE]
             self._pending.clear()
 
-    def _release(self) -> bytes | Oversized:
+    def _flush(self) -> bytes | Oversized:
         if self._head:
             line: bytes | Oversized = Oversized(self._size, self._head.removesuffix(b"\n"))
         else:
@@ -72,10 +74,10 @@ class Lines:
         self._head = b""
         return line
 
-    def _whole(self, block: bytes, done: list[bytes | Oversized]) -> None:
+    def _add_block(self, block: bytes, done: list[bytes | Oversized]) -> None:
         if len(block) <= self._limit:
             done.append(block)
             return
         for line in block.split(b"\n")[:-1]:
             long = len(line) > self._limit
-            done.append(Oversized(len(line) + 1, line[:HEAD]) if long else line + b"\n")
+            done.append(Oversized(len(line) + 1, line[:HEAD_SIZE]) if long else line + b"\n")

@@ -1,4 +1,4 @@
-"""What is told beside an answer and ends nothing."""
+"""Error events that do not end a run: warnings and retries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def warning(code: str, message: str, phase: str = "stream") -> Error:
 
 
 def retrying(message: str) -> Error:
-    """A call of the model failed, and the agent tries again."""
+    """A model call failed, and the agent tries again."""
     return Error(
         "retrying", message, recoverable=True, retryable=True, level="warning", phase="request"
     )

@@ -1,4 +1,4 @@
-"""JSON that is still being written: the longest value that its beginning makes."""
+"""Decodes incomplete JSON: the longest value that the text so far makes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import msgspec
 
 from corral.events import Json
 
-NOTHING = object()
-"""No value yet; ``None`` is one."""
+NO_VALUE = object()
+"""No value yet. ``None`` would be the value ``null``."""
 
-_HALF = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\"\Z")
-"""The first of two escapes that make one character, at the end of a string."""
+_HALF_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\"\Z")
+"""The first surrogate of a surrogate pair at the end of a string."""
 
 
-class Partial:
-    """Feed it the pieces of a JSON text; ``value`` is what can be read so far.
+class PartialJson:
+    """Feed it the pieces of a JSON text; ``value`` is what can be decoded so far.
 
-    A string that is under way counts as far as it goes; a number or a word only once
-    something follows it, and a key only with its value. Text before the first bracket
-    (a fence, a sentence) is passed over.
+    An incomplete string counts up to where it ends. A number or a literal counts once something
+    follows it, and a key once it has a value. Text before the first bracket is skipped.
     """
 
     __slots__ = (
@@ -40,14 +39,14 @@ class Partial:
         self._pieces: list[str] = []
         self._length = 0
         self._stack: list[str] = []
-        """What closes the brackets that are open."""
+        """The closing brackets of those that are open."""
         self._safe: tuple[int, str] | None = None
-        """Up to where, and with which end, the text is JSON."""
+        """The end of the part that is valid JSON, and the quote that must be added to it."""
         self._in_string = False
         self._is_key = False
         self._escaped = False
         self._unicode = 0
-        """Digits of an escape that are still to come."""
+        """Digits of a ``\\u`` escape that are still missing."""
 
     def feed(self, piece: str) -> None:
         if not self._stack and self._safe is None:
@@ -60,41 +59,41 @@ class Partial:
         begin = self._length
         self._pieces.append(piece)
         self._length += len(piece)
-        for offset, sign in enumerate(piece):
+        for offset, char in enumerate(piece):
             end = begin + offset + 1
             if self._in_string:
-                self._string(sign, end)
-            elif sign == '"':
+                self._feed_string(char, end)
+            elif char == '"':
                 self._in_string = True
                 if not self._is_key:
                     self._mark(end, '"')
-            elif sign in "{[":
-                self._stack.append("}" if sign == "{" else "]")
-                self._is_key = sign == "{"
+            elif char in "{[":
+                self._stack.append("}" if char == "{" else "]")
+                self._is_key = char == "{"
                 self._mark(end)
-            elif sign in "}]":
+            elif char in "}]":
                 if self._stack:
                     self._stack.pop()
                 self._is_key = False
                 self._mark(end)
                 if not self._stack:
                     return
-            elif sign == ":":
+            elif char == ":":
                 self._is_key = False
-            elif sign == ",":
+            elif char == ",":
                 self._mark(end - 1)
                 self._is_key = self._stack[-1] == "}"
 
-    def _string(self, sign: str, end: int) -> None:
+    def _feed_string(self, char: str, end: int) -> None:
         if self._unicode:
             self._unicode -= 1
         elif self._escaped:
             self._escaped = False
-            if sign == "u":
+            if char == "u":
                 self._unicode = 4
-        elif sign == "\\":
+        elif char == "\\":
             self._escaped = True
-        elif sign == '"':
+        elif char == '"':
             self._in_string = False
             if not self._is_key:
                 self._mark(end)
@@ -103,28 +102,28 @@ class Partial:
             self._mark(end, '"')
 
     def _mark(self, end: int, closer: str = "") -> None:
-        # The brackets are those of the stack: whatever changes it marks anew.
+        # The brackets are those of the stack: whatever changes the stack calls this again.
         self._safe = (end, closer)
 
     def value(self) -> Json | object:
-        """What the text makes so far; ``NOTHING`` where that is no JSON."""
+        """The value so far; ``NO_VALUE`` if there is none."""
         if self._safe is None:
-            return NOTHING
+            return NO_VALUE
         end, closer = self._safe
         text = "".join(self._pieces)
         self._pieces = [text]
-        return _read(text[:end] + closer, "".join(reversed(self._stack)))
+        return _decode(text[:end] + closer, "".join(reversed(self._stack)))
 
 
-def _read(text: str, closers: str) -> Json | object:
+def _decode(text: str, closers: str) -> Json | object:
     try:
         return cast("Json", msgspec.json.decode(text + closers))
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         pass
-    if text.endswith('"') and (half := _HALF.search(text, max(0, len(text) - 4096))):
-        text = text[: half.start(1)] + text[half.end(1) :]
+    if text.endswith('"') and (surrogate := _HALF_SURROGATE.search(text, max(0, len(text) - 4096))):
+        text = text[: surrogate.start(1)] + text[surrogate.end(1) :]
     try:
-        # Models write real line breaks into strings.
+        # Models write unescaped line breaks into strings.
         return cast("Json", json.loads(text + closers, strict=False))
     except (ValueError, RecursionError):
-        return NOTHING
+        return NO_VALUE

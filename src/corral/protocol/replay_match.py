@@ -1,9 +1,8 @@
-"""Whether what is sent now says what was sent then.
+"""Compares the messages of a replay with a recording.
 
-Two conversations with one meaning differ in what nobody chose: the ids of calls, where
-the workspace lies, ports, tokens, the time. ``Likeness`` sees past these, remembers
-which value of then is which of now, and writes what was answered then with the values
-of now. What remains different is a difference.
+Two runs with the same meaning differ in call ids, folders, ports, tokens and times.
+``ReplayMatcher`` ignores these, learns which recorded value corresponds to which current one, and
+rewrites recorded replies with the current values. Anything else that differs is a mismatch.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from typing import cast
 
 from corral.events import Json
 
-DROPPED = frozenset({"_meta", "clientInfo", "timestamp", "uuid", "ts"})
-"""Who speaks and when: a newer client says the same."""
-NAMES = frozenset({"sessionId", "session_id", "sessionID", "request_id", "requestId"})
-"""Keys whose values stand for something and mean nothing themselves."""
+IGNORED_KEYS = frozenset({"_meta", "clientInfo", "timestamp", "uuid", "ts"})
+"""Keys that are ignored: client versions and times."""
+ID_KEYS = frozenset({"sessionId", "session_id", "sessionID", "request_id", "requestId"})
+"""Keys whose values are ids: they differ from run to run."""
 SERVER_KEYS = frozenset({"name", "type", "command"})
-"""What of a tool server counts: its address and its secrets are new every time."""
-LONGEST_DIFF = 3000
-"""Characters: an error keeps the last 4,000 of what a program says."""
+"""Keys of an MCP server that are compared: its address and secrets are new in every run."""
+MAX_DIFF_LENGTH = 3000
+"""Characters. An error keeps the last 4,000 characters of a program's output."""
 
 _PORT = re.compile(r"\b(127\.0\.0\.1|localhost|\[::1\]):\d+")
-_WHOLE = r"(?![\w-]|\.\w)"
-"""``/a/b`` is no part of ``/a/bc`` or ``/a/b.old``; but a full stop may end a sentence."""
+_NAME_END = r"(?![\w-]|\.\w)"
+"""``/a/b`` does not match in ``/a/bc`` or ``/a/b.old``, but does before a full stop."""
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I)
 
 
-class Places:
-    """Folders by name, as they lie on one machine in one run."""
+class Folders:
+    """Folders by name, with their paths in one run."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self.folders = {name: path for name, path in folders.items() if len(path) > 1}
@@ -41,19 +40,19 @@ class Places:
         for name, path in longest:
             self._names.setdefault(path, name)
         forms = "|".join(
-            re.escape(path) + (_WHOLE if "/" in path or "\\" in path else "")
+            re.escape(path) + (_NAME_END if "/" in path or "\\" in path else "")
             for path in self._names
         )
         self._any = re.compile(f"({forms})") if forms else None
 
-    def named(self, text: str) -> str:
-        """The text with every folder under its name."""
+    def with_names(self, text: str) -> str:
+        """The text with the name of each folder in place of its path."""
         if self._any is None:
             return text
         return self._any.sub(lambda found: f"<{self._names[found[1]]}>", text)
 
-    def moved(self, text: str, there: Places) -> str:
-        """The text with every folder as it lies ``there``."""
+    def relocate(self, text: str, there: Folders) -> str:
+        """The text with the paths of ``there`` in place of these."""
         if self._any is None:
             return text
 
@@ -63,140 +62,148 @@ class Places:
         return self._any.sub(place, text)
 
 
-class Likeness:
-    """What is learnt of one conversation while it is gone through again."""
+class ReplayMatcher:
+    """What is known about one recording while it is replayed."""
 
-    def __init__(self, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-        self._then = Places(then)
-        self._now = Places(now)
-        self._calls: dict[str, Json] = {}
-        """Ids of calls to the agent, then → now. The agent's own are as they were."""
+    def __init__(self, recorded: Mapping[str, str], current: Mapping[str, str]) -> None:
+        self._recorded = Folders(recorded)
+        self._current = Folders(current)
+        self._call_ids: dict[str, Json] = {}
+        """Ids of our calls, recorded → current. The agent's own ids stay as recorded."""
         self._names: dict[str, str] = {}
 
-    def plain_then(self, text: str) -> str:
-        return _plain(self._then.named(text))
+    def normalize_recorded_text(self, text: str) -> str:
+        return _normalize_text(self._recorded.with_names(text))
 
-    def plain_now(self, text: str) -> str:
-        return _plain(self._now.named(text))
+    def normalize_current_text(self, text: str) -> str:
+        return _normalize_text(self._current.with_names(text))
 
-    def bare_then(self, message: Json) -> Json:
-        return bare(message, self._then)
+    def normalize_recorded(self, message: Json) -> Json:
+        return normalize_message(message, self._recorded)
 
-    def bare_now(self, message: Json) -> Json:
-        return bare(message, self._now)
+    def normalize_current(self, message: Json) -> Json:
+        return normalize_message(message, self._current)
 
-    def message(self, then: Json, now: Json) -> bool:
-        """Whether they say the same."""
-        return self.bare_then(then) == self.bare_now(now)
+    def matches(self, recorded: Json, current: Json) -> bool:
+        """Whether the two messages have the same meaning."""
+        return self.normalize_recorded(recorded) == self.normalize_current(current)
 
-    def learn(self, then: Json, now: Json) -> None:
-        """Two messages that say the same: which id, name and folder is which."""
-        if not isinstance(then, dict) or not isinstance(now, dict):
+    def learn_pair(self, recorded: Json, current: Json) -> None:
+        """Learn from two matching messages which ids and folders correspond."""
+        if not isinstance(recorded, dict) or not isinstance(current, dict):
             return
-        if "method" in then and "id" in then and "id" in now:
-            self._calls[json.dumps(then["id"])] = now["id"]
+        if "method" in recorded and "id" in recorded and "id" in current:
+            self._call_ids[json.dumps(recorded["id"])] = current["id"]
         folders: dict[str, tuple[str, str]] = {}
-        self._pair(then, now, folders)
+        self._pair(recorded, current, folders)
         if folders:
-            self._then = Places({**self._then.folders, **{k: a for k, (a, _) in folders.items()}})
-            self._now = Places({**self._now.folders, **{k: b for k, (_, b) in folders.items()}})
+            self._recorded = Folders(
+                {**self._recorded.folders, **{k: a for k, (a, _) in folders.items()}}
+            )
+            self._current = Folders(
+                {**self._current.folders, **{k: b for k, (_, b) in folders.items()}}
+            )
 
-    def _pair(self, then: Json, now: Json, folders: dict[str, tuple[str, str]]) -> None:
-        if isinstance(then, dict) and isinstance(now, dict):
-            for key in then.keys() & now.keys():
-                one, other = then[key], now[key]
+    def _pair(self, recorded: Json, current: Json, folders: dict[str, tuple[str, str]]) -> None:
+        if isinstance(recorded, dict) and isinstance(current, dict):
+            for key in recorded.keys() & current.keys():
+                one, other = recorded[key], current[key]
                 if isinstance(one, str) and isinstance(other, str):
-                    if key in NAMES and one != other:
+                    if key in ID_KEYS and one != other:
                         self._names[one] = other
-                    elif key == "cwd" and one not in self._then.folders.values():
-                        folders[f"cwd {len(self._then.folders)}"] = one, other
+                    elif key == "cwd" and one not in self._recorded.folders.values():
+                        folders[f"cwd {len(self._recorded.folders)}"] = one, other
                 else:
                     self._pair(one, other, folders)
-        elif isinstance(then, list) and isinstance(now, list):
-            for one, other in zip(then, now, strict=False):
+        elif isinstance(recorded, list) and isinstance(current, list):
+            for one, other in zip(recorded, current, strict=False):
                 self._pair(one, other, folders)
 
-    def answer(self, line: str) -> str:
-        """A line the agent wrote then, as it would write it now."""
+    def rewrite_line(self, line: str) -> str:
+        """A recorded line of the agent, with the current ids and folders."""
         if not line.lstrip().startswith("{"):
-            return self._then.moved(line, self._now)
+            return self._recorded.relocate(line, self._current)
         try:
             message = cast("Json", json.loads(line))
         except ValueError:
-            return self._then.moved(line, self._now)
-        changed = self._answered(message)
+            return self._recorded.relocate(line, self._current)
+        changed = self._rewrite(message)
         if isinstance(changed, dict) and "method" not in changed and "id" in changed:
-            changed["id"] = self._calls.get(json.dumps(changed["id"]), changed["id"])
-        # As it was written, wherever nothing of it has changed.
+            changed["id"] = self._call_ids.get(json.dumps(changed["id"]), changed["id"])
+        # Unchanged messages keep their exact text.
         return line if changed == message else json.dumps(changed, ensure_ascii=False) + "\n"
 
-    def _answered(self, value: Json) -> Json:
+    def _rewrite(self, value: Json) -> Json:
         match value:
             case str():
-                return self._then.moved(value, self._now)
+                return self._recorded.relocate(value, self._current)
             case list():
-                return [self._answered(item) for item in value]
+                return [self._rewrite(item) for item in value]
             case dict():
                 return {
                     key: self._names.get(item, item)
-                    if key in NAMES and isinstance(item, str)
-                    else self._answered(item)
+                    if key in ID_KEYS and isinstance(item, str)
+                    else self._rewrite(item)
                     for key, item in value.items()
                 }
             case _:
                 return value
 
 
-def bare(message: Json, places: Places) -> Json:
-    """A message without all that differs from run to run."""
+def normalize_message(message: Json, places: Folders) -> Json:
+    """A message without what differs from run to run."""
     if isinstance(message, dict) and "method" in message:
         message = {key: value for key, value in message.items() if key != "id"}
-    return _bare(message, places)
+    return _normalize(message, places)
 
 
-def _bare(value: Json, places: Places) -> Json:
+def _normalize(value: Json, places: Folders) -> Json:
     match value:
         case str():
-            return _plain(places.named(value))
+            return _normalize_text(places.with_names(value))
         case list():
-            return [_bare(item, places) for item in value]
+            return [_normalize(item, places) for item in value]
         case dict():
             return {
-                key: _member(key, item, places) for key, item in value.items() if key not in DROPPED
+                key: _normalize_member(key, item, places)
+                for key, item in value.items()
+                if key not in IGNORED_KEYS
             }
         case _:
             return value
 
 
-def _member(key: str, value: Json, places: Places) -> Json:
-    if isinstance(value, str) and (key in NAMES or key == "cwd"):
+def _normalize_member(key: str, value: Json, places: Folders) -> Json:
+    if isinstance(value, str) and (key in ID_KEYS or key == "cwd"):
         return f"<{key}>"
     if key == "mcpServers" and isinstance(value, list):
-        return [_server(item, places) for item in value]
-    return _bare(value, places)
+        return [_normalize_server(item, places) for item in value]
+    return _normalize(value, places)
 
 
-def _server(value: Json, places: Places) -> Json:
+def _normalize_server(value: Json, places: Folders) -> Json:
     if not isinstance(value, dict):
         return value
-    return {key: _bare(item, places) for key, item in value.items() if key in SERVER_KEYS}
+    return {key: _normalize(item, places) for key, item in value.items() if key in SERVER_KEYS}
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     return _UUID.sub("<uuid>", _PORT.sub(r"\1:<port>", text))
 
 
-def difference(then: Json, now: Json) -> str:
-    """Two things that should be one, line by line."""
+def difference(recorded: Json, current: Json) -> str:
+    """A unified diff of the recorded and the current message."""
     lines = list(
-        difflib.unified_diff(_shown(then), _shown(now), "recorded", "sent", lineterm="", n=2)
+        difflib.unified_diff(
+            _lines_of(recorded), _lines_of(current), "recorded", "sent", lineterm="", n=2
+        )
     )
     text = "\n".join(lines)
-    return text if len(text) <= LONGEST_DIFF else text[:LONGEST_DIFF] + "\n…"
+    return text if len(text) <= MAX_DIFF_LENGTH else text[:MAX_DIFF_LENGTH] + "\n…"
 
 
-def _shown(value: Json) -> Sequence[str]:
+def _lines_of(value: Json) -> Sequence[str]:
     if isinstance(value, str):
         return value.splitlines()
-    # A text of several lines is shown as such: a changed word is to be found at a glance.
+    # Multi-line strings are shown as lines, so that the diff shows the changed line only.
     return json.dumps(value, indent=2, ensure_ascii=False).replace("\\n", "\n").splitlines()

@@ -1,8 +1,8 @@
-"""Deltas become whole parts: the one assembler of every vendor's answer.
+"""Builds the response of a model from deltas, for all vendors.
 
-A wire tells what it reads (``text``, ``thinking``, ``call`` …); the events of the
-stream gather in ``events``, and ``response`` is the whole. An answer that came in
-one piece is told the same way, so both give equal responses.
+A vendor's module calls ``add_text``, ``add_thinking``, ``start_call`` and so on for what it reads.
+The stream events collect in ``events``, and ``response`` returns the complete response. A response
+that did not come as a stream is built with the same calls, so both are equal.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from corral.nesting import decode_json
 from corral.values import Usage
 
 
-class _Growing:
-    """A part under way."""
+class _OpenPart:
+    """A part that is still part."""
 
     __slots__ = ("id", "index", "item_id", "kind", "name", "pieces", "signature")
 
@@ -50,8 +50,8 @@ class _Growing:
         self.item_id: str | None = None
 
 
-class Parts:
-    """One answer, as it grows. ``used`` are the ids of calls that the history holds."""
+class ResponseBuilder:
+    """One response while it is read. ``used`` are the ids of the tool calls in the history."""
 
     def __init__(self, provider: str, model: str, used: Iterable[str] = ()) -> None:
         self.provider = provider
@@ -61,20 +61,20 @@ class Parts:
         self.finish: FinishReason | None = None
         self.warnings: list[str] = []
         self.events: list[StreamEvent] = []
-        """Not yet handed out; ``take`` empties it."""
-        self._used = set(used)
-        self._parts: list[_Growing | Part] = []
-        self._open: _Growing | None = None
-        """The text or the thoughts under way."""
-        self._calls: dict[object, _Growing] = {}
+        """Events that ``take_events`` has not returned yet."""
+        self._used_ids = set(used)
+        self._parts: list[_OpenPart | Part] = []
+        self._open: _OpenPart | None = None
+        """The text or thinking that is still part."""
+        self._calls: dict[object, _OpenPart] = {}
         self._started = False
 
-    def take(self) -> list[StreamEvent]:
+    def take_events(self) -> list[StreamEvent]:
         events, self.events = self.events, []
         return events
 
     def start(self, id: str | None = None, model: str | None = None) -> None:
-        """The answer has begun. Told again it only fills what is missing."""
+        """The response has started. Later calls only set the id and the model."""
         if id:
             self.id = id
         if model:
@@ -83,46 +83,46 @@ class Parts:
             self._started = True
             self.events.append(Start(self.id, self.model, self.provider))
 
-    def text(self, piece: str) -> None:
-        growing = self._open
-        if growing is None or growing.kind != "text":
-            growing = self._begin("text")
-            self.events.append(TextStart(growing.index))
+    def add_text(self, piece: str) -> None:
+        part = self._open
+        if part is None or part.kind != "text":
+            part = self._open_part("text")
+            self.events.append(TextStart(part.index))
         if piece:
-            growing.pieces.append(piece)
-            self.events.append(TextDelta(piece, growing.index))
+            part.pieces.append(piece)
+            self.events.append(TextDelta(piece, part.index))
 
-    def thinking(self, piece: str, item_id: str | None = None) -> None:
-        growing = self._open
-        if growing is None or growing.kind != "thinking" or growing.item_id != item_id:
-            growing = self._begin("thinking")
-            growing.item_id = item_id
-            self.events.append(ThinkingStart(growing.index))
+    def add_thinking(self, piece: str, item_id: str | None = None) -> None:
+        part = self._open
+        if part is None or part.kind != "thinking" or part.item_id != item_id:
+            part = self._open_part("thinking")
+            part.item_id = item_id
+            self.events.append(ThinkingStart(part.index))
         if piece:
-            growing.pieces.append(piece)
-            self.events.append(ThinkingDelta(piece, growing.index))
+            part.pieces.append(piece)
+            self.events.append(ThinkingDelta(piece, part.index))
 
-    def sign(self, signature: str, kind: str = "text") -> None:
-        """The mark of the text or the thoughts under way, or of an empty part of ``kind``.
-        It completes the part: what comes after it is another one."""
+    def set_signature(self, signature: str, kind: str = "text") -> None:
+        """Set the signature of the part text or thinking, or of a new empty part of ``kind``.
+        This completes the part."""
         if self._open is None or self._open.kind != kind:
-            (self.text if kind == "text" else self.thinking)("")
+            (self.add_text if kind == "text" else self.add_thinking)("")
         if self._open is not None:
             self._open.signature = signature
         self.end_part()
 
     def end_part(self) -> None:
-        """The text or the thoughts under way are complete."""
-        growing, self._open = self._open, None
-        if growing is not None:
-            ended = TextEnd if growing.kind == "text" else ThinkingEnd
-            self.events.append(ended(growing.index))
+        """The part text or thinking is complete."""
+        part, self._open = self._open, None
+        if part is not None:
+            ended = TextEnd if part.kind == "text" else ThinkingEnd
+            self.events.append(ended(part.index))
 
-    def redacted(self, data: str, item_id: str | None = None) -> None:
+    def add_redacted(self, data: str, item_id: str | None = None) -> None:
         self.end_part()
         self._parts.append(RedactedThinking(data, item_id))
 
-    def call(
+    def start_call(
         self,
         key: object,
         name: str,
@@ -131,35 +131,36 @@ class Parts:
         signature: str | None = None,
         item_id: str | None = None,
     ) -> None:
-        """A call has begun; ``key`` names it in what follows. Another of that key has ended."""
+        """A tool call has started; ``key`` identifies it in later calls. An earlier call with
+        the same key is complete."""
         self.end_part()
         self.end_call(key)
-        growing = _Growing("call", len(self._parts))
-        growing.id = self._fresh(id)
-        growing.name = name
-        growing.signature = signature
-        growing.item_id = item_id
-        self._parts.append(growing)
-        self._calls[key] = growing
-        self.events.append(ToolCallStart(growing.index, growing.id, name))
+        part = _OpenPart("call", len(self._parts))
+        part.id = self._unique_id(id)
+        part.name = name
+        part.signature = signature
+        part.item_id = item_id
+        self._parts.append(part)
+        self._calls[key] = part
+        self.events.append(ToolCallStart(part.index, part.id, name))
 
-    def arguments(self, key: object, piece: str) -> None:
-        """A piece of the arguments' JSON. Of a call that never began it is only an event."""
-        growing = self._calls.get(key)
-        if growing is None:
-            self.other("arguments of an unknown call", piece)
+    def add_arguments(self, key: object, piece: str) -> None:
+        """Add a piece of the arguments' JSON. For an unknown call it becomes an event only."""
+        part = self._calls.get(key)
+        if part is None:
+            self.add_provider_event("arguments of an unknown call", piece)
         elif piece:
-            growing.pieces.append(piece)
-            self.events.append(ToolCallDelta(growing.index, piece))
+            part.pieces.append(piece)
+            self.events.append(ToolCallDelta(part.index, piece))
 
     def end_call(self, key: object) -> None:
-        growing = self._calls.pop(key, None)
-        if growing is not None:
-            whole = _call(growing)
-            self._parts[growing.index] = whole
-            self.events.append(ToolCallEnd(growing.index, whole))
+        part = self._calls.pop(key, None)
+        if part is not None:
+            call = _finish_call(part)
+            self._parts[part.index] = call
+            self.events.append(ToolCallEnd(part.index, call))
 
-    def whole_call(
+    def add_call(
         self,
         name: str,
         arguments: Json,
@@ -168,35 +169,35 @@ class Parts:
         signature: str | None = None,
         item_id: str | None = None,
     ) -> None:
-        """A call that comes in one piece, its arguments decoded."""
+        """Add a complete call with decoded arguments."""
         key = object()
-        self.call(key, name, id, signature=signature, item_id=item_id)
-        self.arguments(key, msgspec.json.encode(arguments).decode())
+        self.start_call(key, name, id, signature=signature, item_id=item_id)
+        self.add_arguments(key, msgspec.json.encode(arguments).decode())
         self.end_call(key)
 
-    def other(self, name: str, data: Json) -> None:
+    def add_provider_event(self, name: str, data: Json) -> None:
         if not self._started:
             self.start()
         self.events.append(ProviderEvent(name, data))
 
-    def stop(self, reason: Reason, raw: str | None = None) -> None:
+    def set_finish(self, reason: Reason, raw: str | None = None) -> None:
         self.finish = FinishReason(reason, raw)
 
     def response(self) -> Response:
-        """The whole answer; its last events are in ``events``. Raises ``StreamBroken`` for
-        an answer without an end."""
+        """The complete response; its last events are in ``events``. Raises ``StreamBroken`` if
+        no finish reason came."""
         if self.finish is None:
             raise StreamBroken(
-                f"{self.provider} stopped in the middle of its answer",
-                hint="The connection was cut, or a proxy gave up: try again.",
+                f"the response of {self.provider} ended before it was complete",
+                hint="The connection was closed, or a proxy timed out: try again.",
             )
         self.start()
         self.end_part()
         for key in list(self._calls):
             self.end_call(key)
-        parts = tuple(_done(part) for part in self._parts)
+        parts = tuple(_finish_part(part) for part in self._parts)
         finish = self.finish
-        # Cut short or filtered, a call may be half of one: these reasons win over it.
+        # In a truncated or filtered response a call may be incomplete: keep these reasons.
         if finish.reason in ("stop", "other") and any(isinstance(p, ToolCall) for p in parts):
             finish = FinishReason("tool_calls", finish.raw)
         return Response(
@@ -209,30 +210,30 @@ class Parts:
             warnings=tuple(self.warnings),
         )
 
-    def _begin(self, kind: str) -> _Growing:
+    def _open_part(self, kind: str) -> _OpenPart:
         if not self._started:
             self.start()
         self.end_part()
-        growing = self._open = _Growing(kind, len(self._parts))
-        self._parts.append(growing)
-        return growing
+        part = self._open = _OpenPart(kind, len(self._parts))
+        self._parts.append(part)
+        return part
 
-    def _fresh(self, id: str | None) -> str:
-        """The vendor's id, or one that no other call of the conversation has: some vendors
-        send none, some count anew in every answer."""
+    def _unique_id(self, id: str | None) -> str:
+        """The vendor's id, or one that no other call of the conversation has: some vendors send
+        none, some restart counting in every response."""
         if not self._started:
             self.start()
-        number = len(self._used)
-        fresh = id or f"call_{number}"
-        while fresh in self._used:
-            fresh = f"call_{number}"
+        number = len(self._used_ids)
+        unique = id or f"call_{number}"
+        while unique in self._used_ids:
+            unique = f"call_{number}"
             number += 1
-        self._used.add(fresh)
-        return fresh
+        self._used_ids.add(unique)
+        return unique
 
 
-def _done(part: _Growing | Part) -> Part:
-    if not isinstance(part, _Growing):
+def _finish_part(part: _OpenPart | Part) -> Part:
+    if not isinstance(part, _OpenPart):
         return part
     text = "".join(part.pieces)
     if part.kind == "text":
@@ -240,8 +241,8 @@ def _done(part: _Growing | Part) -> Part:
     return Thinking(text, part.signature, part.item_id)
 
 
-def _call(growing: _Growing) -> ToolCall:
-    written = "".join(growing.pieces)
+def _finish_call(part: _OpenPart) -> ToolCall:
+    written = "".join(part.pieces)
     arguments: Json = {}
     if written.strip():
         try:
@@ -250,10 +251,10 @@ def _call(growing: _Growing) -> ToolCall:
             arguments = None
     is_object = isinstance(arguments, dict)
     return ToolCall(
-        growing.id,
-        growing.name,
+        part.id,
+        part.name,
         arguments if isinstance(arguments, dict) else {},
-        growing.signature,
+        part.signature,
         None if is_object else written,
-        growing.item_id,
+        part.item_id,
     )

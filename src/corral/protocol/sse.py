@@ -1,10 +1,10 @@
-"""Server-sent events: chunks of bytes in, the data of whole events out.
+"""Server-sent events: chunks of bytes in, the data of complete events out.
 
-Chunks may be cut anywhere. Lines end with LF, CRLF or CR; several ``data`` lines
-of one event are joined by a newline; comments, ``id`` and ``retry`` are skipped;
-an event without data is none. The name of an event is not kept: every vendor
-repeats it inside the data. An event that the stream ends in the middle of is
-not given out, as the standard has it; ``rest`` has it for a vendor whose streams end so.
+Chunks may be cut anywhere. Lines end with LF, CRLF or CR. Several ``data`` lines of one event are
+joined by a newline. Comments, ``id``, ``retry`` and events without data are skipped. The name of
+an event is dropped: every vendor repeats it inside the data. An incomplete event at the end of
+the stream is not returned, as the standard says; ``take_rest`` returns it, for vendors whose
+streams end without a blank line.
 """
 
 from __future__ import annotations
@@ -13,107 +13,109 @@ from corral.errors import StreamBroken
 
 BLANK = b"\n\n"
 BLANK_CRLF = b"\r\n\r\n"
-LARGEST = 64 * 1024 * 1024
-"""Bytes of one event: the same limit as for a line of an agent."""
+MAX_EVENT_SIZE = 64 * 1024 * 1024
+"""Bytes of one event; the same limit as for a line of an agent."""
 
 
-class Sse:
-    """One stream's decoder. Linear in the number of bytes, however they are cut."""
+class SseDecoder:
+    """The decoder of one stream. Linear in the number of bytes, however they are cut."""
 
-    __slots__ = ("_carriage", "_held", "_limit", "_size", "_started")
+    __slots__ = ("_buffer", "_ended_with_cr", "_limit", "_size", "_started")
 
-    def __init__(self, limit: int = LARGEST) -> None:
+    def __init__(self, limit: int = MAX_EVENT_SIZE) -> None:
         self._limit = limit
-        self._held: list[bytes] = []
-        """Of an event that is not complete, with LF for every end of a line."""
+        self._buffer: list[bytes] = []
+        """Bytes of an incomplete event, with LF line ends."""
         self._size = 0
-        self._carriage = False
+        self._ended_with_cr = False
         self._started = False
 
     @property
     def pending(self) -> bool:
-        """Whether bytes of an incomplete event are held."""
-        return any(piece.strip() for piece in self._held)
+        """Whether there are bytes of an incomplete event."""
+        return any(piece.strip() for piece in self._buffer)
 
-    def rest(self) -> list[bytes]:
-        """The data of a last event that no blank line ended; the decoder is empty then."""
-        block = b"".join(self._held)
-        self._held.clear()
+    def take_rest(self) -> list[bytes]:
+        """The data of a last event without a blank line after it. Empties the decoder."""
+        block = b"".join(self._buffer)
+        self._buffer.clear()
         self._size = 0
         return _events(block.strip(b"\n"))
 
     def receive(self, chunk: bytes) -> list[bytes]:
-        """The data of each event that is complete now. Raises ``StreamBroken`` for one that
-        is too large."""
+        """The data of the events that are complete now. Raises ``StreamBroken`` for an event
+        that is too large."""
         if not self._started:
-            chunk = self._beginning(chunk)
+            chunk = self._strip_bom(chunk)
         if b"\r" in chunk:
-            # Between the first and the last blank line all is whole, and often all alike.
+            # Between the first and the last blank line all events are complete, and often uniform.
             first, last = chunk.find(BLANK_CRLF) + 4, chunk.rfind(BLANK_CRLF) + 4
-            short = last - first < self._limit  # what is longer is measured event by event
-            alike = _alike(chunk[first:last], BLANK_CRLF) if first < last and short else None
-            if alike is not None:
-                return [*self._receive(chunk[:first]), *alike, *self._receive(chunk[last:])]
+            short = last - first < self._limit  # a longer one is checked event by event
+            uniform = (
+                _uniform_events(chunk[first:last], BLANK_CRLF) if first < last and short else None
+            )
+            if uniform is not None:
+                return [*self._receive(chunk[:first]), *uniform, *self._receive(chunk[last:])]
         return self._receive(chunk)
 
     def _receive(self, chunk: bytes) -> list[bytes]:
-        if self._carriage and chunk:
-            self._carriage = False
-            chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF that was cut in two
+        if self._ended_with_cr and chunk:
+            self._ended_with_cr = False
+            chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF
         if b"\r" in chunk:
-            self._carriage = chunk.endswith(b"\r")
+            self._ended_with_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = chunk.rfind(b"\n\n") + 2
         if end < 2:
             # The blank line may be split between this chunk and the last one.
-            split = self._held and self._held[-1].endswith(b"\n") and chunk.startswith(b"\n")
+            split = self._buffer and self._buffer[-1].endswith(b"\n") and chunk.startswith(b"\n")
             if not split:
-                self._hold(chunk)
+                self._buffer_rest(chunk)
                 return []
             end = 1
         block = chunk[:end]
-        if self._held:
-            block = b"".join((*self._held, block))
-            self._held.clear()
+        if self._buffer:
+            block = b"".join((*self._buffer, block))
+            self._buffer.clear()
             self._size = 0
         if len(block) >= self._limit:
-            # However it was cut: byte by byte the end of the last line would be held too.
+            # The result must not depend on the cuts: the last line end would be buffered too.
             for event in block.split(b"\n\n"):
-                self._bounded(len(event) + 1)
-        self._hold(chunk[end:])
-        found = _alike(block, BLANK)
+                self._check_size(len(event) + 1)
+        self._buffer_rest(chunk[end:])
+        found = _uniform_events(block, BLANK)
         return _events(block) if found is None else found
 
-    def _beginning(self, chunk: bytes) -> bytes:
-        """Without the mark of UTF-8 that a stream may open with, cut in pieces or not."""
+    def _strip_bom(self, chunk: bytes) -> bytes:
+        """Remove the byte order mark that a stream may start with, however it is cut."""
         mark = b"\xef\xbb\xbf"
-        head = b"".join((*self._held, chunk))
-        self._held.clear()
+        head = b"".join((*self._buffer, chunk))
+        self._buffer.clear()
         self._size = 0
         if len(head) < len(mark) and mark.startswith(head):
-            self._held.append(head)
+            self._buffer.append(head)
             return b""
         self._started = True
         return head.removeprefix(mark)
 
-    def _hold(self, rest: bytes) -> None:
+    def _buffer_rest(self, rest: bytes) -> None:
         if rest:
-            self._held.append(rest)
+            self._buffer.append(rest)
             self._size += len(rest)
-            self._bounded(self._size)
+            self._check_size(self._size)
 
-    def _bounded(self, size: int) -> None:
+    def _check_size(self, size: int) -> None:
         if size > self._limit:
             raise StreamBroken(
-                f"an event of the stream is over {self._limit:,} bytes",
-                hint="Ask for less in one answer.",
+                f"an event of the stream exceeds {self._limit:,} bytes",
+                hint="Request a shorter answer.",
                 retryable=False,
             )
 
 
-def _alike(block: bytes, blank: bytes) -> list[bytes] | None:
-    """The data of whole events of one name with one line of data each; None where any is of
-    another kind. There is no work for each: nearly all of a stream looks like this."""
+def _uniform_events(block: bytes, blank: bytes) -> list[bytes] | None:
+    """The data of events that have the same name and one line of data each; None if any event
+    differs. Fast, as it does no work per event: nearly all streams look like this."""
     before = block.rfind(blank, 0, len(block) // 2)
     start = 0 if before < 0 else before + len(blank)
     end = block.find(b"data: ", start) + 6
@@ -134,7 +136,7 @@ def _alike(block: bytes, blank: bytes) -> list[bytes] | None:
 
 
 def _events(block: bytes) -> list[bytes]:
-    """The data of the events of a block of whole ones."""
+    """The data of the events in a block of complete events."""
     found: list[bytes] = []
     for event in block.split(b"\n\n"):
         if event[:6] == b"data: ":
@@ -146,14 +148,14 @@ def _events(block: bytes) -> list[bytes]:
         if data and b"\n" not in data:
             found.append(data)
         elif event:
-            lines = [_data_of(line) for line in event.split(b"\n")]
-            kept = [line for line in lines if line is not None]
-            if any(kept):
-                found.append(b"\n".join(kept))
+            lines = [_line_data(line) for line in event.split(b"\n")]
+            values = [line for line in lines if line is not None]
+            if any(values):
+                found.append(b"\n".join(values))
     return found
 
 
-def _data_of(line: bytes) -> bytes | None:
+def _line_data(line: bytes) -> bytes | None:
     if line[:5] != b"data:":
         return b"" if line == b"data" else None
     return line[6:] if line[5:6] == b" " else line[5:]

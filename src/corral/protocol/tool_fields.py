@@ -1,4 +1,4 @@
-"""A tool's call as events tell it, whatever an agent calls its fields."""
+"""Builds ``tool_use`` events from tool calls, whatever an agent calls their arguments."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from typing import Any, cast
 from corral.events import Json, ToolKind, ToolUse
 
 PATHS = ("file_path", "filePath", "notebook_path", "dir_path", "path")
-"""Names under which tools are told of a file or a folder."""
+"""Argument names that hold the path of a file or folder."""
 _SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
-"""What a call is about; the first that is there."""
+"""Arguments for the title of a call; the first that exists is used."""
 
 
-def call(
+def build_tool_use(
     call_id: str, name: str, given: Json, *, kind: ToolKind, parent: str | None = None
 ) -> ToolUse:
-    told = table(given)
-    subject = next((told[key] for key in _SUBJECTS if isinstance(told.get(key), str)), None)
+    arguments = as_object(given)
+    subject = next(
+        (arguments[key] for key in _SUBJECTS if isinstance(arguments.get(key), str)), None
+    )
     return ToolUse(
         call_id,
         name,
         kind=kind,
         title=f"{name} {subject}" if subject else name,
         input=given,
-        paths=paths(told),
+        paths=path_arguments(arguments),
         parent=parent,
     )
 
 
-def hidden(name: str) -> str:
-    """Why a call failed of a tool that the policy takes away: agents say that it is unknown."""
+def unavailable_message(name: str) -> str:
+    """The error for a tool that the policy removed; agents report it as unknown."""
     return f"{name} is not available under this policy"
 
 
-def paths(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Each once, though some models name it twice."""
+def path_arguments(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The path arguments, each once: some models give one twice."""
     return tuple(dict.fromkeys(given[n] for n in PATHS if isinstance(given.get(n), str)))
 
 
-def table(given: object) -> dict[str, Any]:
-    """A tool's arguments; empty where they are none."""
+def as_object(given: object) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
     return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
 
-def tables(listed: object) -> list[dict[str, Any]]:
-    """The objects in a list; nothing where it is none."""
+def objects_in(listed: object) -> list[dict[str, Any]]:
+    """The objects in a list; none if it is not a list."""
     found = cast("list[object]", listed) if isinstance(listed, list) else []
     return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
 
 
-def texts(listed: object) -> str | None:
-    """What a list of parts says, a line each; ``None`` where that is nothing."""
-    return "\n".join(str(part["text"]) for part in tables(listed) if "text" in part) or None
+def joined_text(listed: object) -> str | None:
+    """The texts of a list of parts, one per line; ``None`` if there is no text."""
+    return "\n".join(str(part["text"]) for part in objects_in(listed) if "text" in part) or None

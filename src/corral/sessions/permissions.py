@@ -28,7 +28,7 @@ from corral.options import PermissionMode, RunOptions
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
-from corral.protocol.stream_json.client import Control, PermissionAsked
+from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
 from corral.system.path_guard import PathGuard
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
@@ -149,7 +149,7 @@ class Questions:
 
     def __init__(
         self,
-        control: Control,
+        control: StreamJsonClient,
         run: RunOptions,
         cwd: str,
         ask: Asker | None,
@@ -178,7 +178,7 @@ class Questions:
         for item in items:
             out.append(item)
             if isinstance(item, PermissionRequest):
-                ask = self._control.asks.get(item.request_id)
+                ask = self._control.open_requests.get(item.request_id)
                 if ask is not None:
                     self._put(ask, item, out)
             elif isinstance(item, PermissionDecision):  # the agent took its question back
@@ -198,7 +198,9 @@ class Questions:
         if questions:
             await asyncio.wait(questions)
 
-    def _put(self, ask: PermissionAsked, request: PermissionRequest, out: list[RawEvent]) -> None:
+    def _put(
+        self, ask: StreamPermissionRequest, request: PermissionRequest, out: list[RawEvent]
+    ) -> None:
         answer = self._at_once(ask)
         if answer is not None:
             self._decided(ask, answer, out)
@@ -206,13 +208,13 @@ class Questions:
         task = asyncio.get_running_loop().create_task(self._wait(ask, request))
         self._open[ask.request_id] = task
 
-    def _at_once(self, ask: PermissionAsked) -> PermissionAnswer | None:
+    def _at_once(self, ask: StreamPermissionRequest) -> PermissionAnswer | None:
         answer = self._broker.at_once(_action(ask), _paths(ask))
         if answer is None and (ask.name, ask.command) in self._granted:
             return PermissionAnswer("allow_session", "person", "asked before")
         return answer
 
-    async def _wait(self, ask: PermissionAsked, request: PermissionRequest) -> None:
+    async def _wait(self, ask: StreamPermissionRequest, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
         answer = self._broker.confirmed(answer, _action(ask), _paths(ask))
         if self._open.pop(ask.request_id, None) is not None:
@@ -220,7 +222,9 @@ class Questions:
                 self._granted.add((ask.name, ask.command))
             self._decided(ask, answer, self.inbox)
 
-    def _decided(self, ask: PermissionAsked, answer: PermissionAnswer, out: list[RawEvent]) -> None:
+    def _decided(
+        self, ask: StreamPermissionRequest, answer: PermissionAnswer, out: list[RawEvent]
+    ) -> None:
         out.append(
             PermissionDecision(
                 ask.request_id,
@@ -241,9 +245,9 @@ class Questions:
             write(reply)
 
 
-def _action(ask: PermissionAsked) -> Action:
+def _action(ask: StreamPermissionRequest) -> Action:
     return Action(ask.name, ask.kind, ask.command, own=ask.own)
 
 
-def _paths(ask: PermissionAsked) -> tuple[str, ...]:
+def _paths(ask: StreamPermissionRequest) -> tuple[str, ...]:
     return (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))

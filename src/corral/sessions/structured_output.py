@@ -22,7 +22,7 @@ import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Json
-from corral.protocol.schema.build import Schema, not_met, schema_of
+from corral.protocol.schema.build import Schema, schema_not_met, schema_of
 from corral.protocol.schema.validate import JsonObject
 from corral.result import Result
 from corral.sessions.tools.tools import Tool
@@ -81,7 +81,7 @@ def extract(text: str, schema: Schema[T]) -> T:
     list that fits. ``SchemaNotMet`` carries the text as ``frame``."""
     value, complaints = find(text, schema)
     if complaints:
-        raise not_met(schema.name, complaints, text)
+        raise schema_not_met(schema.name, complaints, text)
     return cast("T", value)
 
 
@@ -271,7 +271,7 @@ async def typed(
         if not complaints:
             return value, msgspec.structs.replace(whole, output=value)
         if not left:
-            error = not_met(asked.name, complaints, result.final_text or result.text)
+            error = schema_not_met(asked.name, complaints, result.final_text or result.text)
             error.result = whole
             raise error
         said = repair_prompt(complaints)

@@ -24,14 +24,14 @@ _REFUSALS = (
 )
 STREAM_QUIRKS = StreamQuirks(
     tools=policy.TOOLS,
-    refusal_signs=_REFUSALS,
+    denied_texts=_REFUSALS,
 )
 
 
 def translator() -> Translate:
-    from corral.protocol.stream_json.client import Control
+    from corral.protocol.stream_json.client import StreamJsonClient
 
-    return Control(STREAM_QUIRKS).translate
+    return StreamJsonClient(STREAM_QUIRKS).translate
 
 
 def fits(schema: dict[str, Json]) -> bool:
@@ -88,11 +88,11 @@ QUIRKS = AcpQuirks(
     name_from_meta=("claudeCode", "toolName"),
     kinds=policy.TOOLS,
     mcp_prefixes=("mcp__",),
-    denied_signs=(*_REFUSALS, "Permission denied: "),
+    denied_texts=(*_REFUSALS, "Permission denied: "),
     late_updates=0.1,
     model_list_complete=False,
-    command_marks=("/", " ", "\t", "\r", "\n"),
-    command_guard="\u2060",
+    command_prefixes=("/", " ", "\t", "\r", "\n"),
+    command_escape="\u2060",
 )
 
 

@@ -68,7 +68,7 @@ HEADLESS = AgentSpec(
 )
 
 QUIRKS = AcpQuirks(
-    mcp_prefixes=("mcp__",), mcp_from_input=True, nameless_errors=True, late_updates=0.1
+    mcp_prefixes=("mcp__",), mcp_from_input=True, errors_without_message_id=True, late_updates=0.1
 )
 
 PEER = replace(

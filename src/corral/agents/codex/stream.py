@@ -22,9 +22,9 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
-from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying, warning
-from corral.protocol.tool_fields import table, tables, texts
+from corral.protocol.tool_fields import as_object, joined_text, objects_in
 from corral.values import Usage
 
 
@@ -63,8 +63,8 @@ class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
     message: str
 
 
-_ITEMS = named(Items, ("item.started", "item.updated", "item.completed"))
-Frames = one_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
+_ITEMS = frame_types(Items, ("item.started", "item.updated", "item.completed"))
+Frames = union_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
 
 CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
 
@@ -132,7 +132,7 @@ def tool_use(item: dict[str, Any]) -> ToolUse | None:
             given: Json = {"command": command}
             return ToolUse(id, "exec_command", kind="execute", title=command, input=given)
         case {"type": "file_change", "id": str(id)}:
-            paths = tuple(str(change.get("path")) for change in tables(item.get("changes")))
+            paths = tuple(str(change.get("path")) for change in objects_in(item.get("changes")))
             title = f"apply_patch {' '.join(paths)}"
             given = {"changes": item.get("changes")}
             return ToolUse(id, "apply_patch", kind="edit", title=title, input=given, paths=paths)
@@ -163,7 +163,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
                     CHANGES.get(str(change.get("kind")), "modified"),
                     call_id=call_id,
                 )
-                for change in tables(item.get("changes"))
+                for change in objects_in(item.get("changes"))
             ]
             return [*told, ToolResult(call_id, "success")]
         case {"type": "mcp_tool_call"}:
@@ -173,7 +173,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
 
 
 def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
-    output = texts(table(item.get("result")).get("content"))
+    output = joined_text(as_object(item.get("result")).get("content"))
     error = _why(item)
     if error is None:
         return ToolResult(call_id, "success", output=output)
@@ -196,7 +196,7 @@ def plan(item: dict[str, Any]) -> Plan | None:
         return None
     entries = [
         PlanEntry(str(todo.get("text")), "completed" if todo.get("completed") else "pending")
-        for todo in tables(item.get("items"))
+        for todo in objects_in(item.get("items"))
     ]
     return Plan(tuple(entries))
 

@@ -35,16 +35,16 @@ QUIRKS = AcpQuirks(
         "Info: Unknown tool name in the tool excludedlist: ",
     ),
     error_text="Error: ",
-    error_signs=r"^Error: \d{3} |\(HTTP \d{3}\)|^Error: Failed to get response from the AI model",
+    error_pattern=r"^Error: \d{3} |\(HTTP \d{3}\)|^Error: Failed to get response from the AI model",
     denied_code="denied",
     outside_title="Access paths outside trusted directories",
     usage="session",
     model_list_complete=False,
     set_model=None,
-    command_marks=("/", " ", "\t", "\r", "\n"),
-    command_guard="\u2060",
+    command_prefixes=("/", " ", "\t", "\r", "\n"),
+    command_escape="\u2060",
 )
-"""``command_marks``: blanks too, as it may trim. ``command_guard``: a word joiner, which no
+"""``command_prefixes``: blanks too, as it may trim. ``command_escape``: a word joiner, which no
 trimming takes away and no model sees."""
 
 _ALONE = AgentSpec(

@@ -23,9 +23,9 @@ from corral.events import (
     ToolStatus,
     ToolUse,
 )
-from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
-from corral.protocol.tool_fields import call, hidden
+from corral.protocol.tool_fields import build_tool_use, unavailable_message
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
@@ -121,8 +121,8 @@ _SILENT = (
 )
 """Known, and nothing that the others do not tell. What is in neither list is ``unknown``."""
 
-_NAMES = named(Frame, _KNOWN)
-Frames = one_of([Result], _NAMES, named(Nothing, _SILENT))
+_NAMES = frame_types(Frame, _KNOWN)
+Frames = union_of([Result], _NAMES, frame_types(Nothing, _SILENT))
 
 
 def translator() -> Translate:
@@ -212,7 +212,7 @@ class Conversation:
 def tool_use(data: Data) -> ToolUse:
     name, parent = data.tool_name, data.parent_tool_call_id
     kind: ToolKind = "mcp" if data.mcp_server_name else TOOLS.get(name.lower(), "other")
-    return call(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
+    return build_tool_use(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
 
 
 def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
@@ -224,7 +224,7 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
     away = use is not None and use.kind != "other" and told.endswith(_MISSING)
     status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
     if away and use is not None:
-        told = hidden(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
+        told = unavailable_message(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
     return [ToolResult(call_id, status, error=told or None, parent=parent)]
 
 

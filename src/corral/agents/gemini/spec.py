@@ -17,7 +17,7 @@ from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.notices import warning
-from corral.protocol.tool_fields import call, hidden
+from corral.protocol.tool_fields import build_tool_use, unavailable_message
 from corral.values import Usage
 
 TOOLS = policy.KINDS
@@ -145,7 +145,7 @@ def _repeated() -> Error:
 def tool_use(frame: ToolUseFrame) -> ToolUse:
     name, given = frame.tool_name, frame.parameters
     kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
-    return call(frame.tool_id, name, given, kind=kind)
+    return build_tool_use(frame.tool_id, name, given, kind=kind)
 
 
 def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
@@ -162,7 +162,7 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     if refused or blocked:
         status = "denied"
     if error.type == "tool_not_registered" and refused:
-        message = hidden(name)
+        message = unavailable_message(name)
         if name.startswith("mcp_"):
             message += ", or its server did not come up"
     return ToolResult(
@@ -225,17 +225,17 @@ QUIRKS = AcpQuirks(
     injected_text=("[MODE_UPDATE]",),
     kinds=TOOLS,
     title_is_command=True,
-    denied_signs=("denied by policy", "Path not in workspace"),
-    rejected_tools_stay_silent=True,
+    denied_texts=("denied by policy", "Path not in workspace"),
+    no_update_after_denial=True,
     quiet_period=0.25,
     model_list_complete=False,
     set_model="session/set_model",
     missing_file_is_empty=True,
     uses_client_files=True,
-    command_marks=("/", "$"),
-    command_guard="\u2060",
+    command_prefixes=("/", "$"),
+    command_escape="\u2060",
 )
-"""``command_guard``: a word joiner, which no trimming takes away and no model sees. ``kinds``: the
+"""``command_escape``: a word joiner, which no trimming takes away and no model sees. ``kinds``: the
 CLI calls a web search a search, as it does a search in files; the name in a call's id is its own,
 whatever id the model gives."""
 

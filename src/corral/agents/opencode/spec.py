@@ -32,13 +32,13 @@ QUIRKS = AcpQuirks(
     late_updates=0.1,
     name_from_title=True,
     unavailable_tool=stream.HIDDEN,
-    denied_signs=stream.REFUSALS,
+    denied_texts=stream.REFUSALS,
     mcp_prefixes=(f"{policy.OWN_SERVER}_",),
     usage="last_step",
-    command_marks=("/", " ", "\t", "\r", "\n"),
-    command_guard="\u2060",
+    command_prefixes=("/", " ", "\t", "\r", "\n"),
+    command_escape="\u2060",
 )
-"""``command_marks``: blanks too, for it trims before it looks. ``command_guard``: a word
+"""``command_prefixes``: blanks too, for it trims before it looks. ``command_escape``: a word
 joiner, which no trimming takes away and no model sees."""
 
 _PEER = AgentSpec(

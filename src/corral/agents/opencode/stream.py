@@ -22,8 +22,8 @@ from corral.events import (
     ToolStatus,
     UsageReport,
 )
-from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, named, one_of
-from corral.protocol.tool_fields import call, hidden, tables
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
+from corral.protocol.tool_fields import build_tool_use, objects_in, unavailable_message
 from corral.values import Cost, Usage
 
 UNAVAILABLE = "invalid"
@@ -78,8 +78,8 @@ class Frame(msgspec.Struct, frozen=True):
     error: Failure = Failure()
 
 
-_NAMES = named(Frame, ("step_start", "text", "reasoning", "tool_use", "step_finish", "error"))
-Frames = one_of(_NAMES)
+_NAMES = frame_types(Frame, ("step_start", "text", "reasoning", "tool_use", "step_finish", "error"))
+Frames = union_of(_NAMES)
 
 
 def translator() -> Translate:
@@ -155,14 +155,14 @@ def tool(part: Part) -> list[RawEvent]:
     if name == UNAVAILABLE and isinstance(given.get("tool"), str):
         name, said, given = cast("str", given["tool"]), str(given.get("error", "")), {}
     kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
-    use = call(part.call_id, name, given, kind=kind)
+    use = build_tool_use(part.call_id, name, given, kind=kind)
     took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
     if state.status == "completed" and not said:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
         away = said.startswith(HIDDEN) and kind != "other"
         status: ToolStatus = "denied" if away or said.startswith(REFUSALS) else "error"
-        why = hidden(name) if away else said.split(_RULES)[0]
+        why = unavailable_message(name) if away else said.split(_RULES)[0]
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     plan = _plan(given) if name == "todowrite" else None
     return [use, end] if plan is None else [use, end, plan]
@@ -174,7 +174,7 @@ def _plan(given: dict[str, Any]) -> Plan | None:
     return Plan(
         tuple(
             PlanEntry(str(todo["content"]), _text(todo, "status"), _text(todo, "priority"))
-            for todo in tables(given["todos"])
+            for todo in objects_in(given["todos"])
             if "content" in todo
         )
     )

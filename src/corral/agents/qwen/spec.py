@@ -28,22 +28,22 @@ from corral.protocol.stream_json.quirks import StreamQuirks
 _HIDDEN = (*(f'"{name}" not found in registry' for name in TOOLS), 'Tool "mcp__')
 STREAM_QUIRKS = StreamQuirks(
     tools=TOOLS,
-    refusal_signs=("but that permission was declined", *_HIDDEN),
+    denied_texts=("but that permission was declined", *_HIDDEN),
     error_text="[API Error: ",
-    id_a_block=True,
-    sums_up=True,
+    id_per_block=True,
+    reports_session_total=True,
 )
 QUIRKS = AcpQuirks(
     name_from_meta=("toolName",),
     mcp_prefixes=("mcp__",),
-    denied_signs=STREAM_QUIRKS.refusal_signs,
+    denied_texts=STREAM_QUIRKS.denied_texts,
     usage="chunks",
     set_model=None,
-    command_marks=("/",),
-    command_guard="\u2060",
+    command_prefixes=("/",),
+    command_escape="\u2060",
     uses_client_files=True,
 )
-"""``command_guard``: a word joiner, which no model sees."""
+"""``command_escape``: a word joiner, which no model sees."""
 
 
 def explain(ending: Ending) -> CorralError | None:
@@ -73,9 +73,9 @@ def _failed(_kind: str, message: str) -> CorralError:
 
 
 def translator() -> Translate:
-    from corral.protocol.stream_json.client import Control
+    from corral.protocol.stream_json.client import StreamJsonClient
 
-    return Control(STREAM_QUIRKS).translate
+    return StreamJsonClient(STREAM_QUIRKS).translate
 
 
 _ALONE = AgentSpec(

@@ -34,7 +34,7 @@ from corral.models.anthropic.frames import (
 from corral.models.anthropic.request import RESULT, VALUE
 from corral.models.errors import error_of, failed
 from corral.models.spec import Failure, JsonObject, Provider, Translate, decoded
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
 FINISHES: dict[str, Reason] = {
@@ -131,7 +131,7 @@ class _Answer:
         self._given = ""
         """The input that came with the block itself; pieces that follow replace it."""
 
-    def translate(self, datas: list[bytes], parts: Parts) -> None:
+    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
         for data in datas:
             try:
                 event = decode(data)
@@ -141,15 +141,15 @@ class _Answer:
             if type(event) is Delta:
                 delta = event.delta
                 if type(delta) is TextDelta:
-                    parts.text(delta.text)
+                    parts.add_text(delta.text)
                 elif type(delta) is ThinkingDelta:
-                    parts.thinking(delta.thinking)
+                    parts.add_thinking(delta.thinking)
                 else:
                     self._grow(event.index, delta, parts)
             else:
                 self._tell(event, data, parts)
 
-    def _grow(self, index: int, delta: object, parts: Parts) -> None:
+    def _grow(self, index: int, delta: object, parts: ResponseBuilder) -> None:
         if isinstance(delta, SignatureDelta):
             self._signature = delta.signature
         elif isinstance(delta, InputDelta):
@@ -158,18 +158,22 @@ class _Answer:
                 self._given = ""
             if self._handed is not None:
                 if text := self._handed.receive(piece):
-                    parts.text(text)
+                    parts.add_text(text)
             elif self._kind == "tool_use":
-                parts.arguments(index, piece)
+                parts.add_arguments(index, piece)
             else:
-                parts.other("input_json_delta", {"index": index, "partial_json": piece})
+                parts.add_provider_event(
+                    "input_json_delta", {"index": index, "partial_json": piece}
+                )
 
-    def _tell(self, event: object, data: bytes, parts: Parts) -> None:
+    def _tell(self, event: object, data: bytes, parts: ResponseBuilder) -> None:
         match event:
             case Begin():
                 self.begin(event.content_block, event.index, parts)
                 if event.content_block.type not in BLOCKS:
-                    parts.other(event.content_block.type, _within(decoded(data), "content_block"))
+                    parts.add_provider_event(
+                        event.content_block.type, _within(decoded(data), "content_block")
+                    )
             case End():
                 self.end(parts)
             case Start():
@@ -182,63 +186,63 @@ class _Answer:
             case _:
                 pass  # a ping; and the end, which message_delta has told
 
-    def _unknown(self, data: bytes, parts: Parts, error: Exception) -> None:
+    def _unknown(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
         """New events may come at any time, and are no reason to fail."""
         match decoded(data):
             case {"type": "content_block_delta", "delta": {"type": str(kind)}} as event if (
                 kind not in DELTAS
             ):
-                parts.other(kind, event)
+                parts.add_provider_event(kind, event)
             case {"type": str(kind)} as event if kind not in KNOWN:
-                parts.other(kind, event)
+                parts.add_provider_event(kind, event)
             case _:
                 raise _broken(self._provider, data, error)
 
-    def begin(self, block: Block, index: int, parts: Parts) -> None:
+    def begin(self, block: Block, index: int, parts: ResponseBuilder) -> None:
         if self._kind:
             self.end(parts)
         self._kind, self._index = block.type, index
         match block.type:
             case "text":
                 if block.text:
-                    parts.text(block.text)
+                    parts.add_text(block.text)
             case "thinking":
                 self._signature = block.signature
                 if block.thinking:
-                    parts.thinking(block.thinking)
+                    parts.add_thinking(block.thinking)
             case "redacted_thinking":
-                parts.redacted(block.data)
+                parts.add_redacted(block.data)
             case "tool_use":
                 given = bytes(block.input).decode("utf-8", "replace")
                 if block.name in (RESULT, VALUE):
                     self._handed = _Handed(block.name == VALUE)
                 else:
-                    parts.call(index, block.name, block.id)
+                    parts.start_call(index, block.name, block.id)
                     given = "" if given.strip() in ("{}", "null") else given
                 self._given = given
             case _:
                 pass
 
-    def end(self, parts: Parts) -> None:
+    def end(self, parts: ResponseBuilder) -> None:
         if self._given:
             self._grow(self._index, InputDelta(self._given), parts)
         if self._kind == "thinking" and self._signature:
-            parts.sign(self._signature, "thinking")
+            parts.set_signature(self._signature, "thinking")
         parts.end_part()
         parts.end_call(self._index)
         self._kind, self._signature, self._handed, self._given = "", None, None, ""
 
-    def finish(self, message: Message, usage: Counts | None, parts: Parts) -> None:
+    def finish(self, message: Message, usage: Counts | None, parts: ResponseBuilder) -> None:
         self._count(usage, parts)
         if message.stop_reason is None:
             return
         if self._kind:
             self.end(parts)
-        parts.stop(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
+        parts.set_finish(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
         if message.stop_details is not None and message.stop_details.explanation:
             parts.warnings.append(message.stop_details.explanation)
 
-    def _count(self, usage: Counts | None, parts: Parts) -> None:
+    def _count(self, usage: Counts | None, parts: ResponseBuilder) -> None:
         """Counts are of the whole answer so far; one that is left out keeps its last value."""
         if usage is None:
             return
@@ -267,7 +271,7 @@ def translator(provider: Provider) -> Translate:
     return _Answer(provider).translate
 
 
-def read(body: bytes, parts: Parts, provider: Provider) -> Json:
+def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
     try:
         message = decode_whole(body)
     except UNREADABLE as error:
@@ -280,7 +284,7 @@ def read(body: bytes, parts: Parts, provider: Provider) -> Json:
     for index, block in enumerate(message.content):
         answer.begin(block, index, parts)
         if block.type not in BLOCKS:
-            parts.other(block.type, _within(whole, "content", index))
+            parts.add_provider_event(block.type, _within(whole, "content", index))
         answer.end(parts)
     answer.finish(message, message.usage, parts)
     return whole

@@ -16,7 +16,7 @@ from corral.events import Json
 from corral.model_types import Reason
 from corral.models.openai.errors import error_inside
 from corral.models.spec import Provider, Translate, decoded
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
 FINISHES: dict[str, Reason] = {
@@ -105,7 +105,7 @@ def translator(provider: Provider) -> Translate:
     return _Answer(provider).translate
 
 
-def read(body: bytes, parts: Parts, provider: Provider) -> Json:
+def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
     _Answer(provider).translate([body], parts)
     return decoded(body)
 
@@ -124,11 +124,11 @@ class _Answer:
         self._places: dict[int, int] = {}
         """The server's index → the key of the call that it means now."""
 
-    def translate(self, datas: list[bytes], parts: Parts) -> None:
+    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
         for data in datas:
             if data == b"[DONE]":
                 if parts.finish is None and self._answered:
-                    parts.stop("other")  # complete, but it never said why
+                    parts.set_finish("other")  # complete, but it never said why
                 continue
             try:
                 chunk = _decode(data)
@@ -154,7 +154,7 @@ class _Answer:
             if chunk.x_groq is not None:
                 self._groq(chunk.x_groq, parts)
 
-    def _start(self, chunk: _Chunk, parts: Parts) -> None:
+    def _start(self, chunk: _Chunk, parts: ResponseBuilder) -> None:
         if chunk.error is not None:
             raise error_inside(self._provider, chunk.error, parts.model)
         self._answered = True
@@ -162,42 +162,42 @@ class _Answer:
             self._started = True
             parts.start(chunk.id, chunk.model)
 
-    def _tell(self, delta: _Delta, parts: Parts) -> None:
+    def _tell(self, delta: _Delta, parts: ResponseBuilder) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if thought:
-            parts.thinking(thought)
+            parts.add_thinking(thought)
         content = delta.content
         if content:
             if isinstance(content, str):
-                parts.text(content)
+                parts.add_text(content)
             else:
                 _pieces(content, parts)
         if delta.refusal:
             self._refused = True
-            parts.text(delta.refusal)
+            parts.add_text(delta.refusal)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._call(call, parts)
         if delta.function_call is not None:
             self._call(_Call(-1, None, delta.function_call), parts)
 
-    def _call(self, call: _Call, parts: Parts) -> None:
+    def _call(self, call: _Call, parts: ResponseBuilder) -> None:
         function = call.function or _Function()
         key = self._key(call, function.name)
         if key is None:
             if not function.name:
-                parts.other("a piece of an unknown call", msgspec.to_builtins(call))
+                parts.add_provider_event("a piece of an unknown call", msgspec.to_builtins(call))
                 return
             key = len(self._calls)
             self._calls.append(call.id)
             if call.index is not None:
                 self._places[call.index] = key
-            parts.call(key, function.name, call.id)
+            parts.start_call(key, function.name, call.id)
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
         if arguments:
-            parts.arguments(key, arguments)
+            parts.add_arguments(key, arguments)
 
     def _key(self, call: _Call, name: str | None) -> int | None:
         """The call that a piece belongs to; None for the first of another one. Some servers
@@ -212,31 +212,31 @@ class _Answer:
             return None
         return key
 
-    def _finish(self, raw: str, parts: Parts) -> None:
+    def _finish(self, raw: str, parts: ResponseBuilder) -> None:
         for key in range(len(self._calls)):
             parts.end_call(key)
         reason = FINISHES.get(raw, "other")
         if self._refused and reason == "stop":
-            parts.stop("content_filter", "refusal")
+            parts.set_finish("content_filter", "refusal")
         else:
-            parts.stop(reason, raw)
+            parts.set_finish(reason, raw)
 
-    def _groq(self, more: _Groq, parts: Parts) -> None:
+    def _groq(self, more: _Groq, parts: ResponseBuilder) -> None:
         if more.error is not None:
             raise error_inside(self._provider, more.error, parts.model)
         if more.usage is not None:
             parts.usage = _usage(more.usage)
 
-    def _without_choices(self, chunk: _Chunk, data: bytes, parts: Parts) -> None:
+    def _without_choices(self, chunk: _Chunk, data: bytes, parts: ResponseBuilder) -> None:
         match decoded(data):
             case {"object": "error"} | {"type": "error"} as whole:
                 raise error_inside(self._provider, whole, parts.model)
             case whole if chunk.usage is None and chunk.x_groq is None:
-                parts.other("chunk", whole)
+                parts.add_provider_event("chunk", whole)
             case _:
                 pass
 
-    def _odd(self, data: bytes, parts: Parts, error: Exception) -> None:
+    def _odd(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
             self.translate([b"[DONE]"], parts)
             return
@@ -244,7 +244,7 @@ class _Answer:
             case {"error": dict() | str() as told}:
                 raise error_inside(self._provider, told, parts.model)
             case dict() as whole if "choices" not in whole:
-                parts.other("chunk", whole)
+                parts.add_provider_event("chunk", whole)
             case _:
                 sample = data[:200].decode("utf-8", "replace")
                 raise StreamBroken(
@@ -253,19 +253,19 @@ class _Answer:
                 ) from error
 
 
-def _pieces(pieces: list[_Piece], parts: Parts) -> None:
+def _pieces(pieces: list[_Piece], parts: ResponseBuilder) -> None:
     """Content in pieces, thoughts among them, as one vendor's thinkers send it."""
     for piece in pieces:
         if piece.text:
-            parts.text(piece.text)
+            parts.add_text(piece.text)
         match piece.thinking:
             case str(thought) if thought:
-                parts.thinking(thought)
+                parts.add_thinking(thought)
             case [*thoughts]:
                 for each in thoughts:
                     match each:
                         case {"text": str(thought)} if thought:
-                            parts.thinking(thought)
+                            parts.add_thinking(thought)
                         case _:
                             pass
             case _:

@@ -11,7 +11,7 @@ from corral.events import Json
 from corral.model_types import Reason
 from corral.models.errors import error_of, failed
 from corral.models.spec import Failure, Provider, Translate, decoded
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
 FINISHES: dict[str, Reason] = {
@@ -94,7 +94,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 def translator(provider: Provider) -> Translate:
-    def translate(datas: list[bytes], parts: Parts) -> None:
+    def translate(datas: list[bytes], parts: ResponseBuilder) -> None:
         counted: _Usage | None = None
         for data in datas:
             chunk = _chunk(data, provider)
@@ -106,7 +106,7 @@ def translator(provider: Provider) -> Translate:
     return translate
 
 
-def read(body: bytes, parts: Parts, provider: Provider) -> Json:
+def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
     chunk = _chunk(body, provider)
     _tell(chunk, parts, provider)
     _count(chunk.usage_metadata, parts)
@@ -125,7 +125,7 @@ def _chunk(data: bytes, provider: Provider) -> _Chunk:
         ) from error
 
 
-def _tell(chunk: _Chunk, parts: Parts, provider: Provider) -> None:
+def _tell(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
     if chunk.error is not None:
         raise _error(provider, chunk.error, parts.model)
     feedback = chunk.prompt_feedback
@@ -148,38 +148,38 @@ def _tell(chunk: _Chunk, parts: Parts, provider: Provider) -> None:
             for piece in content.parts:
                 _tell_piece(piece, parts)
         if candidate.grounding_metadata is not None:
-            parts.other("groundingMetadata", candidate.grounding_metadata)
+            parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
         raw = candidate.finish_reason
         if raw is not None:
-            parts.stop(FINISHES.get(raw, "other"), raw)
+            parts.set_finish(FINISHES.get(raw, "other"), raw)
             if candidate.finish_message:
                 parts.warnings.append(candidate.finish_message)
 
 
-def _tell_piece(piece: _Piece, parts: Parts) -> None:
+def _tell_piece(piece: _Piece, parts: ResponseBuilder) -> None:
     if piece.function_call is not None:
         made = piece.function_call
         args: Json = {} if made.args is None else made.args
         signature = piece.thought_signature
-        parts.whole_call(made.name, args, made.id, signature=signature, item_id=made.id)
+        parts.add_call(made.name, args, made.id, signature=signature, item_id=made.id)
         return
     text = piece.text
     if text is not None:
         if piece.thought:
-            parts.thinking(text)
+            parts.add_thinking(text)
         elif text:
-            parts.text(text)
+            parts.add_text(text)
     if piece.inline_data is not None:
-        parts.other("inlineData", piece.inline_data)
+        parts.add_provider_event("inlineData", piece.inline_data)
     if piece.executable_code is not None:
-        parts.other("executableCode", piece.executable_code)
+        parts.add_provider_event("executableCode", piece.executable_code)
     if piece.code_execution_result is not None:
-        parts.other("codeExecutionResult", piece.code_execution_result)
+        parts.add_provider_event("codeExecutionResult", piece.code_execution_result)
     if piece.thought_signature is not None:
-        parts.sign(piece.thought_signature, "thinking" if piece.thought else "text")
+        parts.set_signature(piece.thought_signature, "thinking" if piece.thought else "text")
 
 
-def _count(usage: _Usage | None, parts: Parts) -> None:
+def _count(usage: _Usage | None, parts: ResponseBuilder) -> None:
     if usage is None:
         return
     read, written = usage.prompt_token_count, usage.candidates_token_count

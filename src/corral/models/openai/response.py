@@ -14,7 +14,7 @@ from corral.events import Json
 from corral.model_types import Reason
 from corral.models.openai.errors import error_inside
 from corral.models.spec import Provider, Translate, decoded
-from corral.protocol.response_builder import Parts
+from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
 INCOMPLETE: dict[str, Reason] = {
@@ -116,7 +116,7 @@ def translator(provider: Provider) -> Translate:
     return _Answer(provider).translate
 
 
-def read(body: bytes, parts: Parts, provider: Provider) -> Json:
+def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
     try:
         response = _decode_response(body)
     except _BROKEN as error:
@@ -137,7 +137,7 @@ class _Answer:
         """Where the thoughts stand: between two places goes a blank line."""
         self._refused = False
 
-    def translate(self, datas: list[bytes], parts: Parts) -> None:
+    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
         for data in datas:
             try:
                 event = _decode(data)
@@ -146,23 +146,23 @@ class _Answer:
                 continue
             if event.type == "response.output_text.delta":
                 self._told.add(event.output_index)
-                parts.text(event.delta)
+                parts.add_text(event.delta)
             else:
                 self._tell(event, data, parts)
 
-    def _tell(self, event: _Event, data: bytes, parts: Parts) -> None:
+    def _tell(self, event: _Event, data: bytes, parts: ResponseBuilder) -> None:
         kind, place = event.type, event.output_index
         if kind == "response.function_call_arguments.delta":
             key = place if place >= 0 else event.item_id
             if key in self._begun:  # else they come whole, with the name of the tool
                 self._told.add(key)
-                parts.arguments(key, event.delta)
+                parts.add_arguments(key, event.delta)
         elif kind in THOUGHTS:
             self._think(event, parts)
         elif kind == "response.refusal.delta":
             self._told.add(place)
             self._refused = True
-            parts.text(event.delta)
+            parts.add_text(event.delta)
         elif kind == "response.output_item.added":
             self._item(event.item, place, parts, is_done=False)
         elif kind == "response.output_item.done":
@@ -176,7 +176,7 @@ class _Answer:
         elif kind not in SILENT:
             self._unknown(kind, data, parts)
 
-    def end(self, response: _Response, parts: Parts, status: str | None) -> None:
+    def end(self, response: _Response, parts: ResponseBuilder, status: str | None) -> None:
         """The whole answer, after its pieces or without any."""
         if response.error is not None or status == "failed":
             raise error_inside(self._provider, response.error, parts.model)
@@ -187,27 +187,27 @@ class _Answer:
                 self._item(raw, place, parts, is_done=True)
         if status == "completed":
             if self._refused:
-                parts.stop("content_filter", "refusal")
+                parts.set_finish("content_filter", "refusal")
             else:
-                parts.stop("stop", status)
+                parts.set_finish("stop", status)
         elif status == "incomplete":
             details = response.incomplete_details
             why = details.reason if details else None
-            parts.stop(INCOMPLETE.get(why or "", "other"), why or status)
+            parts.set_finish(INCOMPLETE.get(why or "", "other"), why or status)
         elif status == "cancelled":
-            parts.stop("other", status)
+            parts.set_finish("other", status)
         if response.usage is not None:
             parts.usage = _usage(response.usage)
 
-    def _think(self, event: _Event, parts: Parts) -> None:
+    def _think(self, event: _Event, parts: ResponseBuilder) -> None:
         place = (event.output_index, event.type, event.summary_index, event.content_index)
         if self._thought and self._thought != place and self._thought[0] == event.output_index:
-            parts.thinking("\n\n", event.item_id)
+            parts.add_thinking("\n\n", event.item_id)
         self._thought = place
         self._told.add(event.output_index)
-        parts.thinking(event.delta, event.item_id)
+        parts.add_thinking(event.delta, event.item_id)
 
-    def _item(self, raw: msgspec.Raw, place: int, parts: Parts, *, is_done: bool) -> None:
+    def _item(self, raw: msgspec.Raw, place: int, parts: ResponseBuilder, *, is_done: bool) -> None:
         try:
             item = _decode_item(raw)
         except _BROKEN:
@@ -223,56 +223,56 @@ class _Answer:
         else:
             data = decoded(bytes(raw))
             named = data.get("type") if isinstance(data, dict) else None
-            parts.other(str(named or item.type), data)
+            parts.add_provider_event(str(named or item.type), data)
         if is_done:
             self._told.add(place)
 
-    def _call(self, item: _Item, place: int, parts: Parts, *, is_done: bool) -> None:
+    def _call(self, item: _Item, place: int, parts: ResponseBuilder, *, is_done: bool) -> None:
         key = place if place >= 0 else item.id
         if key not in self._begun:
             self._begun.add(key)
-            parts.call(key, item.name, item.call_id, item_id=item.id)
+            parts.start_call(key, item.name, item.call_id, item_id=item.id)
         if is_done:
             if key not in self._told:
-                parts.arguments(key, item.arguments or "")
+                parts.add_arguments(key, item.arguments or "")
             parts.end_call(key)
             self._told.add(key)
 
-    def _message(self, item: _Item, is_new: bool, parts: Parts) -> None:
+    def _message(self, item: _Item, is_new: bool, parts: ResponseBuilder) -> None:
         texts = [piece.text or piece.refusal or "" for piece in item.content or ()]
         self._refused |= any(piece.type == "refusal" for piece in item.content or ())
         if is_new:
             for text in filter(None, texts):
-                parts.text(text)
+                parts.add_text(text)
         if item.phase and any(texts):
-            parts.sign(item.phase)  # the vendor wants it back
+            parts.set_signature(item.phase)  # the vendor wants it back
         else:
             parts.end_part()
 
-    def _reasoning(self, item: _Item, is_new: bool, parts: Parts) -> None:
+    def _reasoning(self, item: _Item, is_new: bool, parts: ResponseBuilder) -> None:
         pieces = (*(item.summary or ()), *(item.content or ()))
         text = "\n\n".join(piece.text for piece in pieces if piece.text)
         if is_new and text:
-            parts.thinking(text, item.id)
+            parts.add_thinking(text, item.id)
         if item.encrypted_content:
-            parts.thinking("", item.id)
-            parts.sign(item.encrypted_content, "thinking")
+            parts.add_thinking("", item.id)
+            parts.set_signature(item.encrypted_content, "thinking")
         else:
             parts.end_part()
 
-    def _unknown(self, kind: str, data: bytes, parts: Parts) -> None:
+    def _unknown(self, kind: str, data: bytes, parts: ResponseBuilder) -> None:
         """Events of tools and media that have no unified form; errors, in either of two shapes."""
         whole = decoded(data)
         if isinstance(whole, dict) and (kind == "error" or (not kind and whole.get("error"))):
             raise error_inside(self._provider, whole.get("error") or whole, parts.model)
-        parts.other(kind or "unknown", whole)
+        parts.add_provider_event(kind or "unknown", whole)
 
-    def _odd(self, data: bytes, parts: Parts, error: Exception) -> None:
+    def _odd(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
             return  # some servers end every stream with it
         match decoded(data):
             case {"type": str(kind)} as whole if not _is_read(kind):
-                parts.other(kind, whole)
+                parts.add_provider_event(kind, whole)
             case {"error": dict() | str() as told}:
                 raise error_inside(self._provider, told, parts.model)
             case _:

@@ -1,17 +1,51 @@
-"""The Agent Client Protocol, version 1, client side, as a state machine.
+"""The Agent Client Protocol (ACP), version 1, client side, as a state machine without I/O.
 
-``Acp`` is one process of an agent with any number of sessions. Bytes go in, and
-commands come out, to be carried out in order by the floor above:
+Theory of operation
+===================
 
-- ``Send``: write these bytes;
-- ``Emit``: items of one session (of none: of the process), for its guard;
-- ``Ask``: the agent wants leave; answer with ``answer_permission``;
-- ``Withdrawn``: an ``Ask`` that no longer waits for its answer;
-- ``Serve``: the agent wants a file; answer with ``answer`` or ``refuse``;
-- ``Settled``: a call of ours has its reply, or will never have one.
+One ``AcpClient`` is one agent process with any number of sessions. The caller
+(``sessions/acp/connection.py``) owns the process: it passes the bytes of the agent's stdout to
+``receive`` and executes the returned commands in order:
 
-Every call of ours returns its id, which its ``Settled`` carries, and the bytes to
-write. Nothing here waits, and no bytes of the agent's are a crash.
+- ``Send``: write these bytes to the agent's stdin;
+- ``Emit``: raw events of one session, or of the process where ``session_id`` is ``None``;
+- ``AcpPermissionRequest``: the agent asks for permission; reply with ``answer_permission``;
+- ``PermissionWithdrawn``: that request needs no reply any more;
+- ``FileRequest``: the agent asks for a file; reply with ``answer_file_request`` or
+  ``reject_file_request``;
+- ``CallFinished``: one of our calls got its reply, or will never get one.
+
+The methods that call the agent (``initialize``, ``new_session``, ``prompt`` ...) return the id of
+the call and the bytes to write. ``CallFinished`` carries that id.
+
+States of a session:
+
+- *unknown*: no method named it yet. An update creates it: agents send updates before the reply
+  that names the session.
+- *replaying*: after ``load_session`` or ``resume_session``. What the agent sends is history and
+  is dropped, unless the caller asked for it.
+- *idle*: between turns. Updates are still reported.
+- *in a turn*: from ``prompt`` until its reply. The reply becomes a ``TurnEnd`` event, followed by
+  ``CallFinished``.
+- *cancelling*: after ``cancel``, until the reply to the prompt. Tool calls that fail meanwhile
+  count as cancelled.
+
+States of a permission request: *open* from ``AcpPermissionRequest`` until ``answer_permission``,
+``cancel``, the end of the turn or the end of the process. An answer that comes later is ignored.
+
+Guarantees:
+
+- Nothing here waits, reads a clock or does I/O. All methods return at once.
+- Whatever the agent writes, no exception is raised: what cannot be understood becomes a ``Log``,
+  ``Error`` or ``Unknown`` event.
+- Every request of the agent gets exactly one reply. A method that was not offered is rejected. An
+  id that is already in use is rejected, as the two replies could not be told apart.
+- Commands keep the order in which the agent sent what caused them.
+- Each of our calls gets exactly one ``CallFinished``.
+
+Crash of the agent: the caller calls ``end``. All open tool calls are reported, permission
+requests are withdrawn, and every pending call finishes with an error. No ``TurnEnd`` is emitted:
+the caller knows the exit code and reports the failure.
 """
 
 from __future__ import annotations
@@ -26,74 +60,76 @@ from corral.events import Error, Json, Log, Unknown, Vendor
 from corral.protocol import jsonrpc
 from corral.protocol.acp import requests
 from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    CallFinished,
     Command,
-    PermissionAsked,
+    FileRequest,
+    PermissionWithdrawn,
     Send,
-    Serve,
-    Settled,
-    Withdrawn,
-    items_of,
-    spoken,
+    session_events,
+    without_empty_emits,
 )
-from corral.protocol.acp.conversation import Conversation
+from corral.protocol.acp.conversation import AcpConversation
 from corral.protocol.acp.frames import PermissionParams, SessionUpdate
-from corral.protocol.acp.quirks import PLAIN, AcpQuirks
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.acp.requests import Block, Offer
-from corral.protocol.acp.tool_calls import command_of
-from corral.protocol.jsonrpc import Call, Failure, Id, Message, Note, Peer, Reply
-from corral.protocol.lines import LIMIT
+from corral.protocol.acp.tool_calls import shell_command
+from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
+from corral.protocol.lines import MAX_LINE_SIZE
 from corral.protocol.ndjson import RawEvent
 from corral.values import McpServer
 
-SERVED = frozenset({"fs/read_text_file", "fs/write_text_file"})
+FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
 RESOURCE_NOT_FOUND = -32002
 
 
-Sent: TypeAlias = tuple[int, bytes]
+SentCall: TypeAlias = tuple[int, bytes]
 
 
-class Acp:
+class AcpClient:
+    """The state of one agent process: its sessions, our calls, its requests."""
+
     def __init__(
         self,
-        quirks: AcpQuirks = PLAIN,
+        quirks: AcpQuirks = DEFAULT_QUIRKS,
         *,
         clean: Callable[[bytes], bytes] | None = None,
-        limit: int = LIMIT,
+        limit: int = MAX_LINE_SIZE,
     ) -> None:
         self.quirks = quirks
         self.session_meta: Mapping[str, Json] = {}
-        """What goes along with each session that is opened, as its ``_meta``."""
+        """Sent as ``_meta`` with every session that is opened."""
         self._peer = Peer(SessionUpdate, clean=clean, limit=limit)
         self._offer = Offer()
-        self._conversations: dict[str, Conversation] = {}
-        self._of: dict[int, str] = {}
-        """Calls of ours that are of one session."""
-        self._asks: dict[Id, PermissionAsked] = {}
-        self._serving: set[Id] = set()
+        self._conversations: dict[str, AcpConversation] = {}
+        self._call_sessions: dict[int, str] = {}
+        """Call id → session id, for our calls that belong to one session."""
+        self._permission_requests: dict[Id, AcpPermissionRequest] = {}
+        self._file_requests: set[Id] = set()
 
     @property
     def last_line(self) -> bytes:
-        """The last raw line of the agent's, for an error's facts."""
+        """The last raw line from the agent, for the facts of an error."""
         return self._peer.last_line
 
-    def call(self, method: str, session_id: str | None, params: object) -> Sent:
-        """Any request, for what has no function of its own here."""
+    def call(self, method: str, session_id: str | None, params: object) -> SentCall:
+        """Call any method; for methods that have no function here."""
         id, data = self._peer.call(method, params)
         if session_id is not None:
-            self._of[id] = session_id
+            self._call_sessions[id] = session_id
         return id, data
 
-    def initialize(self, offer: Offer, *, name: str = "corral", version: str = "0") -> Sent:
+    def initialize(self, offer: Offer, *, name: str = "corral", version: str = "0") -> SentCall:
         self._offer = offer
         return self._peer.call("initialize", requests.initialize(offer, name, version))
 
-    def authenticate(self, method_id: str, meta: dict[str, Json] | None = None) -> Sent:
+    def authenticate(self, method_id: str, meta: dict[str, Json] | None = None) -> SentCall:
         return self._peer.call("authenticate", requests.authenticate(method_id, meta))
 
-    def new_session(self, cwd: str, servers: Iterable[McpServer] = ()) -> Sent:
-        return self._peer.call("session/new", self._session(cwd, servers))
+    def new_session(self, cwd: str, servers: Iterable[McpServer] = ()) -> SentCall:
+        return self._peer.call("session/new", self._session_params(cwd, servers))
 
-    def _session(
+    def _session_params(
         self, cwd: str, servers: Iterable[McpServer], session_id: str = ""
     ) -> dict[str, Json]:
         params = requests.session(cwd, servers, session_id)
@@ -101,137 +137,148 @@ class Acp:
 
     def load_session(
         self, session_id: str, cwd: str, servers: Iterable[McpServer] = (), *, replay: bool = False
-    ) -> Sent:
-        """A session with its history, which is dropped unless ``replay`` is asked for."""
-        self._conversations[session_id] = Conversation(
+    ) -> SentCall:
+        """Load a session. The agent sends its history, which is dropped unless ``replay``."""
+        self._conversations[session_id] = AcpConversation(
             session_id, self.quirks, replaying=not replay
         )
-        params = self._session(cwd, servers, session_id)
+        params = self._session_params(cwd, servers, session_id)
         return self.call("session/load", session_id, params)
 
-    def resume_session(self, session_id: str, cwd: str, servers: Iterable[McpServer] = ()) -> Sent:
-        """A session without its history, where the agent says ``resume``."""
-        self._conversations[session_id] = Conversation(session_id, self.quirks, replaying=True)
-        params = self._session(cwd, servers, session_id)
+    def resume_session(
+        self, session_id: str, cwd: str, servers: Iterable[McpServer] = ()
+    ) -> SentCall:
+        """Resume a session without its history, for agents that offer ``resume``."""
+        self._conversations[session_id] = AcpConversation(session_id, self.quirks, replaying=True)
+        params = self._session_params(cwd, servers, session_id)
         return self.call("session/resume", session_id, params)
 
-    def list_sessions(self, cwd: str | None = None, cursor: str | None = None) -> Sent:
+    def list_sessions(self, cwd: str | None = None, cursor: str | None = None) -> SentCall:
         wanted = {"cwd": cwd, "cursor": cursor}
         return self._peer.call("session/list", {k: v for k, v in wanted.items() if v is not None})
 
-    def close_session(self, session_id: str) -> Sent:
+    def close_session(self, session_id: str) -> SentCall:
         return self.call("session/close", session_id, {"sessionId": session_id})
 
-    def set_model(self, session_id: str, model: str) -> Sent:
-        """Raises ``ConfigError`` where the agent has no way to choose one in a session."""
+    def set_model(self, session_id: str, model: str) -> SentCall:
+        """Raises ``ConfigError`` if the agent cannot choose a model per session."""
         chosen = requests.choose_model(self.quirks, session_id, model)
         if chosen is None:
             raise ConfigError("the agent cannot choose a model for a session")
         method, params = chosen
         return self.call(method, session_id, params)
 
-    def set_option(self, session_id: str, config_id: str, value: str) -> Sent:
+    def set_option(self, session_id: str, config_id: str, value: str) -> SentCall:
         params = requests.config_option(session_id, config_id, value)
         return self.call("session/set_config_option", session_id, params)
 
-    def set_mode(self, session_id: str, mode: str) -> Sent:
+    def set_mode(self, session_id: str, mode: str) -> SentCall:
         return self.call("session/set_mode", session_id, {"sessionId": session_id, "modeId": mode})
 
-    def prompt(self, session_id: str, blocks: Sequence[Block]) -> Sent:
-        """Its end is a ``Finish`` among the session's items, then ``Settled``. Raises
-        ``PromptError`` for a prompt of nothing."""
+    def prompt(self, session_id: str, blocks: Sequence[Block]) -> SentCall:
+        """Start a turn. It ends with a ``TurnEnd`` event of the session, then ``CallFinished``.
+        Raises ``PromptError`` for an empty prompt."""
         params = requests.prompt(self.quirks, session_id, blocks)
-        self._conversation(session_id).begin()
+        self._conversation(session_id).start_turn()
         return self.call("session/prompt", session_id, params)
 
     def cancel(self, session_id: str) -> list[Command]:
-        """Stop the turn. Whatever still waits for leave is answered with *cancelled*,
-        after the notice: before it, the agent would take that for a refusal and go on."""
-        self._conversation(session_id).cancel()
-        out: list[Command] = [Send(jsonrpc.note("session/cancel", {"sessionId": session_id}))]
-        for ask in [ask for ask in self._asks.values() if ask.session_id == session_id]:
+        """Stop the turn. Open permission requests are answered with *cancelled*, after the
+        notification: before it, the agent would take that for a denial and continue."""
+        self._conversation(session_id).cancel_turn()
+        out: list[Command] = [
+            Send(jsonrpc.notification("session/cancel", {"sessionId": session_id}))
+        ]
+        for ask in [
+            ask for ask in self._permission_requests.values() if ask.session_id == session_id
+        ]:
             out += self.answer_permission(ask.request_id, None)
-            out.append(Withdrawn(session_id, ask.request_id))
+            out.append(PermissionWithdrawn(session_id, ask.request_id))
         return out
 
     def answer_permission(self, request_id: Id, option_id: str | None) -> list[Command]:
-        """The option chosen, or ``None``: cancelled. An answer that comes too late is
-        nothing. Raises ``ValueError`` for an option that was not offered."""
-        ask = self._asks.get(request_id)
+        """Reply with the chosen option, or with *cancelled* for ``None``. Returns nothing if the
+        request is not open any more. Raises ``ValueError`` for an option that was not offered."""
+        ask = self._permission_requests.get(request_id)
         if ask is None:
             return []
         kinds = {option.option_id: option.kind for option in ask.options}
         if option_id is not None and option_id not in kinds:
             raise ValueError(f"not among the options: {option_id!r} (offered: {[*kinds]})")
-        del self._asks[request_id]
+        del self._permission_requests[request_id]
         outcome: dict[str, Json] = {"outcome": "cancelled"}
         if option_id is not None:
             outcome = {"outcome": "selected", "optionId": option_id}
         out: list[Command] = [Send(jsonrpc.result(request_id, {"outcome": outcome}))]
         if option_id is None or not kinds[option_id].startswith("allow"):
-            items = items_of(out, ask.session_id)
+            items = session_events(out, ask.session_id)
             fate: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
-            self._conversation(ask.session_id).refuse(ask.call.call_id, fate, items)
-        return spoken(out)
+            self._conversation(ask.session_id).deny_call(ask.call.call_id, fate, items)
+        return without_empty_emits(out)
 
-    def answer(self, request_id: Id, result: Json) -> list[Command]:
-        """To a ``Serve``. A second answer is nothing."""
-        if request_id not in self._serving:
+    def answer_file_request(self, request_id: Id, result: Json) -> list[Command]:
+        """Reply to a ``FileRequest``. A second reply is ignored."""
+        if request_id not in self._file_requests:
             return []
-        self._serving.discard(request_id)
+        self._file_requests.discard(request_id)
         return [Send(jsonrpc.result(request_id, result))]
 
-    def refuse(
+    def reject_file_request(
         self, request_id: Id, message: str, code: int = jsonrpc.INTERNAL_ERROR
     ) -> list[Command]:
-        if request_id not in self._serving:
+        if request_id not in self._file_requests:
             return []
-        self._serving.discard(request_id)
+        self._file_requests.discard(request_id)
         return [Send(jsonrpc.failure(request_id, code, message))]
 
     def answer_missing_file(self, request_id: Id, path: str) -> list[Command]:
-        """To a read of a file that is not there, as the agent can bear it."""
+        """Reply to the read of a missing file in the way the agent can handle."""
         if self.quirks.missing_file_is_empty:
-            return self.answer(request_id, {"content": ""})
-        return self.refuse(request_id, f"Resource not found: {path}", RESOURCE_NOT_FOUND)
+            return self.answer_file_request(request_id, {"content": ""})
+        return self.reject_file_request(
+            request_id, f"Resource not found: {path}", RESOURCE_NOT_FOUND
+        )
 
-    def updates_of(self, session_id: str) -> int:
-        """Grows whenever the agent sends something for this session, dropped history too."""
+    def update_count(self, session_id: str) -> int:
+        """How many batches of updates came for this session, dropped history included."""
         conversation = self._conversations.get(session_id)
-        return conversation.heard if conversation is not None else 0
+        return conversation.update_count if conversation is not None else 0
 
-    def forget(self, session_id: str) -> None:
-        """Nobody listens to that session any more."""
+    def forget_session(self, session_id: str) -> None:
+        """Drop the state of a session that nobody uses any more."""
         self._conversations.pop(session_id, None)
 
     def receive(self, chunk: bytes) -> list[Command]:
-        return self._take(self._peer.receive(chunk))
+        return self._handle_messages(self._peer.receive(chunk))
 
     def end(self, message: str = "the agent's output ended") -> list[Command]:
-        """The agent is gone: every call of ours fails at once, and nothing waits any more."""
-        out = self._take(self._peer.end())
+        """The agent has exited: every pending call fails, and all requests are withdrawn."""
+        out = self._handle_messages(self._peer.end())
         for conversation in self._conversations.values():
-            conversation.abandon(items_of(out, conversation.session_id))
-        out += [Withdrawn(ask.session_id, ask.request_id) for ask in self._asks.values()]
-        self._asks.clear()
-        self._serving.clear()
+            conversation.abandon_turn(session_events(out, conversation.session_id))
+        out += [
+            PermissionWithdrawn(ask.session_id, ask.request_id)
+            for ask in self._permission_requests.values()
+        ]
+        self._permission_requests.clear()
+        self._file_requests.clear()
         for failure in self._peer.fail_pending(message):
-            session_id = self._of.pop(failure.id, None)
-            out.append(Settled(failure.id, failure.method, session_id, error=failure))
-        return spoken(out)
+            session_id = self._call_sessions.pop(failure.id, None)
+            out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
+        return without_empty_emits(out)
 
-    def _conversation(self, session_id: str) -> Conversation:
+    def _conversation(self, session_id: str) -> AcpConversation:
         found = self._conversations.get(session_id)
         if found is None:  # updates may come before the reply that names the session
-            found = self._conversations[session_id] = Conversation(session_id, self.quirks)
+            found = self._conversations[session_id] = AcpConversation(session_id, self.quirks)
         return found
 
-    def _heard(self, session_id: str) -> Conversation:
+    def _count_update(self, session_id: str) -> AcpConversation:
         conversation = self._conversation(session_id)
-        conversation.heard += 1
+        conversation.update_count += 1
         return conversation
 
-    def _take(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
+    def _handle_messages(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
         out: list[Command] = []
         session_id: str | None = None
         take: Callable[[Any, list[RawEvent]], None] | None = None
@@ -241,100 +288,108 @@ class Acp:
                 params = message.params
                 if take is None or params.session_id != session_id:
                     session_id = params.session_id
-                    take = self._heard(session_id).take
-                    items = items_of(out, session_id)
+                    take = self._count_update(session_id).handle_update
+                    items = session_events(out, session_id)
                 take(params.update, items)
             else:
                 take = None
-                self._take_rarer(message, out)
-        return spoken(out)
+                self._handle_message(message, out)
+        return without_empty_emits(out)
 
-    def _take_rarer(self, message: Message, out: list[Command]) -> None:
+    def _handle_message(self, message: Message, out: list[Command]) -> None:
         match message:
             case Reply():
-                self._replied(message, out)
+                self._handle_reply(message, out)
             case Failure():
-                self._failed(message, out)
+                self._handle_failure(message, out)
             case Call():
-                self._called(message, out)
-            case Note():
-                self._noted(message, out)
+                self._handle_call(message, out)
+            case Notification():
+                self._handle_notification(message, out)
             case Log() | Error() | Unknown():
-                items_of(out, None).append(message)
+                session_events(out, None).append(message)
             case _:
                 assert_never(message)
 
-    def _replied(self, reply: Reply, out: list[Command]) -> None:
-        session_id = self._of.pop(reply.id, None)
+    def _handle_reply(self, reply: Reply, out: list[Command]) -> None:
+        session_id = self._call_sessions.pop(reply.id, None)
         if session_id is not None and reply.method == "session/prompt":
-            self._withdraw(session_id, out)
-            self._conversation(session_id).finish(reply.result, items_of(out, session_id))
+            self._withdraw_permissions(session_id, out)
+            self._conversation(session_id).finish_turn(
+                reply.result, session_events(out, session_id)
+            )
         if session_id is not None and reply.method == "session/close":
             self._conversations.pop(session_id, None)
-        out.append(Settled(reply.id, reply.method, session_id, result=reply.result))
+        out.append(CallFinished(reply.id, reply.method, session_id, result=reply.result))
 
-    def _failed(self, failure: Failure, out: list[Command]) -> None:
-        session_id = self._of.pop(failure.id, None)
+    def _handle_failure(self, failure: Failure, out: list[Command]) -> None:
+        session_id = self._call_sessions.pop(failure.id, None)
         if session_id is not None and failure.method == "session/prompt":
-            self._withdraw(session_id, out)
-            items = items_of(out, session_id)
+            self._withdraw_permissions(session_id, out)
+            items = session_events(out, session_id)
             conversation = self._conversation(session_id)
-            conversation.fail(failure.code, failure.message, failure.data, items)
+            conversation.fail_turn(failure.code, failure.message, failure.data, items)
         if session_id is not None and failure.method in ("session/load", "session/resume"):
             self._conversations.pop(session_id, None)
-        out.append(Settled(failure.id, failure.method, session_id, error=failure))
+        out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
 
-    def _withdraw(self, session_id: str, out: list[Command]) -> None:
-        """The turn is over: what it asked for needs no answer any more."""
-        for ask in [ask for ask in self._asks.values() if ask.session_id == session_id]:
-            del self._asks[ask.request_id]
-            out.append(Withdrawn(session_id, ask.request_id))
+    def _withdraw_permissions(self, session_id: str, out: list[Command]) -> None:
+        """The turn is over: its permission requests need no reply any more."""
+        for ask in [
+            ask for ask in self._permission_requests.values() if ask.session_id == session_id
+        ]:
+            del self._permission_requests[ask.request_id]
+            out.append(PermissionWithdrawn(session_id, ask.request_id))
 
-    def _called(self, call: Call, out: list[Command]) -> None:
-        if call.id in self._asks or call.id in self._serving:
-            # An answer could not be told from the answer to the first.
-            message = f"the id {str(call.id)[:50]!r} belongs to a request that still waits"
+    def _handle_call(self, call: Call, out: list[Command]) -> None:
+        if call.id in self._permission_requests or call.id in self._file_requests:
+            # The reply could not be told apart from the reply to the first request.
+            message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
-            items_of(out, _session_of(call.params)).append(Unknown(call.params))
+            session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
         elif call.method == "session/request_permission":
-            self._asked(call, out)
-        elif call.method in SERVED and (
-            self.quirks.unoffered_fs or self._offer.covers(call.method)
+            self._handle_permission_request(call, out)
+        elif call.method in FILE_METHODS and (
+            self.quirks.calls_unoffered_fs or self._offer.covers(call.method)
         ):
-            self._serving.add(call.id)
-            out.append(Serve(_session_of(call.params), call.id, call.method, call.params))
+            self._file_requests.add(call.id)
+            out.append(FileRequest(_session_id_in(call.params), call.id, call.method, call.params))
         else:
             out.append(Send(jsonrpc.method_not_found(call.id, call.method)))
-            told: Json = {"method": call.method, "params": call.params}
-            items_of(out, _session_of(call.params)).append(Vendor("refused_call", told))
+            rejected: Json = {"method": call.method, "params": call.params}
+            session_events(out, _session_id_in(call.params)).append(
+                Vendor("refused_call", rejected)
+            )
 
-    def _asked(self, call: Call, out: list[Command]) -> None:
+    def _handle_permission_request(self, call: Call, out: list[Command]) -> None:
         try:
             params = msgspec.convert(call.params, PermissionParams)
         except msgspec.ValidationError as error:
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
-            items_of(out, _session_of(call.params)).append(Unknown(call.params))
+            session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
             return
         session_id = params.session_id
-        use = self._heard(session_id).ask(params.tool_call, items_of(out, session_id))
-        command = command_of(use)
-        ask = PermissionAsked(session_id, call.id, use, tuple(params.options), command)
-        self._asks[call.id] = ask
+        use = self._count_update(session_id).add_permission_request(
+            params.tool_call, session_events(out, session_id)
+        )
+        command = shell_command(use)
+        ask = AcpPermissionRequest(session_id, call.id, use, tuple(params.options), command)
+        self._permission_requests[call.id] = ask
         out.append(ask)
 
-    def _noted(self, note: Note, out: list[Command]) -> None:
-        session_id = _session_of(note.params)
-        items = items_of(out, session_id)
+    def _handle_notification(self, note: Notification, out: list[Command]) -> None:
+        session_id = _session_id_in(note.params)
+        items = session_events(out, session_id)
         match note.method, note.params:
             case "session/update", {"update": update} if session_id is not None:
-                self._heard(session_id).aside(update, items)
+                self._count_update(session_id).handle_untyped_update(update, items)
             case "session/update", _:
                 items.append(Unknown(note.params))
             case method, params:
                 items.append(Vendor(method, params))
 
 
-def _session_of(params: Json) -> str | None:
+def _session_id_in(params: Json) -> str | None:
     match params:
         case {"sessionId": str(session_id)}:
             return session_id

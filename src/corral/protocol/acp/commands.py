@@ -1,4 +1,4 @@
-"""What the floor above is to do for an agent that speaks the protocol."""
+"""The commands that ``AcpClient`` returns: what its caller must do next, in order."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from typing import TypeAlias
 import msgspec
 
 from corral.events import Decision, Json, ToolUse
-from corral.protocol.acp.frames import Option
+from corral.protocol.acp.frames import PermissionOption
 from corral.protocol.jsonrpc import Failure, Id
 from corral.protocol.ndjson import RawEvent
 
 
 class Send(msgspec.Struct, frozen=True):
+    """Write these bytes to the agent's stdin."""
+
     data: bytes
 
 
 class Emit(msgspec.Struct, frozen=True):
     session_id: str | None
-    items: list[RawEvent]
-    """In order, as many as came together."""
+    events: list[RawEvent]
+    """In order, all that came in one read."""
 
 
-class PermissionAsked(msgspec.Struct, frozen=True):
+class AcpPermissionRequest(msgspec.Struct, frozen=True):
     session_id: str
     request_id: Id
     call: ToolUse
-    """What the agent is about to do; told as an item already."""
-    options: tuple[Option, ...]
+    """The call that needs permission. Its ``tool_use`` event was emitted before."""
+    options: tuple[PermissionOption, ...]
     command: str | None = None
-    """The shell command in it, where there is one."""
+    """The shell command of the call, if it has one."""
 
-    def option(self, decision: Decision) -> str | None:
-        """The option that says so, by its kind; ``None`` cancels.
+    def option_for(self, decision: Decision) -> str | None:
+        """The id of the option that means this decision; ``None`` means cancel.
 
-        Never more than was decided: where leave for once is not offered, nothing is
-        given, and of several options for always none can be told to be the narrower.
+        Never grants more than was decided: without an ``allow_once`` option, ``allow_once``
+        cancels. With several ``allow_always`` options none is used: their scopes are unknown.
         """
         found = {option.kind: option.option_id for option in reversed(self.options)}
         always = sum(option.kind == "allow_always" for option in self.options)
@@ -50,19 +52,19 @@ class PermissionAsked(msgspec.Struct, frozen=True):
                 return None
 
 
-class Withdrawn(msgspec.Struct, frozen=True):
+class PermissionWithdrawn(msgspec.Struct, frozen=True):
     session_id: str
     request_id: Id
 
 
-class Serve(msgspec.Struct, frozen=True):
+class FileRequest(msgspec.Struct, frozen=True):
     session_id: str | None
     request_id: Id
     method: str
     params: Json
 
 
-class Settled(msgspec.Struct, frozen=True):
+class CallFinished(msgspec.Struct, frozen=True):
     id: int
     method: str
     session_id: str | None
@@ -70,18 +72,20 @@ class Settled(msgspec.Struct, frozen=True):
     error: Failure | None = None
 
 
-Command: TypeAlias = Send | Emit | PermissionAsked | Withdrawn | Serve | Settled
+Command: TypeAlias = (
+    Send | Emit | AcpPermissionRequest | PermissionWithdrawn | FileRequest | CallFinished
+)
 
 
-def items_of(out: list[Command], session_id: str | None) -> list[RawEvent]:
-    """Where the next items of that session go: commands stay in order."""
+def session_events(out: list[Command], session_id: str | None) -> list[RawEvent]:
+    """The list to which the next events of this session are appended. Commands stay in order."""
     last = out[-1] if out else None
     if not isinstance(last, Emit) or last.session_id != session_id:
         last = Emit(session_id, [])
         out.append(last)
-    return last.items
+    return last.events
 
 
-def spoken(out: list[Command]) -> list[Command]:
-    """The commands that say something."""
-    return [command for command in out if type(command) is not Emit or command.items]
+def without_empty_emits(out: list[Command]) -> list[Command]:
+    """The commands without those ``Emit`` that have no events."""
+    return [command for command in out if type(command) is not Emit or command.events]

@@ -1,8 +1,7 @@
 """The frames of the Agent Client Protocol, version 1, as the agent writes them.
 
-All but what a frame means nothing without is optional and takes ``null``: agents
-leave out, add and null what they please, and a status or kind that nobody knows
-is no reason to lose a frame.
+Only what a frame cannot do without is required. Everything else is optional and may be ``null``:
+agents omit, add and null fields, and an unknown status or kind must not lose a frame.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class Wire(msgspec.Struct, rename="camel"):
+class Frame(msgspec.Struct, rename="camel"):
     pass
 
 
-class Text(Wire, gc=False, tag_field="type", tag="text"):
+class Text(Frame, gc=False, tag_field="type", tag="text"):
     text: str
 
 
-class Location(Wire):
+class Location(Frame):
     path: str = ""
 
 
-class ToolContent(Wire):
+class ToolContent(Frame):
     """One of ``content`` (a block), ``diff`` and ``terminal``."""
 
     type: str = ""
@@ -35,7 +34,7 @@ class ToolContent(Wire):
     new_text: str | None = None
 
 
-class ToolFields(Wire):
+class ToolFields(Frame):
     tool_call_id: str = ""
     name: str | None = None
     title: str | None = None
@@ -48,18 +47,18 @@ class ToolFields(Wire):
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-class MessageChunk(Wire, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
+class MessageChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
     content: Text
     message_id: str | None = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-class ThoughtChunk(Wire, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
+class ThoughtChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
     content: Text
     message_id: str | None = None
 
 
-class UserChunk(Wire, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
+class UserChunk(Frame, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
     pass
 
 
@@ -71,25 +70,25 @@ class ToolCallUpdate(ToolFields, tag_field="sessionUpdate", tag="tool_call_updat
     pass
 
 
-class Entry(Wire):
+class PlanEntryFrame(Frame):
     content: str
     status: str | None = None
     priority: str | None = None
 
 
-class PlanUpdate(Wire, tag_field="sessionUpdate", tag="plan"):
-    entries: list[Entry]
+class PlanUpdate(Frame, tag_field="sessionUpdate", tag="plan"):
+    entries: list[PlanEntryFrame]
 
 
-class Money(Wire):
+class CostAmount(Frame):
     amount: float
     currency: str = "USD"
 
 
-class UsageUpdate(Wire, tag_field="sessionUpdate", tag="usage_update"):
+class UsageUpdate(Frame, tag_field="sessionUpdate", tag="usage_update"):
     used: int | None = None
     size: int | None = None
-    cost: Money | None = None
+    cost: CostAmount | None = None
 
 
 Update = (
@@ -97,19 +96,19 @@ Update = (
 )
 
 
-class UpdateParams(Wire, gc=False):
+class UpdateParams(Frame, gc=False):
     session_id: str
     update: Update
 
 
-class SessionUpdate(Wire, gc=False, tag_field="method", tag="session/update"):
-    """The hot frame. With an id it would be a call, and is left to the general decoder."""
+class SessionUpdate(Frame, gc=False, tag_field="method", tag="session/update"):
+    """The most frequent frame. With an id it would be a call, which the general decoder reads."""
 
     params: UpdateParams
     id: UnsetType = UNSET
 
 
-ASIDES = frozenset(
+PASSED_THROUGH = frozenset(
     {
         "available_commands_update",
         "config_option_update",
@@ -119,24 +118,24 @@ ASIDES = frozenset(
         "session_info_update",
     }
 )
-"""Updates that are understood and handed on as they are."""
+"""Updates that are passed on unchanged as ``Vendor`` events."""
 
 
-class Option(msgspec.Struct, frozen=True, rename="camel"):
-    """One answer to a permission request. What it does is said by ``kind`` alone."""
+class PermissionOption(msgspec.Struct, frozen=True, rename="camel"):
+    """One answer to a permission request. Only ``kind`` says what it does."""
 
     option_id: str
     name: str = ""
     kind: str = ""
 
 
-class PermissionParams(Wire):
+class PermissionParams(Frame):
     session_id: str
     tool_call: ToolFields = msgspec.field(default_factory=ToolFields)
-    options: list[Option] = []
+    options: list[PermissionOption] = []
 
 
-class Tokens(Wire):
+class Tokens(Frame):
     input_tokens: int | None = None
     output_tokens: int | None = None
     thought_tokens: int | None = None
@@ -146,7 +145,7 @@ class Tokens(Wire):
 
 
 class QuotaTokens(msgspec.Struct):
-    """Not of the protocol: one agent writes it like this, two others in their own way."""
+    """Not part of the protocol: three agents send it, in two spellings."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -173,90 +172,90 @@ class PromptMeta(msgspec.Struct):
     quota: Quota | None = None
 
 
-class PromptResult(Wire):
+class PromptResult(Frame):
     stop_reason: str = ""
     usage: Tokens | None = None
     meta: PromptMeta | None = msgspec.field(default=None, name="_meta")
 
 
-class AgentInfo(Wire):
+class AgentInfo(Frame):
     name: str = ""
     title: str | None = None
     version: str | None = None
 
 
-class PromptCapabilities(Wire):
+class PromptCapabilities(Frame):
     image: bool = False
     audio: bool = False
     embedded_context: bool = False
 
 
-class McpCapabilities(Wire):
+class McpCapabilities(Frame):
     http: bool = False
     sse: bool = False
 
 
-class AgentCapabilities(Wire):
+class AgentCapabilities(Frame):
     load_session: bool = False
     prompt_capabilities: PromptCapabilities | None = None
     mcp_capabilities: McpCapabilities | None = None
     session_capabilities: dict[str, Any] | None = None
 
 
-class AuthMethod(Wire):
+class AuthMethod(Frame):
     id: str
     name: str = ""
     description: str | None = None
 
 
-class InitializeResult(Wire):
+class InitializeResult(Frame):
     protocol_version: int | str | None = None
     agent_info: AgentInfo | None = None
     agent_capabilities: AgentCapabilities | None = None
     auth_methods: list[AuthMethod] | None = None
 
 
-class Model(Wire):
+class Model(Frame):
     model_id: str
     name: str = ""
 
 
-class Models(Wire):
+class Models(Frame):
     available_models: list[Model] = []
     current_model_id: str | None = None
 
 
-class Mode(Wire):
+class Mode(Frame):
     id: str
     name: str = ""
 
 
-class Modes(Wire):
+class Modes(Frame):
     available_modes: list[Mode] = []
     current_mode_id: str | None = None
 
 
-class ConfigOption(Wire):
+class ConfigOption(Frame):
     id: str
     category: str | None = None
     current_value: Any = None
     options: list[Any] | None = None
 
 
-class SessionResult(Wire):
+class SessionResult(Frame):
     session_id: str = ""
     modes: Modes | None = None
     models: Models | None = None
     config_options: list[ConfigOption] | None = None
 
 
-class SessionEntry(Wire):
+class SessionEntry(Frame):
     session_id: str
     cwd: str | None = None
     title: str | None = None
     updated_at: str | None = None
 
 
-class ListResult(Wire):
+class ListResult(Frame):
     sessions: list[SessionEntry] = []
     next_cursor: str | None = None

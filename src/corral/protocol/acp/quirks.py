@@ -1,4 +1,4 @@
-"""What the agents that speak the protocol do each in their own way, as data."""
+"""Where ACP agents differ from the protocol or from one another, as data."""
 
 from __future__ import annotations
 
@@ -11,77 +11,78 @@ from corral.events import ToolKind
 
 
 class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of one agent. The defaults are the protocol's own words and change nobody."""
+    """Facts about one agent. The defaults are what the protocol says."""
 
     name_from_id: str = ""
-    """The tool's name is what stands before this in the id of its call."""
+    """The tool's name is the part of the call id before this text."""
     name_from_meta: tuple[str, ...] = ()
-    """Where in ``_meta`` the tool's name stands: a path of keys."""
+    """The path of keys in ``_meta`` that leads to the tool's name."""
     name_from_title: bool = False
-    """The title a call begins with is the tool's name; later titles are titles."""
-    name_before: str = ""
-    """The tool's name is what stands before this in the title a call begins with."""
+    """The first title of a call is the tool's name; later titles are titles."""
+    name_before_text: str = ""
+    """The tool's name is the part of the first title before this text."""
     kinds: Mapping[str, ToolKind] = {}
-    """The kind of a tool by its name, where the agent's own word is missing or wrong."""
+    """Tool name → kind, where the kind that the agent sends is missing or wrong."""
     path_key: str = ""
-    """Where the files of a call are told in its input alone: the key that names one, there or in
-    a list of objects there."""
+    """The key of a path in the input or in a list of objects in it, for agents that send no
+    ``locations``."""
     unavailable_tool: str = ""
-    """How the input of a call (``error``) begins that stands for one of a tool (``tool``)
-    that the model may not use: it ends well, and is a refusal."""
+    """Prefix of ``error`` in the input of a call that reports the use of an unavailable tool
+    (``tool``). Such a call ends as completed, but the use was denied."""
     outside_title: str = ""
-    """The title of a question about a place outside the workspace, whatever is to be done
-    there: it says ``read`` for a write too, and so counts as one."""
+    """The title of a permission request for a path outside the workspace. Its kind is ``read``
+    even for a write, so it is treated as an edit."""
     title_is_command: bool = False
-    """The title of a shell call is its command, whole; its input is not sent."""
+    """The title of a shell call is the complete command; its input is not sent."""
     mcp_prefixes: tuple[str, ...] = ()
-    """Tools whose name begins so are of a tool server; the protocol knows no such kind."""
+    """Name prefixes of tools of MCP servers. The protocol has no kind for them."""
     mcp_from_input: bool = False
-    """A call of a tool server names the server and the tool in its input, and nowhere else."""
+    """Calls of MCP tools name the server and the tool in the input only."""
     injected_text: tuple[str, ...] = ()
-    """Pieces of the answer that begin so are no answer, but the agent's own remarks."""
+    """Prefixes of answer chunks that are messages of the agent itself and not of the model."""
     error_text: str = ""
-    """A turn whose last piece of the answer begins so has failed, though the agent says that it
-    ended well, if the turn counts no tokens or the piece has one of ``error_signs``."""
-    error_signs: str = ""
-    """A regular expression: how an error is told after model calls that succeeded."""
-    nameless_errors: bool = False
-    """Its messages have ids. A turn whose last piece of the answer has none has failed with that
-    text."""
+    """Prefix of an error in the answer. If the last chunk starts with it, the turn failed,
+    although the agent reports success, provided that the turn used no tokens or the chunk
+    matches ``error_pattern``."""
+    error_pattern: str = ""
+    """A regular expression for errors that come after successful model calls."""
+    errors_without_message_id: bool = False
+    """Messages of the model have ids. If the last chunk of a turn has none, the turn failed and
+    the chunk is the error."""
     denied_code: str = ""
-    """What a call that the agent's own rules refused has as ``code`` in its output."""
+    """The ``code`` in the output of a call that the agent's own rules denied."""
     usage: Literal["turn", "last_step", "chunks", "session"] = "turn"
-    """Whether a prompt's reply counts its whole turn, or its last step alone, or all turns
-    since the session was opened here; or the counts come beside pieces of text
-    (``_meta.usage``), one a model call."""
-    rejected_tools_stay_silent: bool = False
-    """A refused tool gets no update: its end is told at once. Else the agent's word is
-    waited for, until the turn ends."""
-    told_again: bool = False
-    """A call that is over is told from its beginning under its id, and is no new one."""
+    """What the usage in the reply to a prompt covers: the turn, its last step only, or all turns
+    since the session was opened. ``chunks``: usage comes with text chunks (``_meta.usage``),
+    once per model call."""
+    no_update_after_denial: bool = False
+    """No update comes for a denied call, so its result is emitted at once. Otherwise the
+    agent's update is awaited until the turn ends."""
+    repeats_finished_calls: bool = False
+    """A finished call is sent once more from its beginning, with the same id."""
     quiet_period: float = 0.0
-    """Seconds to wait after a session was loaded: history may still come after the reply."""
+    """Seconds to wait after a session was loaded: history may come after the reply."""
     late_updates: float = 0.0
-    """Seconds of silence to wait for after a turn's end was told: updates may still come."""
+    """Seconds of silence to wait for after the end of a turn: updates may come after it."""
     model_list_complete: bool = True
     """A model that is not listed cannot be used."""
-    denied_signs: tuple[str, ...] = ()
-    """What the failure of a call holds that the agent's own rules refused, or that is hidden."""
+    denied_texts: tuple[str, ...] = ()
+    """Texts in the error of a call that the agent's own rules denied, or whose tool is hidden."""
     set_model: Literal["session/set_model", "session/set_config_option"] | None = (
         "session/set_config_option"
     )
-    """How a session's model is chosen; ``None``: not at all."""
+    """The method that chooses the model of a session; ``None`` if there is none."""
     missing_file_is_empty: bool = False
-    """A file that is not there is answered as an empty one: an error would make the
-    agent fail to create it."""
-    unoffered_fs: bool = False
-    """Calls ``fs/*`` without having been offered it; the floor above answers all the same."""
+    """Reply to the read of a missing file with an empty one: after an error the agent does not
+    create the file."""
+    calls_unoffered_fs: bool = False
+    """Calls ``fs/*`` although it was not offered. The calls are passed to the caller anyway."""
     uses_client_files: bool = False
-    """Its file tools call ``fs/*`` where that is offered, in place of opening the file itself."""
-    command_marks: tuple[str, ...] = ()
-    """A prompt that begins so is taken for a command of the agent's own …"""
-    command_guard: str = ""
-    """… unless this stands before it."""
+    """Its file tools call ``fs/*`` if that is offered, instead of opening the file."""
+    command_prefixes: tuple[str, ...] = ()
+    """Prefixes by which the agent takes a prompt for one of its own commands."""
+    command_escape: str = ""
+    """Text put before such a prompt so that it is not taken for a command."""
 
 
-PLAIN = AcpQuirks()
+DEFAULT_QUIRKS = AcpQuirks()

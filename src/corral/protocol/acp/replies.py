@@ -1,4 +1,4 @@
-"""Replies of an agent → our own words: what it is, what a session offers, how a turn ended."""
+"""Reads an agent's replies: its features, what a session offers, how a turn ended."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from corral.protocol.acp.requests import PROTOCOL_VERSION
 from corral.protocol.ndjson import TurnEnd
 from corral.values import AgentSession, Cost, Usage
 
-DETAIL = 500
-"""Characters of an error's ``data`` that go into a message."""
+MAX_DETAIL = 500
+"""Characters of an error's ``data`` that are copied into the message."""
 
 MESSAGES = {
     "max_tokens": "the model reached its token limit before the answer was complete",
@@ -34,25 +34,25 @@ MESSAGES = {
 R = TypeVar("R")
 
 
-class Initialized(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent says of itself."""
+class AgentFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent reports about itself in reply to ``initialize``."""
 
     name: str
     version: str | None
-    loads: bool
-    """``session/load`` is offered: a session comes back with its history replayed."""
-    sessions: frozenset[str]
-    """What else it does with sessions: ``resume``, ``list``, ``close``, ``fork`` …"""
+    can_load: bool
+    """``session/load`` is offered: the agent loads a session and replays its history."""
+    session_methods: frozenset[str]
+    """Other session methods that it offers: ``resume``, ``list``, ``close``, ``fork`` ..."""
     images: bool
     audio: bool
-    embeds: bool
-    """Takes files with their content; a link it always takes."""
+    embeds_files: bool
+    """Accepts files with their content. Links are always accepted."""
     mcp_http: bool
     auth_methods: tuple[str, ...]
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session offers. Empty where the agent does not tell."""
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session offers. Empty where the agent does not report it."""
 
     session_id: str
     models: tuple[str, ...]
@@ -63,154 +63,157 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of its configuration options."""
 
 
-def initialized(result: Json) -> Initialized:
-    """Raises ``InvalidRequest`` where the agent speaks another version of the protocol."""
-    told = read(result, InitializeResult)
-    if str(told.protocol_version) != str(PROTOCOL_VERSION):
+def read_initialize(result: Json) -> AgentFeatures:
+    """Read the reply to ``initialize``. Raises ``InvalidRequest`` if the agent uses another
+    version of the protocol."""
+    reply = convert_result(result, InitializeResult)
+    if str(reply.protocol_version) != str(PROTOCOL_VERSION):
         raise InvalidRequest(
-            f"the agent speaks version {told.protocol_version} of the Agent Client Protocol,"
-            f" and version {PROTOCOL_VERSION} is spoken here",
-            hint="Install a version of the agent that speaks it, or update corral.",
+            f"the agent uses version {reply.protocol_version} of the Agent Client Protocol,"
+            f" but corral needs version {PROTOCOL_VERSION}",
+            hint="Install a version of the agent that supports it, or update corral.",
             phase="handshake",
         )
-    can = told.agent_capabilities
-    prompts = can.prompt_capabilities if can else None
-    mcp = can.mcp_capabilities if can else None
-    info = told.agent_info
-    return Initialized(
+    capabilities = reply.agent_capabilities
+    prompts = capabilities.prompt_capabilities if capabilities else None
+    mcp = capabilities.mcp_capabilities if capabilities else None
+    info = reply.agent_info
+    return AgentFeatures(
         name=info.name if info else "",
         version=info.version if info else None,
-        loads=can is not None and can.load_session,
-        sessions=frozenset(
+        can_load=capabilities is not None and capabilities.load_session,
+        session_methods=frozenset(
             name
-            for name, how in ((can.session_capabilities if can else None) or {}).items()
+            for name, how in (
+                (capabilities.session_capabilities if capabilities else None) or {}
+            ).items()
             if how is not None and how is not False
         ),
         images=prompts is not None and prompts.image,
         audio=prompts is not None and prompts.audio,
-        embeds=prompts is not None and prompts.embedded_context,
+        embeds_files=prompts is not None and prompts.embedded_context,
         mcp_http=mcp is not None and mcp.http,
-        auth_methods=tuple(method.id for method in told.auth_methods or ()),
+        auth_methods=tuple(method.id for method in reply.auth_methods or ()),
     )
 
 
-def opened(result: Json, session_id: str = "") -> Opened:
-    """Of a reply to ``session/new``, ``load`` or ``resume``; the last two name no session."""
-    told = read(result, SessionResult)
-    if not (told.session_id or session_id):
-        raise StreamBroken("the agent opened a session and did not name it", phase="handshake")
-    config = {option.id: option for option in told.config_options or ()}
-    by_category = {option.category: option for option in reversed(told.config_options or ())}
+def read_session(result: Json, session_id: str = "") -> SessionInfo:
+    """Read the reply to ``session/new``, ``load`` or ``resume``. The last two carry no id."""
+    reply = convert_result(result, SessionResult)
+    if not (reply.session_id or session_id):
+        raise StreamBroken("the agent opened a session without an id", phase="handshake")
+    config = {option.id: option for option in reply.config_options or ()}
+    by_category = {option.category: option for option in reversed(reply.config_options or ())}
     model = by_category.get("model") or config.get("model")
     mode = by_category.get("mode") or config.get("mode")
-    models = [entry.model_id for entry in told.models.available_models] if told.models else []
-    modes = [entry.id for entry in told.modes.available_modes] if told.modes else []
-    return Opened(
-        session_id=told.session_id or session_id,
-        models=tuple(models or (_values(model.options) if model else ())),
-        model=(told.models.current_model_id if told.models else None)
-        or (_text(model.current_value) if model else None),
-        modes=tuple(modes or (_values(mode.options) if mode else ())),
-        mode=(told.modes.current_mode_id if told.modes else None)
-        or (_text(mode.current_value) if mode else None),
+    models = [entry.model_id for entry in reply.models.available_models] if reply.models else []
+    modes = [entry.id for entry in reply.modes.available_modes] if reply.modes else []
+    return SessionInfo(
+        session_id=reply.session_id or session_id,
+        models=tuple(models or (_option_values(model.options) if model else ())),
+        model=(reply.models.current_model_id if reply.models else None)
+        or (_text_or_none(model.current_value) if model else None),
+        modes=tuple(modes or (_option_values(mode.options) if mode else ())),
+        mode=(reply.modes.current_mode_id if reply.modes else None)
+        or (_text_or_none(mode.current_value) if mode else None),
         config=tuple(config),
     )
 
 
-def listed(result: Json) -> tuple[list[AgentSession], str | None]:
-    """One page of the agent's sessions, and where the next one begins."""
-    told = read(result, ListResult)
-    found = [AgentSession(s.session_id, s.cwd, s.title, s.updated_at) for s in told.sessions]
-    return found, told.next_cursor
+def read_session_list(result: Json) -> tuple[list[AgentSession], str | None]:
+    """One page of the agent's sessions, and the cursor of the next page."""
+    reply = convert_result(result, ListResult)
+    found = [AgentSession(s.session_id, s.cwd, s.title, s.updated_at) for s in reply.sessions]
+    return found, reply.next_cursor
 
 
-def read(result: Json, kind: type[R]) -> R:
-    """A reply's result as a struct. Raises ``StreamBroken`` where it is none."""
+def convert_result(result: Json, kind: type[R]) -> R:
+    """The result of a reply as a struct. Raises ``StreamBroken`` if it does not fit."""
     try:
         return msgspec.convert({} if result is None else result, kind)
     except msgspec.ValidationError as error:
         raise StreamBroken(
-            f"a reply of the agent cannot be understood: {error}", phase="handshake"
+            f"the agent sent an invalid reply: {error}", phase="handshake"
         ) from error
 
 
-def finish(result: Json, quirks: AcpQuirks, counted: Usage, cost: Cost) -> TurnEnd:
-    """The end of a turn. ``counted`` and ``cost`` are what was told on the way."""
+def turn_end(result: Json, quirks: AcpQuirks, chunk_usage: Usage, cost: Cost) -> TurnEnd:
+    """The end of a turn. ``chunk_usage`` and ``cost`` were reported during the turn."""
     try:
-        told = msgspec.convert({} if result is None else result, PromptResult)
+        reply = msgspec.convert({} if result is None else result, PromptResult)
     except msgspec.ValidationError as error:
         return TurnEnd(
-            ok=False, kind="malformed_reply", message=f"the turn's end is unreadable: {error}"
+            ok=False, kind="malformed_reply", message=f"the end of the turn is invalid: {error}"
         )
-    reason = told.stop_reason
+    reason = reply.stop_reason
     ok = reason == "end_turn"
-    quota = told.meta.quota if told.meta else None
-    told_usage = _usage(told, quota, whole=quirks.usage != "last_step")
+    quota = reply.meta.quota if reply.meta else None
+    reported_usage = _turn_usage(reply, quota, complete=quirks.usage != "last_step")
     message = None
     if not ok:
-        message = MESSAGES.get(reason, f"the turn ended for a reason nobody knows: {reason!r}")
+        message = MESSAGES.get(reason, f"the turn ended for an unknown reason: {reason!r}")
     return TurnEnd(
         ok=ok,
         stop_reason=reason or None,
-        usage=told_usage if told_usage != Usage() else counted,
-        usage_by_model=_by_model(quota),
+        usage=reported_usage if reported_usage != Usage() else chunk_usage,
+        usage_by_model=_usage_by_model(quota),
         cost=cost,
-        model=_model(quota),
+        model=_main_model(quota),
         kind=None if ok else reason,
         message=message,
     )
 
 
-def failed(code: int, message: str, data: Json) -> TurnEnd:
-    """A prompt that ended in an error, with what its ``data`` adds."""
-    detail = _detail(data)
-    told = message if not detail or detail in message else f"{message}: {detail}".strip(": ")
-    return TurnEnd(ok=False, kind=str(code), message=told)
+def failed_turn_end(code: int, message: str, data: Json) -> TurnEnd:
+    """The end of a turn whose prompt got an error reply; details come from its ``data``."""
+    detail = _error_detail(data)
+    text = message if not detail or detail in message else f"{message}: {detail}".strip(": ")
+    return TurnEnd(ok=False, kind=str(code), message=text)
 
 
-def tokens(told: Tokens, *, whole: bool = True) -> Usage:
-    """Whether ``input`` holds the cache and ``output`` the reasoning differs from agent
-    to agent; the total tells which."""
-    if told.input_tokens is None and told.output_tokens is None:
+def usage_from_tokens(reply: Tokens, *, complete: bool = True) -> Usage:
+    """Usage as we count it. Agents differ in whether ``input`` includes cached tokens and
+    ``output`` includes reasoning; the total shows which."""
+    if reply.input_tokens is None and reply.output_tokens is None:
         return Usage()
-    taken, written = told.input_tokens or 0, told.output_tokens or 0
-    cached = (told.cached_read_tokens or 0) + (told.cached_write_tokens or 0)
-    thought = told.thought_tokens or 0
+    read, written = reply.input_tokens or 0, reply.output_tokens or 0
+    cached = (reply.cached_read_tokens or 0) + (reply.cached_write_tokens or 0)
+    thought = reply.thought_tokens or 0
     for more_in, more_out in ((0, 0), (cached, 0), (cached, thought), (0, thought)):
-        if taken + more_in + written + more_out == told.total_tokens:
-            taken, written = taken + more_in, written + more_out
+        if read + more_in + written + more_out == reply.total_tokens:
+            read, written = read + more_in, written + more_out
             break
     return Usage(
-        input=taken if told.input_tokens is not None else None,
-        output=written if told.output_tokens is not None else None,
-        reasoning=told.thought_tokens,
-        cache_read=told.cached_read_tokens,
-        cache_write=told.cached_write_tokens,
-        coverage="complete" if whole else "partial",
+        input=read if reply.input_tokens is not None else None,
+        output=written if reply.output_tokens is not None else None,
+        reasoning=reply.thought_tokens,
+        cache_read=reply.cached_read_tokens,
+        cache_write=reply.cached_write_tokens,
+        coverage="complete" if complete else "partial",
     )
 
 
-def _usage(told: PromptResult, quota: Quota | None, *, whole: bool) -> Usage:
-    if told.usage is not None:
-        return tokens(told.usage, whole=whole)
+def _turn_usage(reply: PromptResult, quota: Quota | None, *, complete: bool) -> Usage:
+    if reply.usage is not None:
+        return usage_from_tokens(reply.usage, complete=complete)
     count = quota.token_count if quota else None
     if count is None or (count.input_tokens is None and count.output_tokens is None):
         return Usage()
     return Usage(input=count.input_tokens, output=count.output_tokens, coverage="partial")
 
 
-def _by_model(quota: Quota | None) -> dict[str, Usage]:
-    """Models that are listed without any count are left out."""
+def _usage_by_model(quota: Quota | None) -> dict[str, Usage]:
+    """Usage by model. Models that are listed without counts are left out."""
     counts = {each.model: each.token_count for each in (quota and quota.model_usage) or ()}
-    found = {name: _counted(count) for name, count in counts.items() if count is not None}
+    found = {name: _usage_from_quota(count) for name, count in counts.items() if count is not None}
     return {name: usage for name, usage in found.items() if usage != Usage()}
 
 
-def _counted(count: QuotaTokens) -> Usage:
+def _usage_from_quota(count: QuotaTokens) -> Usage:
     if count.input_tokens is not None or count.output_tokens is not None:
         return Usage(input=count.input_tokens, output=count.output_tokens, coverage="partial")
     written = count.camel_write if count.camel_write is not None else count.camel_write_input
-    told = Tokens(
+    reply = Tokens(
         input_tokens=count.camel_input,
         output_tokens=count.camel_output,
         cached_read_tokens=count.camel_read,
@@ -218,11 +221,11 @@ def _counted(count: QuotaTokens) -> Usage:
         thought_tokens=count.camel_thought,
         total_tokens=count.camel_total,
     )
-    return tokens(told)
+    return usage_from_tokens(reply)
 
 
-def _model(quota: Quota | None) -> str | None:
-    """The one that wrote most: a small router model may stand beside it."""
+def _main_model(quota: Quota | None) -> str | None:
+    """The model with most output: a small router model may be listed too."""
 
     def written(at: int) -> int:
         count = used[at].token_count
@@ -232,31 +235,31 @@ def _model(quota: Quota | None) -> str | None:
     return used[max(range(len(used)), key=written)].model if used else None
 
 
-def _detail(data: Json) -> str:
+def _error_detail(data: Json) -> str:
     match data:
         case str(text):
-            return text[:DETAIL]
+            return text[:MAX_DETAIL]
         case {"details": str(text)} | {"message": str(text)} | {"error": {"message": str(text)}}:
-            return text[:DETAIL]
+            return text[:MAX_DETAIL]
         case [{"message": str(text)}, *_]:
-            return text[:DETAIL]
+            return text[:MAX_DETAIL]
         case _:
             return ""
 
 
-def _values(options: list[Any] | None) -> list[str]:
-    """Of a choice; its options may stand in groups."""
+def _option_values(options: list[Any] | None) -> list[str]:
+    """The values of a choice. Its options may be grouped."""
     found: list[str] = []
     for option in options or ():
         match option:
             case {"value": str(value)}:
                 found.append(value)
             case {"options": list()}:
-                found += _values(cast("dict[str, list[Any]]", option)["options"])
+                found += _option_values(cast("dict[str, list[Any]]", option)["options"])
             case _:
                 pass
     return found
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None

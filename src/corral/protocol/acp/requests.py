@@ -1,4 +1,4 @@
-"""What a client asks of an agent: the parameters of every request, in the protocol's form."""
+"""The parameters of every request that the client sends, as the protocol defines them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.protocol.acp.quirks import AcpQuirks
 from corral.values import McpServer
 
 PROTOCOL_VERSION = 1
-"""Offered 2, some agents switch to another schema and refuse our parameters."""
+"""If we offer 2, some agents switch to another schema and reject our parameters."""
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -39,7 +39,7 @@ class Resource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ResourceBlock(msgspec.Struct, frozen=True, tag_field="type", tag="resource"):
-    """A file with its content, for agents that say ``embeddedContext``."""
+    """A file with its content, for agents that offer ``embeddedContext``."""
 
     resource: Resource
 
@@ -52,7 +52,7 @@ class LinkBlock(
     tag="resource_link",
     rename="camel",
 ):
-    """A file by its address, which the agent reads itself."""
+    """A file by its URI. The agent reads it."""
 
     uri: str
     name: str
@@ -64,7 +64,7 @@ Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceBlock | LinkBlo
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What this client does for the agent. A call that was not offered is refused."""
+    """What this client does for the agent. A call of any other method is rejected."""
 
     read_files: bool = False
     write_files: bool = False
@@ -91,7 +91,7 @@ def authenticate(method_id: str, meta: dict[str, Json] | None = None) -> dict[st
 
 
 def session(cwd: str, servers: Iterable[McpServer], session_id: str = "") -> dict[str, Json]:
-    """For ``session/new``; with an id for ``session/load`` and ``session/resume``."""
+    """Parameters of ``session/new``; with an id of ``session/load`` and ``session/resume``."""
     named: dict[str, Json] = {"sessionId": session_id} if session_id else {}
     return {**named, "cwd": cwd, "mcpServers": [mcp_server(server) for server in servers]}
 
@@ -112,7 +112,7 @@ def mcp_server(server: McpServer) -> dict[str, Json]:
 def choose_model(
     quirks: AcpQuirks, session_id: str, model: str
 ) -> tuple[str, dict[str, Json]] | None:
-    """The method and its parameters; ``None`` where the agent has no way."""
+    """The method and its parameters; ``None`` if the agent cannot choose a model."""
     match quirks.set_model:
         case "session/set_model":
             return "session/set_model", {"sessionId": session_id, "modelId": model}
@@ -127,12 +127,12 @@ def config_option(session_id: str, config_id: str, value: str) -> dict[str, Json
 
 
 def prompt(quirks: AcpQuirks, session_id: str, blocks: Sequence[Block]) -> dict[str, object]:
-    """Raises ``PromptError`` for a prompt of nothing: some agents never recover from one."""
+    """Raises ``PromptError`` for an empty prompt: some agents hang after one."""
     if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
-        raise PromptError("the prompt is empty", hint="Say what is to be done.")
+        raise PromptError("the prompt is empty", hint="Describe the task.")
     first, *rest = blocks
-    if isinstance(first, TextBlock) and first.text.startswith(quirks.command_marks):
-        first = TextBlock(quirks.command_guard + first.text)
+    if isinstance(first, TextBlock) and first.text.startswith(quirks.command_prefixes):
+        first = TextBlock(quirks.command_escape + first.text)
     return {"sessionId": session_id, "prompt": [first, *rest]}
 
 

@@ -1,8 +1,8 @@
-"""One tool call of a conversation, as it becomes known bit by bit.
+"""One tool call of an ACP session, built from several updates.
 
-Agents open a call with nothing in it and fill it by updates; ours is one
-``tool_use``, so a call is held back until it is known or has begun. A content
-list *replaces* the one before, so output is told by what was added to it.
+Agents open a call without details and fill it by updates. We emit one ``tool_use`` event, so a
+call is not reported before it has details or has started. A content list *replaces* the earlier
+one, so an output event holds what was added.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from corral.events import Json, ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.tool_fields import hidden
+from corral.protocol.tool_fields import unavailable_message
 
 KINDS: dict[str, ToolKind] = {
     "read": "read",
@@ -29,10 +29,10 @@ KINDS: dict[str, ToolKind] = {
     "fetch": "fetch",
     "switch_mode": "think",
 }
-"""The protocol's kinds; any other is ``other``, which a policy takes for a shell."""
+"""The protocol's kinds. Any other is ``other``, which a policy treats like the shell."""
 
-REFUSED = "permission was refused"
-"""Where the agent itself says nothing of why."""
+PERMISSION_DENIED = "permission was refused"
+"""Used where the agent gives no reason."""
 
 
 class OpenCall:
@@ -42,27 +42,27 @@ class OpenCall:
         self.id = id
         self._quirks = quirks
         self._fields = ToolFields()
-        self._named: str | None = None
+        self._tool_name: str | None = None
         self._output = ""
-        self.told = False
-        """Its ``tool_use`` is out."""
-        self.fate: Literal["denied", "cancelled"] | None = None
-        """What we answered when it asked; the agent's own word on its end may still come."""
+        self.is_reported = False
+        """Its ``tool_use`` event was emitted."""
+        self.outcome: Literal["denied", "cancelled"] | None = None
+        """How we answered its permission request. The agent's final update may still come."""
 
     @property
-    def known(self) -> bool:
-        """Whether there is something to tell, though it has not begun."""
+    def has_details(self) -> bool:
+        """Whether input or content is known."""
         return bool(self._fields.raw_input or self._fields.content)
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._fields.status not in (None, "pending")
 
-    def learn(self, fields: ToolFields) -> None:
-        """What the update says, over what was known. Emptied lists say nothing new."""
+    def merge(self, fields: ToolFields) -> None:
+        """Take over what the update sets. Empty values do not replace earlier ones."""
         mine = self._fields
-        if self._named is None:
-            self._named = _name(fields, self._quirks)
+        if self._tool_name is None:
+            self._tool_name = _name_from_fields(fields, self._quirks)
         mine.title = fields.title or mine.title
         mine.kind = fields.kind or mine.kind
         mine.status = fields.status or mine.status
@@ -70,11 +70,11 @@ class OpenCall:
         mine.content = fields.content or mine.content
         mine.locations = fields.locations or mine.locations
 
-    def use(self) -> ToolUse:
-        """The call as it is known now."""
+    def tool_use(self) -> ToolUse:
+        """The ``tool_use`` event for what is known now."""
         mine, quirks = self._fields, self._quirks
         kind = KINDS.get(mine.kind or "", "other")
-        name = self._missing() or self._named or mine.kind or "other"
+        name = self._unavailable_tool() or self._tool_name or mine.kind or "other"
         match mine.raw_input:
             case {"server": str(server), "tool": str(tool)} if quirks.mcp_from_input:
                 name = f"mcp__{server}__{tool}"
@@ -85,33 +85,33 @@ class OpenCall:
             kind = "mcp"
         if quirks.outside_title and mine.title == quirks.outside_title:
             kind = "edit"
-        given = mine.raw_input or _described(mine.content or ())
+        input = mine.raw_input or _input_from_content(mine.content or ())
         if kind == "execute" and quirks.title_is_command and not mine.raw_input and mine.title:
-            given = {**(given or {}), "command": mine.title}
-        places = [location.path for location in mine.locations or ()]
-        places += [part.path for part in mine.content or () if part.type == "diff"]
-        places += _named_by(quirks.path_key, mine.raw_input) if quirks.path_key else ()
+            input = {**(input or {}), "command": mine.title}
+        paths = [location.path for location in mine.locations or ()]
+        paths += [part.path for part in mine.content or () if part.type == "diff"]
+        paths += _values_of_key(quirks.path_key, mine.raw_input) if quirks.path_key else ()
         return ToolUse(
             self.id,
             name,
             kind=kind,
             title=mine.title,
-            input=given,
-            paths=tuple(dict.fromkeys(filter(None, places))),
+            input=input,
+            paths=tuple(dict.fromkeys(filter(None, paths))),
         )
 
-    def _missing(self) -> str | None:
-        """The tool that the model called and may not use, where this call stands for one."""
-        sign = self._quirks.unavailable_tool
+    def _unavailable_tool(self) -> str | None:
+        """The name of the unavailable tool that the model called, if this call reports that."""
+        prefix = self._quirks.unavailable_tool
         match self._fields.raw_input:
-            case {"tool": str(name), "error": str(why)} if sign and why.startswith(sign):
+            case {"tool": str(name), "error": str(error)} if prefix and error.startswith(prefix):
                 return name
             case _:
                 return None
 
-    def output(self, fields: ToolFields) -> ToolOutput | None:
-        """What an update of a call that runs adds to its output."""
-        text = _text(fields.content or ())
+    def output_delta(self, fields: ToolFields) -> ToolOutput | None:
+        """What this update adds to the output of a running call."""
+        text = _content_text(fields.content or ())
         if self._fields.status != "in_progress" or not text or text == self._output:
             return None
         added = text.removeprefix(self._output)
@@ -119,35 +119,35 @@ class OpenCall:
         return ToolOutput(self.id, added)
 
     def result(self, fields: ToolFields, *, cancelling: bool) -> ToolResult:
-        """The end, as an update with a final status tells it."""
-        told = _told(fields) or self._output or None
-        if fields.status == "completed" and (missing := self._missing()):
-            why = hidden(missing)
-            return ToolResult(self.id, "denied", name=missing, error=why)
+        """The ``tool_result`` event for an update with a final status."""
+        text = _result_text(fields) or self._output or None
+        if fields.status == "completed" and (missing := self._unavailable_tool()):
+            error = unavailable_message(missing)
+            return ToolResult(self.id, "denied", name=missing, error=error)
         if fields.status == "completed":
-            return ToolResult(self.id, "success", name=self.use().name, output=told)
-        if self._quirks.denied_code and _code(fields) == self._quirks.denied_code:
-            return ToolResult(self.id, "denied", name=self.use().name, error=told)
-        if any(sign in (told or "") for sign in self._quirks.denied_signs):
-            return ToolResult(self.id, "denied", name=self.use().name, error=told)
-        gone = cancelling or fields.status in ("cancelled", "canceled")
-        status: ToolStatus = self.fate or ("cancelled" if gone else "error")
-        told = told or (REFUSED if status == "denied" else None)
-        return ToolResult(self.id, status, name=self.use().name, error=told)
+            return ToolResult(self.id, "success", name=self.tool_use().name, output=text)
+        if self._quirks.denied_code and _output_code(fields) == self._quirks.denied_code:
+            return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
+        if any(denied in (text or "") for denied in self._quirks.denied_texts):
+            return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
+        was_cancelled = cancelling or fields.status in ("cancelled", "canceled")
+        status: ToolStatus = self.outcome or ("cancelled" if was_cancelled else "error")
+        text = text or (PERMISSION_DENIED if status == "denied" else None)
+        return ToolResult(self.id, status, name=self.tool_use().name, error=text)
 
-    def unheard(self) -> ToolResult:
-        """The end of a call that got no leave, and of which the agent said no more."""
-        name = self.use().name
-        if self.fate == "denied":
-            return ToolResult(self.id, "denied", name=name, error=REFUSED)
+    def result_without_update(self) -> ToolResult:
+        """The ``tool_result`` event of a denied call for which no final update came."""
+        name = self.tool_use().name
+        if self.outcome == "denied":
+            return ToolResult(self.id, "denied", name=name, error=PERMISSION_DENIED)
         return ToolResult(self.id, "cancelled", name=name)
 
 
-FINAL = frozenset({"completed", "failed", "cancelled", "canceled"})
+FINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "canceled"})
 
 
-def command_of(call: ToolUse) -> str | None:
-    """The shell command that the call would run, where its input tells."""
+def shell_command(call: ToolUse) -> str | None:
+    """The shell command that the call would run, if its input has one."""
     match call.input:
         case {"command": str(command), "args": [*words]} if words:
             return shlex.join([command, *map(str, words)])
@@ -167,7 +167,7 @@ def _is_shell(program: str) -> bool:
     return program.rpartition("/")[2] in ("sh", "bash", "dash", "zsh")
 
 
-def _name(fields: ToolFields, quirks: AcpQuirks) -> str | None:
+def _name_from_fields(fields: ToolFields, quirks: AcpQuirks) -> str | None:
     if fields.name:
         return fields.name
     found: object = fields.meta if quirks.name_from_meta else None
@@ -177,24 +177,24 @@ def _name(fields: ToolFields, quirks: AcpQuirks) -> str | None:
         return found
     if quirks.name_from_id and quirks.name_from_id in fields.tool_call_id:
         return fields.tool_call_id.split(quirks.name_from_id)[0] or None
-    if quirks.name_before and fields.title:
-        return fields.title.partition(quirks.name_before)[0]
+    if quirks.name_before_text and fields.title:
+        return fields.title.partition(quirks.name_before_text)[0]
     return fields.title if quirks.name_from_title else None
 
 
-def _named_by(key: str, given: Json) -> Iterator[str]:
-    """The values of this key, in an object and in the lists of objects in it."""
-    if isinstance(given, dict):
-        found = given.get(key)
+def _values_of_key(key: str, input: Json) -> Iterator[str]:
+    """The values of this key in an object and in the lists of objects inside it."""
+    if isinstance(input, dict):
+        found = input.get(key)
         if isinstance(found, str):
             yield found
-        for value in given.values():
+        for value in input.values():
             for each in value if isinstance(value, list) else ():
-                yield from _named_by(key, each)
+                yield from _values_of_key(key, each)
 
 
-def _described(content: Iterable[ToolContent]) -> dict[str, Json] | None:
-    """What a call without its input would do, as far as its content shows."""
+def _input_from_content(content: Iterable[ToolContent]) -> dict[str, Json] | None:
+    """An input made from the content, for a call whose input was not sent."""
     changes: list[Json] = [
         {"path": part.path, "old_text": part.old_text, "new_text": part.new_text}
         for part in content
@@ -202,11 +202,11 @@ def _described(content: Iterable[ToolContent]) -> dict[str, Json] | None:
     ]
     if changes:
         return {"changes": changes}
-    text = _text(content)
+    text = _content_text(content)
     return {"description": text} if text else None
 
 
-def _text(content: Iterable[ToolContent]) -> str:
+def _content_text(content: Iterable[ToolContent]) -> str:
     found: list[str] = []
     for part in content:
         match cast("Json", part.content):
@@ -217,7 +217,7 @@ def _text(content: Iterable[ToolContent]) -> str:
     return "\n".join(found)
 
 
-def _code(fields: ToolFields) -> str | None:
+def _output_code(fields: ToolFields) -> str | None:
     match cast("Json", fields.raw_output):
         case {"code": str(code)}:
             return code
@@ -225,10 +225,10 @@ def _code(fields: ToolFields) -> str | None:
             return None
 
 
-def _told(fields: ToolFields) -> str | None:
-    """Raw output first: content is made up for a page (fences, diffs)."""
+def _result_text(fields: ToolFields) -> str | None:
+    """The text of the result. Raw output is preferred: content is formatted for display."""
     raw = cast("Json", fields.raw_output)
-    shown = _text(fields.content or ())
+    shown = _content_text(fields.content or ())
     match raw:
         case str(text) if text:
             return text

@@ -1,13 +1,12 @@
-"""Python type → JSON Schema, and values checked against it with complaints a model can act on.
+"""Builds a JSON Schema from a Python type, and converts JSON values by it.
 
-``schema_of`` takes a dataclass, a TypedDict, a msgspec Struct, a plain type
-(``list[int]``, ``Literal``, an enum, a union, ``Annotated``), a pydantic model that
-the caller brings, or a JSON Schema as a dict. Whatever cannot be a schema raises
-``SchemaInvalid`` there, before anything starts.
+``schema_of`` accepts a dataclass, a TypedDict, a msgspec Struct, a type (``list[int]``,
+``Literal``, an enum, a union, ``Annotated``), a pydantic model, or a JSON Schema as a dict.
+Anything else raises ``SchemaInvalid``.
 
-A keyword that would go unchecked is refused by name; ``format`` and unknown ones are
-annotations. ``$ref`` stays inside the document. ``Schema.json`` is whole: what a
-vendor refuses is taken out of a copy, elsewhere.
+Keywords that would not be checked are rejected by name. ``format`` and unknown keywords are
+annotations. ``$ref`` must stay inside the document. ``Schema.json`` is complete: what a vendor
+does not accept is removed from a copy by that vendor's module.
 """
 
 from __future__ import annotations
@@ -20,18 +19,25 @@ import msgspec
 
 from corral.errors import SchemaInvalid, SchemaNotMet
 from corral.events import Json
-from corral.protocol.schema.validate import LIMITS, TYPES, JsonObject, check, resolved, shown
+from corral.protocol.schema.validate import (
+    LIMITS,
+    TYPES,
+    JsonObject,
+    check,
+    describe,
+    resolve_reference,
+)
 
 T = TypeVar("T")
 Read = Callable[[Json], tuple[Any, list[str]]]
 
-MOST = 20
-"""Complaints that are told at once; more would drown the first ones."""
+MAX_COMPLAINTS = 20
+"""Errors that are reported at once."""
 
-BY_NAME = ("properties", "$defs", "definitions")
-BELOW = ("items", "additionalProperties")
-LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-"""Where schemas hold further schemas: by name, alone, in a list."""
+MAPS_OF_SCHEMAS = ("properties", "$defs", "definitions")
+SINGLE_SCHEMAS = ("items", "additionalProperties")
+LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+"""Keywords that hold further schemas: in a map by name, alone, or in a list."""
 
 UNCHECKED = (
     *("not", "if", "then", "else", "contains", "patternProperties", "propertyNames"),
@@ -44,9 +50,9 @@ _TYPE: JsonObject = {"enum": [*TYPES]}
 META: JsonObject = {
     "type": ["object", "boolean"],
     "properties": {
-        **{key: {"type": "object", "additionalProperties": _SCHEMA} for key in BY_NAME},
-        **dict.fromkeys(BELOW, _SCHEMA),
-        **{key: {"type": "array", "minItems": 1, "items": _SCHEMA} for key in LISTED},
+        **{key: {"type": "object", "additionalProperties": _SCHEMA} for key in MAPS_OF_SCHEMAS},
+        **dict.fromkeys(SINGLE_SCHEMAS, _SCHEMA),
+        **{key: {"type": "array", "minItems": 1, "items": _SCHEMA} for key in LISTS_OF_SCHEMAS},
         **{key: {"type": "number"} for key in LIMITS},
         **{key: {"type": "integer", "minimum": 0} for key in LIMITS if LIMITS[key][1]},
         **dict.fromkeys(UNCHECKED, False),
@@ -59,11 +65,11 @@ META: JsonObject = {
         "$ref": {"type": "string"},
     },
 }
-"""A schema's own schema: a dict that somebody gives is checked by the same checker."""
+"""The schema of a schema: a dict given by the caller is checked with the same checker."""
 
 
 class Schema(Generic[T]):
-    """A schema, and how a JSON value becomes what it describes."""
+    """A schema, and the conversion of a JSON value to the type that it describes."""
 
     __slots__ = ("_read", "json", "name")
 
@@ -73,26 +79,29 @@ class Schema(Generic[T]):
         self._read = read
 
     def fit(self, value: Json) -> tuple[T | None, tuple[str, ...]]:
-        """The typed value and no complaints, or None and what is wrong with it. Never raises
-        for a wrong value, however deep or odd."""
+        """The typed value and no errors, or None and the errors. Never raises for a wrong
+        value."""
         try:
             typed, complaints = self._read(value)
         except (RecursionError, OverflowError):
             return None, ("the value is nested too deeply, or holds too large a number",)
-        if len(complaints) > MOST:
-            complaints = [*complaints[:MOST], f"and {len(complaints) - MOST} more"]
+        if len(complaints) > MAX_COMPLAINTS:
+            complaints = [
+                *complaints[:MAX_COMPLAINTS],
+                f"and {len(complaints) - MAX_COMPLAINTS} more",
+            ]
         return (None if complaints else typed), tuple(complaints)
 
     def validate(self, value: Json) -> T:
-        """The typed value; ``SchemaNotMet`` with every complaint on a line of its own."""
+        """The typed value. Raises ``SchemaNotMet`` with one line per error."""
         typed, complaints = self.fit(value)
         if complaints:
-            raise not_met(self.name, complaints)
+            raise schema_not_met(self.name, complaints)
         return cast("T", typed)
 
 
-def not_met(name: str, complaints: tuple[str, ...], text: str | None = None) -> SchemaNotMet:
-    """The error; ``frame`` holds the text that it is about."""
+def schema_not_met(name: str, complaints: tuple[str, ...], text: str | None = None) -> SchemaNotMet:
+    """The error for these complaints; its ``frame`` holds the text that was checked."""
     listed = "".join(f"\n- {complaint}" for complaint in complaints)
     return SchemaNotMet(f"the value does not fit {name}:{listed}", frame=text)
 
@@ -106,11 +115,11 @@ def schema_of(of: Schema[T] | object, name: str | None = None) -> Schema[T] | Sc
     if isinstance(of, Schema):
         return cast("Schema[T]", of)
     if isinstance(of, Mapping):
-        return _of_json(cast("Mapping[str, Json]", of), name)
+        return _schema_from_json(cast("Mapping[str, Json]", of), name)
     if of is None or isinstance(of, str | bytes | int | float | list | tuple):
         raise SchemaInvalid(
-            f"a schema is a type or a JSON Schema as a dict, got: {of!r}",
-            hint="Give the class itself, list[int], Literal['a', 'b'], or {'type': 'object', …}.",
+            f"a schema must be a type or a JSON Schema as a dict, got: {of!r}",
+            hint="Pass the class itself, list[int], Literal['a', 'b'], or {'type': 'object', …}.",
         )
     label = name or getattr(of, "__name__", None) or "result"
     try:
@@ -118,12 +127,12 @@ def schema_of(of: Schema[T] | object, name: str | None = None) -> Schema[T] | Sc
         json = hook(of) if is_model(of) else msgspec.json.schema(of, schema_hook=hook)
     except Exception as error:  # the caller's own classes may raise anything here
         raise SchemaInvalid(f"{label} cannot be a JSON Schema: {error}") from error
-    json = _tidy(json, label)
+    json = _hoist_definitions(json, label)
     return Schema(label, json, _model_reader(of) if is_model(of) else _type_reader(of, json))
 
 
 def is_model(kind: object) -> bool:
-    """A pydantic model, known by its methods: pydantic itself is never imported here."""
+    """Whether this is a pydantic model, by its methods: pydantic is never imported here."""
     methods = ("model_json_schema", "model_validate_json")
     return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in methods)
 
@@ -134,8 +143,9 @@ def _model_schema(kind: Any) -> JsonObject:
     return cast("JsonObject", kind.model_json_schema())
 
 
-def _tidy(json: JsonObject, label: str) -> JsonObject:
-    """All definitions at the root, and the root itself written out: tools must say ``type``."""
+def _hoist_definitions(json: JsonObject, label: str) -> JsonObject:
+    """The schema with all definitions at the root, and no ``$ref`` at the root: the schema of a
+    tool must have a ``type``."""
     defs: JsonObject = {}
 
     def gather(schema: JsonObject) -> JsonObject:
@@ -143,25 +153,29 @@ def _tidy(json: JsonObject, label: str) -> JsonObject:
             whole = gather(cast("JsonObject", found))
             if defs.setdefault(name, whole) != whole:
                 raise SchemaInvalid(f"{label}: two different types are called {name}")
-        return {key: _rebuilt(key, held, gather) for key, held in schema.items() if key != "$defs"}
+        return {
+            key: _map_subschemas(key, value, gather)
+            for key, value in schema.items()
+            if key != "$defs"
+        }
 
     root = gather(json)
     reference = root.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         target = reference.removeprefix("#/$defs/")
-        beside = {key: held for key, held in root.items() if key != "$ref"}
+        beside = {key: value for key, value in root.items() if key != "$ref"}
         root = {**cast("JsonObject", defs[target]), **beside}
         if reference.encode() not in msgspec.json.encode([root, defs]):
             del defs[target]
     return {**root, "$defs": defs} if defs else root
 
 
-def _rebuilt(key: str, held: Json, each: Callable[[JsonObject], JsonObject]) -> Json:
-    if key in BY_NAME and isinstance(held, dict):
-        return {n: each(s) if isinstance(s, dict) else s for n, s in held.items()}
-    if key in LISTED and isinstance(held, list):
-        return [each(s) if isinstance(s, dict) else s for s in held]
-    return each(held) if key in BELOW and isinstance(held, dict) else held
+def _map_subschemas(key: str, value: Json, each: Callable[[JsonObject], JsonObject]) -> Json:
+    if key in MAPS_OF_SCHEMAS and isinstance(value, dict):
+        return {n: each(s) if isinstance(s, dict) else s for n, s in value.items()}
+    if key in LISTS_OF_SCHEMAS and isinstance(value, list):
+        return [each(s) if isinstance(s, dict) else s for s in value]
+    return each(value) if key in SINGLE_SCHEMAS and isinstance(value, dict) else value
 
 
 def _type_reader(kind: Any, json: JsonObject) -> Read:
@@ -169,13 +183,14 @@ def _type_reader(kind: Any, json: JsonObject) -> Read:
         try:
             return msgspec.convert(value, kind, str_keys=True, dec_hook=_decoded_model), []
         except msgspec.ValidationError as error:
-            # It stops at the first; the schema knows them all, but not what a type adds.
-            return None, check(value, json, json) or [_in_our_words(str(error))]
+            # msgspec reports the first error only. The checker reports all, but does not know
+            # the constraints that only the type has.
+            return None, check(value, json, json) or [_format_msgspec_error(str(error))]
 
     return read
 
 
-def _in_our_words(message: str) -> str:
+def _format_msgspec_error(message: str) -> str:
     said, _, place = message.partition(" - at `$")
     place = place.rstrip("`").removeprefix(".")
     return f"{place or 'the value'}: {said}"
@@ -198,48 +213,51 @@ def _model_reader(kind: Any) -> Read:
             listed: Any = getattr(error, "errors", None)
             if not callable(listed):
                 return None, [str(error)]
-            return None, [_of_model(wrong) for wrong in cast("list[dict[str, Any]]", listed())]
+            return None, [
+                _format_model_error(wrong) for wrong in cast("list[dict[str, Any]]", listed())
+            ]
 
     return read
 
 
-def _of_model(wrong: dict[str, Any]) -> str:
+def _format_model_error(wrong: dict[str, Any]) -> str:
     path = ""
     for step in wrong["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
-    got = "" if wrong["type"] == "missing" else f", got {shown(wrong['input'])}"
+    got = "" if wrong["type"] == "missing" else f", got {describe(wrong['input'])}"
     return f"{path.lstrip('.') or 'the value'}: {wrong['msg']}{got}"
 
 
-def _of_json(given: Mapping[str, Json], name: str | None) -> Schema[Any]:
+def _schema_from_json(given: Mapping[str, Json], name: str | None) -> Schema[Any]:
     json = dict(given)
     try:
-        wrong = check(json, META, META, "schema") or _unusable(json, json)
+        wrong = check(json, META, META, "schema") or _find_unusable(json, json)
     except RecursionError as error:
-        raise SchemaInvalid("not a schema that can be checked: nested too deeply") from error
+        raise SchemaInvalid("the schema cannot be used: it is nested too deeply") from error
     if wrong:
-        raise SchemaInvalid(f"not a schema that can be checked: {'; '.join(wrong[:MOST])}")
+        errors = "; ".join(wrong[:MAX_COMPLAINTS])
+        raise SchemaInvalid(f"the schema cannot be used: {errors}")
     label = name or str(json.get("title") or "result")
     return Schema(label, json, lambda value: (value, check(value, json, json)))
 
 
-def _unusable(schema: JsonObject, root: JsonObject) -> list[str]:
-    """References that lead nowhere or in circles, and patterns that are none."""
+def _find_unusable(schema: JsonObject, root: JsonObject) -> list[str]:
+    """Errors for references that lead nowhere or in circles, and for invalid patterns."""
     wrong: list[str] = []
 
     def look(below: JsonObject) -> JsonObject:
         seen: list[Json] = []
         step: Json = below
         while isinstance(step, dict) and "$ref" in step:
-            step = None if step["$ref"] in seen else resolved(step["$ref"], root, seen)
+            step = None if step["$ref"] in seen else resolve_reference(step["$ref"], root, seen)
         if step is None:
-            wrong.append(f"$ref {below['$ref']!r} leads nowhere in it")
+            wrong.append(f"$ref {below['$ref']!r} does not lead to a schema")
         try:
             re.compile(cast("str", below.get("pattern", "")))
         except re.error as error:
             wrong.append(f"pattern {below['pattern']!r}: {error}")
-        for key, held in below.items():
-            _rebuilt(key, held, look)
+        for key, value in below.items():
+            _map_subschemas(key, value, look)
         return below
 
     look(schema)

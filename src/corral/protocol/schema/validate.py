@@ -1,8 +1,7 @@
-"""A value checked against a JSON Schema, with complaints a model can act on.
+"""Checks a value against a JSON Schema, with error messages that a model can act on.
 
-The checker is our own: ``jsonschema`` is five packages, and its messages are for
-people who see the schema. The schema is one that ``schema_of`` has let through:
-what is not checked here was refused there, by name.
+``jsonschema`` is not used: it needs five packages, and its messages are for readers who see the
+schema. The schema must come from ``schema_of``, which rejects keywords that are not checked here.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from corral.events import Json
 
 JsonObject = dict[str, Json]
 
-SHOWN = 60
-"""Characters of a wrong value that are repeated to the model."""
+MAX_SHOWN = 60
+"""Characters of a wrong value that are shown to the model."""
 
 
 def _is_number(value: Json) -> bool:
@@ -50,7 +49,7 @@ LIMITS: dict[str, tuple[str, str, Callable[[Any, Any], bool], str]] = {
     "minProperties": ("object", "len", ge, "at least {} properties"),
     "maxProperties": ("object", "len", le, "at most {} properties"),
 }
-"""Keyword: the type it is about, what of the value is measured, how, and in words."""
+"""Keyword → the type it applies to, what is measured, the comparison, and its description."""
 
 
 def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[str]:
@@ -62,48 +61,50 @@ def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[s
     types = types if isinstance(types, list) else [types]
     if types and not any(TYPES[str(name)][1](value) for name in types):
         words = " or ".join(TYPES[str(name)][0] for name in types)
-        return [f"{here}: expected {words}, got {shown(value)}"]
+        return [f"{here}: expected {words}, got {describe(value)}"]
     wrong: list[str] = []
     if isinstance(reference := schema.get("$ref"), str):
-        wrong += check(value, resolved(reference, root), root, path)
+        wrong += check(value, resolve_reference(reference, root), root, path)
     if isinstance(allowed := schema.get("enum"), list) and not any(
-        _same(value, a) for a in allowed
+        _json_equal(value, a) for a in allowed
     ):
         one_of = ", ".join(msgspec.json.encode(a).decode() for a in allowed)
-        wrong.append(f"{here}: expected one of {one_of}, got {shown(value)}")
-    if "const" in schema and not _same(value, schema["const"]):
-        wrong.append(f"{here}: expected {shown(schema['const'])}, got {shown(value)}")
+        wrong.append(f"{here}: expected one of {one_of}, got {describe(value)}")
+    if "const" in schema and not _json_equal(value, schema["const"]):
+        wrong.append(f"{here}: expected {describe(schema['const'])}, got {describe(value)}")
     for key in LIMITS.keys() & schema.keys():
         about, measure, holds, words = LIMITS[key]
         if TYPES[about][1](value):
             size: Any = len(cast("str", value)) if measure else value
             if not holds(size, schema[key]):
-                got = size if measure else shown(value)
+                got = size if measure else describe(value)
                 wrong.append(f"{here}: expected {words.format(schema[key])}, got {got}")
     pattern = schema.get("pattern")
     if isinstance(value, str) and isinstance(pattern, str) and not re.search(pattern, value):
-        wrong.append(f"{here}: expected a match of {pattern}, got {shown(value)}")
+        wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
     if isinstance(value, dict):
-        wrong += _of_object(value, schema, root, path)
+        wrong += _check_object(value, schema, root, path)
     elif isinstance(value, list):
-        wrong += _of_list(value, schema, root, path)
+        wrong += _check_list(value, schema, root, path)
     for part in cast("list[Json]", schema.get("allOf", [])):
         wrong += check(value, part, root, path)
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            wrong += _of_choice(value, cast("list[Json]", schema[key]), root, path, key == "oneOf")
+            wrong += _check_alternatives(
+                value, cast("list[Json]", schema[key]), root, path, key == "oneOf"
+            )
     return wrong
 
 
-def _of_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: str) -> list[str]:
+def _check_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: str) -> list[str]:
     known = cast("JsonObject", schema.get("properties", {}))
     others = schema.get("additionalProperties", True)
     inside = f"{path}." if path else ""
     required = cast("list[str]", schema.get("required", []))
     wrong = [f"{inside}{name}: is required and missing" for name in required if name not in value]
-    for name, held in value.items():
+    for name, item in value.items():
         if name in known or others is not False:
-            wrong += check(held, known.get(name, others), root, f"{inside}{name}")
+            wrong += check(item, known.get(name, others), root, f"{inside}{name}")
         else:
             near = get_close_matches(name, known, 1)
             advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
@@ -111,21 +112,21 @@ def _of_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: st
     return wrong
 
 
-def _of_list(value: list[Json], schema: JsonObject, root: JsonObject, path: str) -> list[str]:
+def _check_list(value: list[Json], schema: JsonObject, root: JsonObject, path: str) -> list[str]:
     first = cast("list[Json]", schema.get("prefixItems", []))
     rest = schema.get("items", True)
     wrong: list[str] = []
-    for number, held in enumerate(value):
+    for number, item in enumerate(value):
         part = first[number] if number < len(first) else rest
-        wrong += check(held, part, root, f"{path}[{number}]")
+        wrong += check(item, part, root, f"{path}[{number}]")
     if schema.get("uniqueItems") is True:
-        for number, held in enumerate(value):
-            if any(_same(held, other) for other in value[:number]):
-                wrong.append(f"{path}[{number}]: is there twice: {shown(held)}")
+        for number, item in enumerate(value):
+            if any(_json_equal(item, other) for other in value[:number]):
+                wrong.append(f"{path}[{number}]: is there twice: {describe(item)}")
     return wrong
 
 
-def _of_choice(
+def _check_alternatives(
     value: Json, choices: list[Json], root: JsonObject, path: str, only_one: bool
 ) -> list[str]:
     tried = [check(value, choice, root, path) for choice in choices]
@@ -135,38 +136,38 @@ def _of_choice(
     here = path or "the value"
     if fits:
         return [f"{here}: expected to fit one of {len(choices)} alternatives, fits {fits}"]
-    # A complaint about the value as a whole (its type) tells less than one about a part of it.
+    # An error about a part of the value says more than one about its type.
     deeper = [found for found in tried if not any(c.startswith(f"{here}: ") for c in found)]
     if deeper:
         return min(deeper, key=len)
-    begin, end = f"{here}: expected ", f", got {shown(value)}"
+    begin, end = f"{here}: expected ", f", got {describe(value)}"
     wanted = dict.fromkeys(
         c.removeprefix(begin).removesuffix(end) for found in tried for c in found
     )
     return [f"{begin}{' or '.join(wanted)}{end}"]
 
 
-def _same(one: Json, other: Json) -> bool:
-    """Equal as JSON: 1 is 1.0, but not true."""
+def _json_equal(one: Json, other: Json) -> bool:
+    """Whether two values are equal as JSON: 1 equals 1.0, but not true."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_json_equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_json_equal, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def shown(value: Any) -> str:
-    """The value, short enough to repeat."""
+def describe(value: Any) -> str:
+    """A short description of the value for an error message."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if value is None or isinstance(value, bool | int | float):
-        return "null" if value is None else str(value).lower()[:SHOWN]
+        return "null" if value is None else str(value).lower()[:MAX_SHOWN]
     text = str(value)
-    return f"the string {text if len(text) <= SHOWN else text[:SHOWN] + '…'!r}"
+    return f"the string {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'!r}"
 
 
-def resolved(reference: Json, root: Json, seen: list[Json] | None = None) -> Json:
-    """What a reference leads to; None where that is outside, or nothing."""
+def resolve_reference(reference: Json, root: Json, seen: list[Json] | None = None) -> Json:
+    """The schema that a reference names; None if it is outside the document or missing."""
     if seen is not None:
         seen.append(reference)
     document, *steps = cast("str", reference).split("/")

@@ -1,18 +1,41 @@
-"""Agents whose stream of JSON lines goes both ways, as a state machine.
+"""The two-way JSON stream of Claude Code and Qwen Code, as a state machine without I/O.
 
-Frames come in and items go out; questions go out as ``PermissionRequest`` with what is
-needed to answer them kept in ``asks``, and what is to be written to the agent's stdin
-is bytes that the functions here return or ``replies`` holds. Nothing waits.
+Theory of operation
+===================
 
-What shaped it, seen in runs of the real programs:
+The agent writes one JSON object per line to stdout and reads such lines from stdin. One
+``StreamJsonClient`` is one turn in one process. The caller (``sessions/backends/stream.py``)
+decodes the lines into ``frames`` and calls ``translate`` with them; it writes what
+``encode_prompt``, ``answer`` and ``interrupt`` return, and whatever ``replies`` holds after each
+call of ``translate``.
 
-- A block comes as deltas and then once more whole. So the whole one counts only where no
-  delta of its message came.
-- An API error is a ``result`` that says ``success``; ``is_error`` tells. Its text comes as
-  an answer of a made-up model too, and is no answer.
-- With sub-agents at work in the background a ``result`` comes early, another at their end.
-- A tool that was refused, one that is hidden and one that was stopped differ only in
-  details of their result.
+States of the turn:
+
+- *started*: the handshake and the prompt were written (``encode_prompt``);
+- *running*: the ``init`` frame came. Text, thinking, tool calls and results follow;
+- *waiting for permission*: ``open_requests`` is not empty. The agent pauses that tool call until
+  ``answer`` is written, or withdraws the request;
+- *interrupted*: after ``interrupt``, or after ``answer`` with ``stop``. Tool calls that were not
+  executed count as cancelled;
+- *ended*: the ``result`` frame became a ``TurnEnd``. With sub-agents running in the background an
+  early ``result`` comes first; it only updates the usage, and the turn continues.
+
+What the real programs do, and what follows from it:
+
+- A block comes as deltas and then once more as a body. The body block is used only if no delta
+  of its message came.
+- A message that breaks off is requested again by the agent, and its text repeats. A warning
+  (``text_repeated``) is emitted, as the first part was already passed on.
+- An API error comes as a ``result`` with the subtype ``success``; only ``is_error`` shows it. Its
+  text also comes as an answer of a synthetic model. It is withheld from the answer.
+- Denied, hidden and cancelled tools differ only in details of their result.
+
+Guarantees: nothing here waits or does I/O; a permission request is emitted once and is in
+``open_requests`` until it is answered or withdrawn; control requests other than permission
+requests get an error reply.
+
+Crash of the agent: the caller sees the end of stdout without a ``TurnEnd`` and reports the exit.
+No state here needs cleanup.
 """
 
 from __future__ import annotations
@@ -42,26 +65,26 @@ from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.protocol.notices import warning
 from corral.protocol.stream_json import frames
 from corral.protocol.stream_json.fields import (
-    bare,
-    changes,
-    summed,
-    summed_up,
-    tokens,
-    totals,
-    tries_again,
-    words,
-    written,
+    add_model_usage,
+    content_text,
+    encode_part,
+    file_changes,
+    retry_warning,
+    session_usage,
+    strip_error_tags,
+    to_usage,
+    total_usage,
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.protocol.tool_fields import call, table
+from corral.protocol.tool_fields import as_object, build_tool_use
 
-SILENT = frozenset({"status", "thinking_tokens"})
-"""Signs of life, several a second, that say nothing."""
-INTERRUPT = "corral-interrupt"
+IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})
+"""Progress frames that carry no information; several come per second."""
+INTERRUPT_ID = "corral-interrupt"
 
 
-class PermissionAsked(msgspec.Struct, frozen=True):
-    """What the agent wants leave for."""
+class StreamPermissionRequest(msgspec.Struct, frozen=True):
+    """A permission request of the agent, with what is needed to decide and answer it."""
 
     request_id: str
     name: str
@@ -73,172 +96,176 @@ class PermissionAsked(msgspec.Struct, frozen=True):
     own: bool
 
 
-class Control:
-    """One turn. ``translate`` is for a ``Stream`` of ``control_frames.Frames``."""
+class StreamJsonClient:
+    """The state of one turn. ``translate`` is for an ``NdjsonStream`` of ``frames.Frames``."""
 
     def __init__(self, quirks: StreamQuirks) -> None:
         self._quirks = quirks
         self._cwd = ""
-        self._pieces: set[str] = set()
-        """Messages that came in pieces."""
-        self._speaking: dict[str | None, str] = {}
-        """By sub-agent: the message that is coming."""
-        self._cut = ""
-        """The message that came in pieces and not yet whole: one that breaks off never does,
-        though its end is told."""
-        self._held: str | None = None
-        """The message in pieces that looks like the agent's word on a failure, and no answer."""
-        self._refused: set[str] = set()
-        self._agents = 0
+        self._streamed_ids: set[str] = set()
+        """Ids of messages of which deltas came."""
+        self._current_message: dict[str | None, str] = {}
+        """Sub-agent (``None``: the agent itself) → id of the message that is being streamed."""
+        self._unfinished_id = ""
+        """The id of a streamed message that did not come as a body yet. A message that breaks
+        off never does, although its end is reported."""
+        self._withheld_id: str | None = None
+        """The id of a streamed message that looks like an API error and not like an answer."""
+        self._denied_ids: set[str] = set()
+        self._background_agents = 0
         self._interrupted = False
         self._wants_schema = False
-        self._failure: tuple[str | None, str] | None = None
-        self._spent: dict[str, frames.Spent] = {}
-        self.asks: dict[str, PermissionAsked] = {}
-        """Open questions, by their id."""
+        self._api_error: tuple[str | None, str] | None = None
+        self._model_usage: dict[str, frames.ModelUsage] = {}
+        self.open_requests: dict[str, StreamPermissionRequest] = {}
+        """Permission requests without an answer, by id."""
         self.replies: list[bytes] = []
-        """What is to be written now; the reader takes them out."""
+        """Lines to write to the agent now. The caller removes them."""
 
     def translate(self, batch: list[Any]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in batch:
             match frame:
-                case frames.Piece():
-                    self._piece(frame, items)
+                case frames.StreamEventFrame():
+                    self._handle_stream_event(frame, items)
                 case frames.AssistantFrame():
-                    self._said(frame, items)
-                case frames.Returned():
-                    self._returned(frame, items)
+                    self._handle_assistant(frame, items)
+                case frames.UserFrame():
+                    self._handle_user(frame, items)
                 case frames.SystemFrame():
-                    self._told(frame, items)
-                case frames.Ended():
-                    self._ended(frame, items)
+                    self._handle_system(frame, items)
+                case frames.ResultFrame():
+                    self._handle_result(frame, items)
                 case frames.ControlRequest():
-                    self._asked(frame, items)
-                case frames.Withdrawn():
-                    if self.asks.pop(frame.request_id, None) is not None:
+                    self._handle_control_request(frame, items)
+                case frames.ControlCancel():
+                    if self.open_requests.pop(frame.request_id, None) is not None:
                         items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
-                case frames.Answered():
+                case frames.ControlResponse():
                     if frame.response.subtype == "error":
                         told = frame.response.error or "a request was rejected"
                         items.append(warning("control_refused", told))
-                case frames.Busy():
+                case frames.ToolProgress():
                     pass  # a sign of life, though nothing to tell
                 case _:
                     raise TypeError(f"not a frame of this protocol: {frame!r}")
         return items
 
     def interrupt(self) -> bytes:
-        """What stops the agent, the commands that it runs included."""
+        """The line that stops the agent and the commands that it runs."""
         self._interrupted = True
-        return _request(INTERRUPT, {"subtype": "interrupt"})
+        return _control_request(INTERRUPT_ID, {"subtype": "interrupt"})
 
     def answer(
-        self, ask: PermissionAsked, *, allow: bool, message: str, stop: bool = False
+        self, ask: StreamPermissionRequest, *, allow: bool, message: str, stop: bool = False
     ) -> bytes:
-        """The reply to a question; ``stop`` ends the turn with it."""
-        self.asks.pop(ask.request_id, None)
+        """The line that answers a permission request; ``stop`` also ends the turn."""
+        self.open_requests.pop(ask.request_id, None)
         verdict: dict[str, Json] = {"behavior": "allow", "updatedInput": ask.input}
         if not allow:
-            self._refused.add(ask.call_id or "")
+            self._denied_ids.add(ask.call_id or "")
             verdict = {"behavior": "deny", "message": message, "interrupt": stop}
         self._interrupted = self._interrupted or stop
-        return _reply(ask.request_id, verdict)
+        return _success_reply(ask.request_id, verdict)
 
-    def _piece(self, frame: frames.Piece, items: list[RawEvent]) -> None:
+    def _handle_stream_event(self, frame: frames.StreamEventFrame, items: list[RawEvent]) -> None:
         event, parent = frame.event, frame.parent_tool_use_id
         if event.type == "content_block_delta" and event.delta is not None:
-            message = self._speaking.get(parent)
-            if self._is_complaint(event.delta.text):
-                self._held = message
-            if self._held is not None and self._held == message:
-                return  # it comes once more, whole
+            message = self._current_message.get(parent)
+            if self._is_error_text(event.delta.text):
+                self._withheld_id = message
+            if self._withheld_id is not None and self._withheld_id == message:
+                return  # it comes again as a body
             if event.delta.text:
                 items.append(Text(event.delta.text, message_id=message, parent=parent))
             elif event.delta.thinking:
                 items.append(Thinking(event.delta.thinking, message_id=message, parent=parent))
             else:
                 return
-            self._pieces.add(message or "")
-            self._cut = message or "" if parent is None else self._cut
+            self._streamed_ids.add(message or "")
+            self._unfinished_id = message or "" if parent is None else self._unfinished_id
         elif event.type == "message_start" and event.message is not None:
-            self._speaking[parent] = event.message.id
-            self._begun_again(parent, items)
-        elif event.type == "message_stop" and self._quirks.id_a_block:
-            self._speaking.pop(parent, None)
+            self._current_message[parent] = event.message.id
+            self._warn_if_restarted(parent, items)
+        elif event.type == "message_stop" and self._quirks.id_per_block:
+            self._current_message.pop(parent, None)
 
-    def _begun_again(self, parent: str | None, items: list[RawEvent]) -> None:
-        """A stream that broke off is asked for anew, and by then its words were told."""
-        if parent is None and self._cut:
-            self._cut = ""
-            told = "the answer broke off and began again: what follows may repeat what came before"
-            items.append(warning("text_repeated", told))
+    def _warn_if_restarted(self, parent: str | None, items: list[RawEvent]) -> None:
+        """Warn that text may repeat: a message broke off, and the agent requested it again."""
+        if parent is None and self._unfinished_id:
+            self._unfinished_id = ""
+            message = "the answer broke off and started again: text may be repeated"
+            items.append(warning("text_repeated", message))
 
-    def _said(self, frame: frames.AssistantFrame, items: list[RawEvent]) -> None:
+    def _handle_assistant(self, frame: frames.AssistantFrame, items: list[RawEvent]) -> None:
         message, parent = frame.message, frame.parent_tool_use_id
         blocks = message.content if isinstance(message.content, list) else []
-        said = "".join(block.text for block in blocks)
-        if frame.is_api_error_message or self._is_complaint(said):
-            self._failure = (frame.error, said)
+        text = "".join(block.text for block in blocks)
+        if frame.is_api_error_message or self._is_error_text(text):
+            self._api_error = (frame.error, text)
             return
-        id = self._speaking.get(parent, message.id) if self._quirks.id_a_block else message.id
-        in_pieces = id in self._pieces
-        if id == self._cut:
-            self._cut = ""
+        id = (
+            self._current_message.get(parent, message.id)
+            if self._quirks.id_per_block
+            else message.id
+        )
+        was_streamed = id in self._streamed_ids
+        if id == self._unfinished_id:
+            self._unfinished_id = ""
         for block in blocks:
             match block.type:
-                case "text" if block.text and not in_pieces:
-                    self._begun_again(parent, items)
+                case "text" if block.text and not was_streamed:
+                    self._warn_if_restarted(parent, items)
                     items.append(Text(block.text, message_id=id, parent=parent))
-                case "thinking" if block.thinking and not in_pieces:
+                case "thinking" if block.thinking and not was_streamed:
                     items.append(Thinking(block.thinking, message_id=id, parent=parent))
                 case "tool_use":
-                    items.append(self._use(block.id, block.name, block.input, parent))
+                    items.append(self._tool_use(block.id, block.name, block.input, parent))
                 case _:
                     pass
 
-    def _is_complaint(self, text: str) -> bool:
-        sign = self._quirks.error_text
-        return bool(sign) and text.lstrip().startswith(sign)
+    def _is_error_text(self, text: str) -> bool:
+        prefix = self._quirks.error_text
+        return bool(prefix) and text.lstrip().startswith(prefix)
 
-    def _use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
-        return call(id, name, given, kind=self._kind(name), parent=parent)
+    def _tool_use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
+        return build_tool_use(id, name, given, kind=self._kind(name), parent=parent)
 
     def _kind(self, name: str) -> ToolKind:
         if name.startswith(self._quirks.mcp_prefix):
             return "mcp"
         return self._quirks.tools.get(name, "other")
 
-    def _returned(self, frame: frames.Returned, items: list[RawEvent]) -> None:
-        """Words in it are the prompt, or the program's own: never an answer."""
+    def _handle_user(self, frame: frames.UserFrame, items: list[RawEvent]) -> None:
+        """Emit the tool results. Text in this frame is the prompt or the program's own."""
         content, parent = frame.message.content, frame.parent_tool_use_id
-        unrun = {meta.id for meta in frame.tool_result_meta if meta.non_execution_kind}
+        not_executed = {meta.id for meta in frame.tool_result_meta if meta.non_execution_kind}
         for block in content if isinstance(content, list) else []:
             if block.type != "tool_result":
                 continue
-            said = words(block.content)
+            text = content_text(block.content)
             status: ToolStatus = "error" if block.is_error else "success"
-            if self._interrupted and block.tool_use_id in unrun - self._refused:
+            if self._interrupted and block.tool_use_id in not_executed - self._denied_ids:
                 status = "cancelled"
-            elif block.is_error and self._was_refused(block.tool_use_id, unrun, said):
+            elif block.is_error and self._was_denied(block.tool_use_id, not_executed, text):
                 status = "denied"
             if status == "success":
-                items += changes(block.tool_use_id, frame.tool_use_result, self._cwd)
+                items += file_changes(block.tool_use_id, frame.tool_use_result, self._cwd)
             items.append(
                 ToolResult(
                     block.tool_use_id,
                     status,
-                    output=said if status == "success" else None,
-                    error=bare(said) if status != "success" else None,
+                    output=text if status == "success" else None,
+                    error=strip_error_tags(text) if status != "success" else None,
                     parent=parent,
                 )
             )
 
-    def _was_refused(self, call_id: str, unrun: set[str], said: str) -> bool:
-        signs = self._quirks.refusal_signs
-        return call_id in unrun | self._refused or any(sign in said for sign in signs)
+    def _was_denied(self, call_id: str, not_executed: set[str], text: str) -> bool:
+        texts = self._quirks.denied_texts
+        return call_id in not_executed | self._denied_ids or any(each in text for each in texts)
 
-    def _told(self, frame: frames.SystemFrame, items: list[RawEvent]) -> None:
+    def _handle_system(self, frame: frames.SystemFrame, items: list[RawEvent]) -> None:
         match frame.subtype:
             case "init":
                 self._cwd = frame.cwd or self._cwd
@@ -253,31 +280,33 @@ class Control:
                 )
                 for server in frame.mcp_servers:
                     if server.status not in ("connected", "pending"):
-                        told = f"the tool server {server.name} is {server.status}"
-                        items.append(warning("mcp_failed", told))
+                        message = f"the MCP server {server.name} is {server.status}"
+                        items.append(warning("mcp_failed", message))
             case "api_retry" | "retry":
-                items.append(tries_again(frame))
+                items.append(retry_warning(frame))
             case "permission_denied":
-                self._refused.add(frame.tool_use_id or "")
+                self._denied_ids.add(frame.tool_use_id or "")
             case "background_tasks_changed":
-                self._agents = sum(task.task_type == "local_agent" for task in frame.tasks)
+                self._background_agents = sum(
+                    task.task_type == "local_agent" for task in frame.tasks
+                )
             case "informational":
-                items.append(Log(words(frame.content), level="warning"))
-            case subtype if subtype not in SILENT:
+                items.append(Log(content_text(frame.content), level="warning"))
+            case subtype if subtype not in IGNORED_SUBTYPES:
                 data: Json = msgspec.to_builtins(frame)
                 items.append(Vendor(subtype, data))
             case _:
                 pass
 
-    def _asked(self, frame: frames.ControlRequest, items: list[RawEvent]) -> None:
+    def _handle_control_request(self, frame: frames.ControlRequest, items: list[RawEvent]) -> None:
         request = frame.request
         if request.subtype != "can_use_tool":
-            self.replies.append(_refusal(frame.request_id, f"{request.subtype} is not offered"))
+            self.replies.append(_error_reply(frame.request_id, f"{request.subtype} is not offered"))
             return
-        use = self._use(request.tool_use_id or "", request.tool_name, request.input, None)
-        command = table(request.input).get("command")
+        use = self._tool_use(request.tool_use_id or "", request.tool_name, request.input, None)
+        command = as_object(request.input).get("command")
         blocked = (request.blocked_path,) if request.blocked_path else ()
-        self.asks[frame.request_id] = PermissionAsked(
+        self.open_requests[frame.request_id] = StreamPermissionRequest(
             frame.request_id,
             use.name,
             use.kind,
@@ -297,66 +326,73 @@ class Control:
             )
         )
 
-    def _ended(self, frame: frames.Ended, items: list[RawEvent]) -> None:
+    def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
         for name, more in frame.model_usage_since_last_result.items():
-            self._spent[name] = summed(self._spent.get(name), more)
-        usage, cost, model = totals(self._spent)
-        if self._quirks.sums_up:
-            usage = summed_up(frame.usage)
-        if self._agents and not frame.is_error:
+            self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
+        usage, cost, model = total_usage(self._model_usage)
+        if self._quirks.reports_session_total:
+            usage = session_usage(frame.usage)
+        if self._background_agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
             return
         ok = frame.subtype == "success" and not frame.is_error
-        kind, said = self._failure or (None, "")
-        if ok and self._is_complaint(said):  # the model's own words after all
-            items.append(Text(said))
+        kind, text = self._api_error or (None, "")
+        if ok and self._is_error_text(text):  # it was the model's answer after all
+            items.append(Text(text))
         if frame.structured_output is not msgspec.UNSET and frame.structured_output is not None:
             items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
         elif ok and self._wants_schema:
             items.append(
-                warning("schema_not_met", "the model never handed in what fits the schema")
+                warning("schema_not_met", "the model never returned a value that fits the schema")
             )
         if frame.subtype != "success":
             kind = frame.subtype
-        told = frame.result or "; ".join(frame.errors) or table(frame.error).get("message") or said
+        message = (
+            frame.result or "; ".join(frame.errors) or as_object(frame.error).get("message") or text
+        )
         items.append(
             TurnEnd(
                 ok=ok,
                 stop_reason=frame.terminal_reason or frame.stop_reason,
                 usage=usage,
-                usage_by_model={name: tokens(each) for name, each in self._spent.items()},
+                usage_by_model={name: to_usage(each) for name, each in self._model_usage.items()},
                 cost=cost,
                 model=model,
                 kind=None if ok else kind or str(frame.api_error_status or "error"),
-                message=None if ok else told,
+                message=None if ok else message,
             )
         )
 
 
-def prompt(text: str, beside: Sequence[Part] = (), media: frozenset[str] = frozenset()) -> bytes:
-    """What the program is to read first: the handshake, the user's words, and what goes along.
-    Raises ``MediaInvalid`` for what is not among the ``media`` that the program takes."""
-    hello = _request("corral-initialize", {"subtype": "initialize"})
+def encode_prompt(
+    text: str, attachments: Sequence[Part] = (), media: frozenset[str] = frozenset()
+) -> bytes:
+    """The first lines for the program: the handshake, then the prompt with its attachments.
+    Raises ``MediaInvalid`` for an attachment whose type is not in ``media``."""
+    handshake = _control_request("corral-initialize", {"subtype": "initialize"})
     content: Json = text
-    if beside:
-        content = [{"type": "text", "text": text}, *(written(part, media) for part in beside)]
-    said: Json = {"role": "user", "content": content}
-    line: dict[str, Json] = {"type": "user", "session_id": "", "message": said}
-    return hello + _line({**line, "parent_tool_use_id": None})
+    if attachments:
+        content = [
+            {"type": "text", "text": text},
+            *(encode_part(part, media) for part in attachments),
+        ]
+    message: Json = {"role": "user", "content": content}
+    line: dict[str, Json] = {"type": "user", "session_id": "", "message": message}
+    return handshake + _line({**line, "parent_tool_use_id": None})
 
 
-def _request(id: str, request: dict[str, Json]) -> bytes:
+def _control_request(id: str, request: dict[str, Json]) -> bytes:
     return _line({"type": "control_request", "request_id": id, "request": request})
 
 
-def _reply(id: str, response: dict[str, Json]) -> bytes:
-    whole: dict[str, Json] = {"subtype": "success", "request_id": id, "response": response}
-    return _line({"type": "control_response", "response": whole})
+def _success_reply(id: str, response: dict[str, Json]) -> bytes:
+    body: dict[str, Json] = {"subtype": "success", "request_id": id, "response": response}
+    return _line({"type": "control_response", "response": body})
 
 
-def _refusal(id: str, message: str) -> bytes:
-    whole: dict[str, Json] = {"subtype": "error", "request_id": id, "error": message}
-    return _line({"type": "control_response", "response": whole})
+def _error_reply(id: str, message: str) -> bytes:
+    body: dict[str, Json] = {"subtype": "error", "request_id": id, "error": message}
+    return _line({"type": "control_response", "response": body})
 
 
 def _line(frame: dict[str, Json]) -> bytes:

@@ -1,4 +1,4 @@
-"""What is read out of the lines of agents that speak stream-json: paths, words, changes, sums."""
+"""Reads the fields of stream-json frames: text, file changes, usage; encodes attachments."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from corral.protocol.stream_json import frames
 from corral.values import Cost, Usage
 
 
-def changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
-    """The files that a tool says it wrote."""
+def file_changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
+    """The files that a tool reports as written."""
     try:
-        told = msgspec.convert(result, frames.Wrote)
-    except msgspec.ValidationError:  # another tool's, or words
+        written = msgspec.convert(result, frames.FileToolResult)
+    except msgspec.ValidationError:  # the result of another tool, or text
         return
-    if told.file_path is not None and told.structured_patch is not None:
-        lines = [line for hunk in told.structured_patch for line in hunk.lines]
+    if written.file_path is not None and written.structured_patch is not None:
+        lines = [line for hunk in written.structured_patch for line in hunk.lines]
         yield FileChange(
-            posixpath.normpath(posixpath.join(cwd, told.file_path)),
-            "created" if told.type == "create" else "modified",
+            posixpath.normpath(posixpath.join(cwd, written.file_path)),
+            "created" if written.type == "create" else "modified",
             call_id=call_id,
             lines_added=sum(line.startswith("+") for line in lines) or None,
             lines_removed=sum(line.startswith("-") for line in lines) or None,
         )
-    for file in told.bash_edit_diff.files if told.bash_edit_diff else ():
-        whole = posixpath.normpath(posixpath.join(cwd, file.file_path))
-        yield FileChange(whole, "created" if file.created else "modified", call_id=call_id)
+    for file in written.bash_edit_diff.files if written.bash_edit_diff else ():
+        path = posixpath.normpath(posixpath.join(cwd, file.file_path))
+        yield FileChange(path, "created" if file.created else "modified", call_id=call_id)
 
 
-def words(content: Any) -> str:
-    """A text, or the texts among a list of blocks."""
+def content_text(content: Any) -> str:
+    """The text of a string, or of the text blocks in a list."""
     if isinstance(content, str):
         return content
     try:
@@ -48,8 +48,8 @@ def words(content: Any) -> str:
     return "\n".join(block.text for block in blocks if block.text)
 
 
-def written(part: Part, media: frozenset[str]) -> Json:
-    """What goes along with a prompt, as it is written. Raises ``MediaInvalid``."""
+def encode_part(part: Part, media: frozenset[str]) -> Json:
+    """An attachment of a prompt as the program reads it. Raises ``MediaInvalid``."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if not isinstance(part, Image | Audio | Document) or not isinstance(part.source, bytes):
@@ -57,33 +57,35 @@ def written(part: Part, media: frozenset[str]) -> Json:
     kind = part.media_type
     if kind not in media:
         raise MediaInvalid(
-            f"this agent takes no {kind or 'file of an unknown kind'} with a prompt",
-            hint=f"It takes texts, and: {', '.join(sorted(media))}.",
+            f"this agent accepts no {kind or 'file of unknown type'} with a prompt",
+            hint=f"It accepts text and: {', '.join(sorted(media))}.",
         )
     data = b64encode(part.source).decode()
     source: Json = {"type": "base64", "media_type": kind, "data": data}
     return {"type": "image" if isinstance(part, Image) else "document", "source": source}
 
 
-def tries_again(told: frames.SystemFrame) -> Error:
+def retry_warning(frame: frames.SystemFrame) -> Error:
+    """The warning for a failed model call that the agent repeats."""
     try:
-        beside = msgspec.convert(told.data or {}, frames.Retry)
+        data = msgspec.convert(frame.data or {}, frames.RetryData)
     except msgspec.ValidationError:
-        beside = frames.Retry()
-    attempt, most = told.attempt or beside.attempt, told.max_retries or beside.max_retries
-    delay = told.retry_delay_ms or beside.delay_ms
-    what = f"{told.error_status or ''} {words(told.error) or beside.message}".strip()
-    which = f"attempt {attempt}{f' of {most}' if most else ''}" if attempt else "an attempt"
-    why, wait = f" ({what})" if what else "", f" in {delay / 1000:.1f} s" if delay else ""
+        data = frames.RetryData()
+    attempt, limit = frame.attempt or data.attempt, frame.max_retries or data.max_retries
+    delay = frame.retry_delay_ms or data.delay_ms
+    cause = f"{frame.error_status or ''} {content_text(frame.error) or data.message}".strip()
+    which = f"attempt {attempt}{f' of {limit}' if limit else ''}" if attempt else "an attempt"
+    why, wait = f" ({cause})" if cause else "", f" in {delay / 1000:.1f} s" if delay else ""
     return retrying(f"{which} failed{why}: the agent tries again{wait}")
 
 
-def bare(said: str) -> str:
-    inner = said.strip().removeprefix("<tool_use_error>").removesuffix("</tool_use_error>")
+def strip_error_tags(text: str) -> str:
+    """The error text of a tool without its tags and prefix."""
+    inner = text.strip().removeprefix("<tool_use_error>").removesuffix("</tool_use_error>")
     return inner.removeprefix("Error: ").strip()
 
 
-def summed(before: frames.Spent | None, more: frames.Spent) -> frames.Spent:
+def add_model_usage(before: frames.ModelUsage | None, more: frames.ModelUsage) -> frames.ModelUsage:
     if before is None:
         return more
 
@@ -91,26 +93,26 @@ def summed(before: frames.Spent | None, more: frames.Spent) -> frames.Spent:
         a, b = getattr(before, name), getattr(more, name)
         return b if a is None else a if b is None else a + b
 
-    return frames.Spent(**{name: plus(name) for name in frames.Spent.__struct_fields__})
+    return frames.ModelUsage(**{name: plus(name) for name in frames.ModelUsage.__struct_fields__})
 
 
-def summed_up(given: Any) -> Usage:
-    """Nothing throughout is how *unknown* is written."""
+def session_usage(given: Any) -> Usage:
+    """The usage of a session. All zeros means unknown."""
     try:
-        told = msgspec.convert(given, frames.Tokens)
+        sums = msgspec.convert(given, frames.SessionTokens)
     except msgspec.ValidationError:
         return Usage()
-    if not told.input_tokens + told.output_tokens:
+    if not sums.input_tokens + sums.output_tokens:
         return Usage()
     return Usage(
-        input=told.input_tokens,
-        output=told.output_tokens,
-        cache_read=told.cache_read_input_tokens,
+        input=sums.input_tokens,
+        output=sums.output_tokens,
+        cache_read=sums.cache_read_input_tokens,
         coverage="complete",
     )
 
 
-def tokens(spent: frames.Spent) -> Usage:
+def to_usage(spent: frames.ModelUsage) -> Usage:
     read, written = spent.cache_read_input_tokens, spent.cache_creation_input_tokens
     return Usage(
         input=spent.input_tokens + read + written,
@@ -122,15 +124,15 @@ def tokens(spent: frames.Spent) -> Usage:
     )
 
 
-def totals(spent: Mapping[str, frames.Spent]) -> tuple[Usage, Cost, str | None]:
-    """Tokens, money, and the model that wrote most: a small one may work beside it."""
+def total_usage(spent: Mapping[str, frames.ModelUsage]) -> tuple[Usage, Cost, str | None]:
+    """Usage, cost, and the model with most output: a small model may be used too."""
     if not spent:
         return Usage(), Cost(), None
-    whole: frames.Spent | None = None
+    total: frames.ModelUsage | None = None
     for each in spent.values():
-        whole = summed(whole, each)
-    if whole is None:
+        total = add_model_usage(total, each)
+    if total is None:
         return Usage(), Cost(), None
-    usage = tokens(whole)
-    cost = Cost() if whole.cost_usd is None else Cost(whole.cost_usd, "reported")
+    usage = to_usage(total)
+    cost = Cost() if total.cost_usd is None else Cost(total.cost_usd, "reported")
     return usage, cost, max(spent, key=lambda name: spent[name].output_tokens)

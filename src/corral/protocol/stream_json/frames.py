@@ -1,7 +1,7 @@
-"""The lines of agents that speak stream-json both ways, as they come.
+"""The lines of a two-way stream-json agent, as typed frames.
 
-Every field that is not needed is left out, and every one that may be missing has a
-default: a new version adds some and drops others. Key order is not stable.
+Fields that are not needed are not listed, and fields that may be missing have a default: new
+versions of the agents add some and drop others. The order of keys is not stable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 
-class Server(msgspec.Struct):
+class McpServerStatus(msgspec.Struct):
     name: str = ""
     status: str = ""
 
@@ -21,14 +21,14 @@ class TaskInfo(msgspec.Struct):
 
 
 class SystemFrame(msgspec.Struct, omit_defaults=True, tag_field="type", tag="system"):
-    """What the program says of itself."""
+    """A report about the program itself."""
 
     subtype: str = ""
     session_id: str | None = None
     model: str | None = None
     cwd: str | None = None
     tools: tuple[str, ...] = ()
-    mcp_servers: tuple[Server, ...] = ()
+    mcp_servers: tuple[McpServerStatus, ...] = ()
     attempt: int | None = None
     max_retries: int | None = None
     retry_delay_ms: float | None = None
@@ -67,7 +67,7 @@ class Message(msgspec.Struct):
 
 
 class AssistantFrame(msgspec.Struct, tag_field="type", tag="assistant"):
-    """One block of an answer, whole."""
+    """One complete block of an answer."""
 
     message: Message
     parent_tool_use_id: str | None = None
@@ -75,40 +75,40 @@ class AssistantFrame(msgspec.Struct, tag_field="type", tag="assistant"):
     is_api_error_message: bool = False
 
 
-class Meta(msgspec.Struct):
+class ToolResultMeta(msgspec.Struct):
     id: str = ""
     non_execution_kind: str | None = None
 
 
-class Returned(msgspec.Struct, tag_field="type", tag="user"):
-    """What tools gave back; or words put into the user's mouth."""
+class UserFrame(msgspec.Struct, tag_field="type", tag="user"):
+    """Tool results, or text that the program sends in the user's name."""
 
     message: Message
     parent_tool_use_id: str | None = None
     tool_use_result: Any = None
-    tool_result_meta: tuple[Meta, ...] = ()
+    tool_result_meta: tuple[ToolResultMeta, ...] = ()
 
 
 class Hunk(msgspec.Struct):
     lines: tuple[str, ...] = ()
 
 
-class Edited(msgspec.Struct, rename="camel"):
+class EditedFile(msgspec.Struct, rename="camel"):
     file_path: str
     created: bool = False
 
 
-class Edits(msgspec.Struct):
-    files: tuple[Edited, ...] = ()
+class EditedFiles(msgspec.Struct):
+    files: tuple[EditedFile, ...] = ()
 
 
-class Wrote(msgspec.Struct, rename="camel"):
-    """A ``tool_use_result``: of a tool that writes, or of a shell that did."""
+class FileToolResult(msgspec.Struct, rename="camel"):
+    """A ``tool_use_result`` of a tool that writes files, or of a shell command that did."""
 
     type: str | None = None
     file_path: str | None = None
     structured_patch: tuple[Hunk, ...] | None = None
-    bash_edit_diff: Edits | None = None
+    bash_edit_diff: EditedFiles | None = None
 
 
 class Delta(msgspec.Struct):
@@ -117,20 +117,20 @@ class Delta(msgspec.Struct):
     thinking: str = ""
 
 
-class Step(msgspec.Struct):
+class ModelEvent(msgspec.Struct):
     type: str
     delta: Delta | None = None
     message: Message | None = None
 
 
-class Piece(msgspec.Struct, tag_field="type", tag="stream_event"):
-    """An event of the model's own stream."""
+class StreamEventFrame(msgspec.Struct, tag_field="type", tag="stream_event"):
+    """An event of the model's stream."""
 
-    event: Step
+    event: ModelEvent
     parent_tool_use_id: str | None = None
 
 
-class Spent(msgspec.Struct, rename="camel"):
+class ModelUsage(msgspec.Struct, rename="camel"):
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
@@ -139,8 +139,8 @@ class Spent(msgspec.Struct, rename="camel"):
     cost_usd: float | None = msgspec.field(default=None, name="costUSD")
 
 
-class Retry(msgspec.Struct, rename="camel"):
-    """The ``data`` of one who tells of another attempt so."""
+class RetryData(msgspec.Struct, rename="camel"):
+    """The ``data`` of a ``retry`` frame, as one of the agents sends it."""
 
     attempt: int | None = None
     max_retries: int | None = None
@@ -148,8 +148,8 @@ class Retry(msgspec.Struct, rename="camel"):
     message: str = ""
 
 
-class Tokens(msgspec.Struct):
-    """The sum of a session, where no model's own is told."""
+class SessionTokens(msgspec.Struct):
+    """The usage of a session, from agents that report none by model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -157,8 +157,8 @@ class Tokens(msgspec.Struct):
     total_tokens: int = 0
 
 
-class Ended(msgspec.Struct, tag_field="type", tag="result"):
-    """The last word on a turn, or an early one while work goes on in the background."""
+class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
+    """The result of a turn, or an early one while sub-agents work in the background."""
 
     subtype: str = ""
     is_error: bool = False
@@ -170,12 +170,12 @@ class Ended(msgspec.Struct, tag_field="type", tag="result"):
     structured_output: Any = msgspec.UNSET
     error: Any = None
     usage: Any = None
-    model_usage_since_last_result: dict[str, Spent] = {}
-    """Its ``usage`` leaves sub-agents out, and its ``modelUsage`` and ``total_cost_usd`` hold
-    what earlier runs of the session spent."""
+    model_usage_since_last_result: dict[str, ModelUsage] = {}
+    """Used because ``usage`` does not include sub-agents, and ``modelUsage`` and
+    ``total_cost_usd`` include earlier runs of the session."""
 
 
-class Request(msgspec.Struct):
+class ControlRequestBody(msgspec.Struct):
     subtype: str
     tool_name: str = ""
     tool_use_id: str | None = None
@@ -185,35 +185,35 @@ class Request(msgspec.Struct):
 
 class ControlRequest(msgspec.Struct, tag_field="type", tag="control_request"):
     request_id: str
-    request: Request
+    request: ControlRequestBody
 
 
-class Reply(msgspec.Struct):
+class ControlResponseBody(msgspec.Struct):
     request_id: str = ""
     subtype: str = ""
     error: str | None = None
 
 
-class Answered(msgspec.Struct, tag_field="type", tag="control_response"):
-    response: Reply
+class ControlResponse(msgspec.Struct, tag_field="type", tag="control_response"):
+    response: ControlResponseBody
 
 
-class Withdrawn(msgspec.Struct, tag_field="type", tag="control_cancel_request"):
+class ControlCancel(msgspec.Struct, tag_field="type", tag="control_cancel_request"):
     request_id: str
 
 
-class Busy(msgspec.Struct, tag_field="type", tag="tool_progress"):
-    """A tool still runs, said every half minute."""
+class ToolProgress(msgspec.Struct, tag_field="type", tag="tool_progress"):
+    """A tool is still running; sent every half minute."""
 
 
 Frames = (
     SystemFrame
     | AssistantFrame
-    | Returned
-    | Piece
-    | Ended
+    | UserFrame
+    | StreamEventFrame
+    | ResultFrame
     | ControlRequest
-    | Answered
-    | Withdrawn
-    | Busy
+    | ControlResponse
+    | ControlCancel
+    | ToolProgress
 )

@@ -1,4 +1,4 @@
-"""What the agents whose stream goes both ways do each in their own way, as data."""
+"""Where two-way stream-json agents differ from one another, as data."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from corral.events import ToolKind
 
 
 class StreamQuirks(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of one agent that speaks so. The defaults change nobody."""
+    """Facts about one agent."""
 
     tools: Mapping[str, ToolKind]
     mcp_prefix: str = "mcp__"
     own_prefix: str = "mcp__corral__"
-    """Tools of the caller's own server."""
+    """Name prefix of the tools of the caller's own server."""
     media: frozenset[str] = frozenset(
         {"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"}
     )
-    """What may go along with a prompt, beside texts."""
-    refusal_signs: tuple[str, ...] = ()
-    """What the failure of a tool holds that is hidden, or fenced off by a rule."""
+    """Media types that a prompt may carry, apart from text."""
+    denied_texts: tuple[str, ...] = ()
+    """Texts in the error of a tool that is hidden or denied by a rule."""
     error_text: str = ""
-    """What stands in the answer's place begins so where the model's service failed."""
-    id_a_block: bool = False
-    """Whole blocks come with an id each, and not with that of the message in pieces."""
-    sums_up: bool = False
-    """Tells the tokens of a session in one sum, cached ones among them, and of no model's own."""
+    """Prefix of the text that replaces the answer when the model's API failed."""
+    id_per_block: bool = False
+    """Complete blocks have an id each, which is not the id of the streamed message."""
+    reports_session_total: bool = False
+    """Reports one total for the session, cached tokens included, and no usage by model."""

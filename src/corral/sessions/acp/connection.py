@@ -26,18 +26,25 @@ from corral.errors import (
 )
 from corral.events import Text, Thinking, Vendor
 from corral.options import RunOptions
-from corral.protocol.acp.client import Acp
+from corral.protocol.acp.client import AcpClient
 from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    CallFinished,
     Command,
     Emit,
-    PermissionAsked,
+    FileRequest,
+    PermissionWithdrawn,
     Send,
-    Serve,
-    Settled,
-    Withdrawn,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.replies import Initialized, Opened, failed, initialized, listed, opened
+from corral.protocol.acp.replies import (
+    AgentFeatures,
+    SessionInfo,
+    failed_turn_end,
+    read_initialize,
+    read_session,
+    read_session_list,
+)
 from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.jsonrpc import Failure
 from corral.protocol.ndjson import RawEvent, TurnEnd
@@ -72,10 +79,10 @@ class Connection:
     def __init__(self, prepared: PreparedRun, eraser: SecretRedactor) -> None:
         self._prepared = prepared
         self._eraser = eraser
-        self._acp = Acp(acp_transport(prepared.agent).quirks, clean=eraser.clean)
+        self._acp = AcpClient(acp_transport(prepared.agent).quirks, clean=eraser.clean)
         self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._process: Process | None = None
-        self._calls: dict[int, Settled | None] = {}
+        self._calls: dict[int, CallFinished | None] = {}
         self._chats: dict[str, AcpSession] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._opening = 0
@@ -83,7 +90,7 @@ class Connection:
         self._reading = False
         self.dead: CorralError | None = None
         """Why nothing can be asked of it any more."""
-        self.agent: Initialized | None = None
+        self.agent: AgentFeatures | None = None
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.sessions = 0
@@ -116,7 +123,7 @@ class Connection:
             settled = await self.call(
                 self._acp.initialize(offer, version=__version__), self.patience
             )
-            self.agent = initialized(settled.result)
+            self.agent = read_initialize(settled.result)
             if run.auth_method is not None:
                 await self.call(self._acp.authenticate(run.auth_method), self.patience)
         except BaseException as error:
@@ -138,7 +145,9 @@ class Connection:
     @property
     def can_load(self) -> bool:
         """Whether a session of an earlier process can be gone on with."""
-        return self.agent is not None and (self.agent.loads or "resume" in self.agent.sessions)
+        return self.agent is not None and (
+            self.agent.can_load or "resume" in self.agent.session_methods
+        )
 
     @property
     def pid(self) -> int | None:
@@ -152,7 +161,7 @@ class Connection:
 
     async def new_chat(
         self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
-    ) -> tuple[AcpSession, Opened]:
+    ) -> tuple[AcpSession, SessionInfo]:
         sent = self._acp.new_session(cwd, self._reachable(servers))
         self._opening += 1
         try:
@@ -161,21 +170,21 @@ class Connection:
             self._opening -= 1
             early = self._early
             self._early = early if self._opening else {}
-        found = opened(settled.result)
+        found = read_session(settled.result)
         chat = self._chat(found.session_id, cwd, ask)
         chat.inbox.extend(early.pop(found.session_id, ()))
         return chat, found
 
     async def load_chat(
         self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
-    ) -> tuple[AcpSession, Opened]:
+    ) -> tuple[AcpSession, SessionInfo]:
         """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
         agent = self.agent
         if agent is None or not self.can_load:
             raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
         chat = self._chat(session_id, cwd, ask)
         wanted = self._reachable(servers)
-        if agent.loads:
+        if agent.can_load:
             sent = self._acp.load_session(session_id, cwd, wanted)
         else:
             sent = self._acp.resume_session(session_id, cwd, wanted)
@@ -192,18 +201,18 @@ class Connection:
         quiet = self._prepared.run.quiet_period
         await self._history_ends(chat, self.quirks.quiet_period if quiet is None else quiet)
         chat.inbox.clear()
-        return chat, opened(settled.result, session_id)
+        return chat, read_session(settled.result, session_id)
 
     async def list_sessions(self, cwd: str | None) -> list[AgentSession]:
         """Those the agent keeps. Raises ``ConfigError`` where it lists none."""
-        if self.agent is None or "list" not in self.agent.sessions:
+        if self.agent is None or "list" not in self.agent.session_methods:
             raise ConfigError(f"{self._prepared.agent.name} does not list its sessions")
         found: list[AgentSession] = []
         cursor: str | None = None
         for _ in range(PAGES):
             sent = self._acp.list_sessions(cwd, cursor)
             settled = await self.call(sent, self.patience)
-            page, cursor = listed(settled.result)
+            page, cursor = read_session_list(settled.result)
             found += page
             if cursor is None:
                 break
@@ -211,7 +220,7 @@ class Connection:
 
     def drop_chat(self, chat: AcpSession) -> None:
         self._chats.pop(chat.session_id, None)
-        self._acp.forget(chat.session_id)
+        self._acp.forget_session(chat.session_id)
 
     async def set_model(self, chat: AcpSession, model: str) -> None:
         sent = self._acp.set_model(chat.session_id, model)
@@ -273,7 +282,7 @@ class Connection:
             return False
         return True
 
-    async def call(self, sent: tuple[int, bytes], timeout: float) -> Settled:
+    async def call(self, sent: tuple[int, bytes], timeout: float) -> CallFinished:
         """A call and its reply. Raises ``StartupTimeout``, why the agent died, or its error."""
         id, data = sent
         self._calls[id] = None
@@ -336,15 +345,15 @@ class Connection:
         pause = min(quiet, until - asyncio.get_running_loop().time())
         if pause <= 0 or self.dead is not None or chat.is_given_up:
             return False
-        seen = self._acp.updates_of(chat.session_id)
+        seen = self._acp.update_count(chat.session_id)
         try:
             async with asyncio.timeout(pause):
                 await self._pump(
-                    lambda: chat.is_given_up or self._acp.updates_of(chat.session_id) != seen
+                    lambda: chat.is_given_up or self._acp.update_count(chat.session_id) != seen
                 )
         except TimeoutError:
             return False
-        return self._acp.updates_of(chat.session_id) != seen
+        return self._acp.update_count(chat.session_id) != seen
 
     async def _history_ends(self, chat: AcpSession, quiet: float) -> None:
         """History may follow the reply that announces it. Raises ``StartupTimeout``."""
@@ -386,15 +395,15 @@ class Connection:
                     self._write(command.data)
                 case Emit():
                     self._deliver(command)
-                case PermissionAsked():
+                case AcpPermissionRequest():
                     if (chat := self._chats.get(command.session_id)) is not None:
                         chat.ask(command)
-                case Withdrawn():
+                case PermissionWithdrawn():
                     if (chat := self._chats.get(command.session_id)) is not None:
                         chat.withdrawn(command)
-                case Serve():
+                case FileRequest():
                     self._serve(command)
-                case Settled():
+                case CallFinished():
                     if command.id in self._calls:
                         self._calls[command.id] = command
         self.wake()
@@ -403,15 +412,15 @@ class Connection:
         """What is of no session is told to every one that is open."""
         for chat in self._chats.values():
             if emit.session_id in (None, chat.session_id):
-                chat.inbox.extend(emit.items)
+                chat.inbox.extend(emit.events)
         if self._opening and emit.session_id is not None and emit.session_id not in self._chats:
             # Its first words may come in one breath with the reply that names it.
-            self._early.setdefault(emit.session_id, []).extend(emit.items)
+            self._early.setdefault(emit.session_id, []).extend(emit.events)
 
-    def _serve(self, serve: Serve) -> None:
+    def _serve(self, serve: FileRequest) -> None:
         chat = self._chats.get(serve.session_id or "")
         if chat is None:
-            self._carry_out(self._acp.refuse(serve.request_id, "no such session"))
+            self._carry_out(self._acp.reject_file_request(serve.request_id, "no such session"))
         else:
             chat.serve(serve)
 
@@ -435,7 +444,7 @@ class Connection:
         agent, run = self._prepared.agent, self._prepared.run
         finish = TurnEnd(ok=False, kind="0", message="")
         if failure is not None:
-            finish = failed(failure.code, failure.message, failure.data)
+            finish = failed_turn_end(failure.code, failure.message, failure.data)
         ending = Ending(
             code=0, signal=None, stderr=self.stderr, finish=finish, answered=False, run=run
         )

@@ -9,8 +9,13 @@ from typing import TypeAlias
 
 from corral.events import FileChange, Json, PermissionDecision, PermissionRequest, ToolUse
 from corral.policy import Action
-from corral.protocol.acp.client import Acp
-from corral.protocol.acp.commands import Command, PermissionAsked, Serve, Withdrawn
+from corral.protocol.acp.client import AcpClient
+from corral.protocol.acp.commands import (
+    AcpPermissionRequest,
+    Command,
+    FileRequest,
+    PermissionWithdrawn,
+)
 from corral.protocol.jsonrpc import Id
 from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
@@ -29,7 +34,9 @@ LEAVING = 5.0
 class AcpSession:
     """Its items wait in ``inbox``. ``carry_out`` is how what it decides reaches the agent."""
 
-    def __init__(self, acp: Acp, broker: Broker, files: ClientFiles, carry_out: CarryOut) -> None:
+    def __init__(
+        self, acp: AcpClient, broker: Broker, files: ClientFiles, carry_out: CarryOut
+    ) -> None:
         self.session_id = ""
         self.inbox: list[RawEvent] = []
         self.models: tuple[str, ...] = ()
@@ -62,7 +69,7 @@ class AcpSession:
         """From now on permission requests are answered by this policy."""
         self._broker, self._files = broker, files
 
-    def ask(self, ask: PermissionAsked) -> None:
+    def ask(self, ask: AcpPermissionRequest) -> None:
         """The agent wants leave: by the policy at once, else by whoever answers."""
         call = ask.call
         request = PermissionRequest(
@@ -82,7 +89,7 @@ class AcpSession:
         task = asyncio.get_running_loop().create_task(self._put(ask, request))
         self._questions[ask.request_id] = task
 
-    def withdrawn(self, withdrawn: Withdrawn) -> None:
+    def withdrawn(self, withdrawn: PermissionWithdrawn) -> None:
         question = self._questions.pop(withdrawn.request_id, None)
         if question is None:  # it is decided already
             return
@@ -91,18 +98,20 @@ class AcpSession:
         decision = PermissionDecision(str(withdrawn.request_id), "cancel", "agent")
         self.inbox.append(decision)
 
-    def serve(self, serve: Serve) -> None:
+    def serve(self, serve: FileRequest) -> None:
         """The agent wants a file read or written."""
         params = serve.params if isinstance(serve.params, dict) else {}
         path = params.get("path")
         try:
             if not isinstance(path, str):
                 raise Outside("no path was given")
-            self._carry_out(self._acp.answer(serve.request_id, self._served(serve, path, params)))
+            self._carry_out(
+                self._acp.answer_file_request(serve.request_id, self._served(serve, path, params))
+            )
         except FileNotFoundError:
             self._carry_out(self._acp.answer_missing_file(serve.request_id, str(path)))
         except (Outside, OSError) as error:
-            self._carry_out(self._acp.refuse(serve.request_id, str(error)))
+            self._carry_out(self._acp.reject_file_request(serve.request_id, str(error)))
 
     @property
     def is_asking(self) -> bool:
@@ -119,7 +128,7 @@ class AcpSession:
         if questions:  # whoever is asked may go on after it was cancelled: not for ever
             await asyncio.wait(questions, timeout=LEAVING)
 
-    def _served(self, serve: Serve, path: str, params: dict[str, Json]) -> Json:
+    def _served(self, serve: FileRequest, path: str, params: dict[str, Json]) -> Json:
         if serve.method == "fs/read_text_file":
             answer = self._broker.at_once(Action(serve.method, "read"))
             if answer is not None and not answer.decision.startswith("allow"):
@@ -144,7 +153,7 @@ class AcpSession:
         self.inbox.append(FileChange(str(written), "created" if is_new else "modified"))
         return None
 
-    async def _put(self, ask: PermissionAsked, request: PermissionRequest) -> None:
+    async def _put(self, ask: AcpPermissionRequest, request: PermissionRequest) -> None:
         answer = await self._broker.put(request)
         answer = self._broker.confirmed(answer, _action(ask), _paths(ask.call))
         if self._questions.pop(ask.request_id, None) is not None:
@@ -155,7 +164,7 @@ class AcpSession:
         if carry_out is not None:
             carry_out(commands)
 
-    def _decided(self, ask: PermissionAsked, answer: PermissionAnswer) -> None:
+    def _decided(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
         self.inbox.append(
             PermissionDecision(
                 str(ask.request_id),
@@ -183,11 +192,11 @@ class AcpSession:
         if decision == "allow_session" and not self._broker.is_unlimited:
             # An agent that may always do it asks no more, and paths and rules are not judged.
             decision = "allow_once"
-        option = ask.option(decision)
+        option = ask.option_for(decision)
         self._carry_out(self._acp.answer_permission(ask.request_id, option))
 
 
-def _action(ask: PermissionAsked) -> Action:
+def _action(ask: AcpPermissionRequest) -> Action:
     call = ask.call
     return Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
 

@@ -390,7 +390,7 @@ class AcpBackend:
         data = path.read_bytes()
         kind = kind_of(data, path.name)
         agent = self._connection.agent if self._connection else None
-        if agent is None or not agent.embeds:
+        if agent is None or not agent.embeds_files:
             return LinkBlock(path.as_uri(), path.name, kind, len(data))
         try:
             return ResourceBlock(Resource(path.as_uri(), text=data.decode(), mime_type=kind))

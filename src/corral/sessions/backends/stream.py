@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from corral.agents.spec import Ending, Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.options import check_prompt
-from corral.protocol.ndjson import RawEvent, Stream, TurnEnd
+from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
@@ -30,7 +30,7 @@ from corral.system.process.process import Exit, Process
 from corral.system.process.registry import ProcessRegistry
 
 if TYPE_CHECKING:
-    from corral.protocol.stream_json.client import Control
+    from corral.protocol.stream_json.client import StreamJsonClient
     from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.sessions.permissions import Granted, Questions
 
@@ -55,17 +55,17 @@ class StreamBackend:
         agent = prepared.agent
         self._transport = transport = stream_transport(agent)
         translate = transport.translator()
-        self._control: Control | None = None
+        self._control: StreamJsonClient | None = None
         self._questions: Questions | None = None
         if transport.two_way is not None:
-            from corral.protocol.stream_json.client import Control
+            from corral.protocol.stream_json.client import StreamJsonClient
             from corral.sessions.permissions import Questions
 
-            self._control = Control(transport.two_way)
+            self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
             run, cwd = prepared.run, prepared.cwd
             self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
-        self._stream = Stream(transport.frames, translate, clean=eraser.clean)
+        self._stream = NdjsonStream(transport.frames, translate, clean=eraser.clean)
         self._is_over = False
         self._ear = StderrReader(weakref.WeakMethod(self._hear))
         self._launch: Launch | None = None
@@ -121,16 +121,16 @@ class StreamBackend:
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
         """What is written first to an agent whose stream goes both ways."""
         from corral.messages import Text
-        from corral.protocol.stream_json.client import prompt
+        from corral.protocol.stream_json.client import encode_prompt
         from corral.system.attachments import prompt_message
 
         text, prepared = launch.stdin.decode(), self._prepared
         if not (prepared.run.images or prepared.run.attachments):
-            return prompt(text)
+            return encode_prompt(text)
         message = await prompt_message(text, prepared.run, Path(prepared.cwd))
         texts = (part.text for part in message.content if isinstance(part, Text))
         check_prompt("\n".join(texts), prepared.agent.prompt_limit)
-        return prompt(text, message.content[1:], quirks.media)
+        return encode_prompt(text, message.content[1:], quirks.media)
 
     async def receive(self) -> list[RawEvent] | None:
         if self._process is None:

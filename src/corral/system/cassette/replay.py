@@ -20,7 +20,7 @@ from typing import cast
 
 from corral.errors import CorralError
 from corral.events import Json
-from corral.protocol.replay_match import Likeness, difference
+from corral.protocol.replay_match import ReplayMatcher, difference
 from corral.system import paths
 from corral.system.cassette import format
 from corral.system.cassette.format import DataEntry, Direction, Ended, Entry, StreamClosed, Take
@@ -87,11 +87,11 @@ class _Stage:
         self._run = os.environ.get(RUN)
         self.unfinished = f"{path} ends here: whoever recorded it was killed"
 
-    def choose(self, text: str | None, first: bytes | None) -> tuple[Take, Likeness]:
+    def choose(self, text: str | None, first: bytes | None) -> tuple[Take, ReplayMatcher]:
         """The first take that began so, and was not played yet."""
         fitting = 0
         for take in self.takes:
-            like = Likeness(take.head.places, self._folders)
+            like = ReplayMatcher(take.head.places, self._folders)
             if self._then(take, like) != self._now(text, like) or not self._greets(
                 take, first, like
             ):
@@ -103,35 +103,35 @@ class _Stage:
             raise _Differs(f"{self.path} has this {fitting} times, and it is wanted once more")
         # Of the takes still to come, the first is most likely what was meant.
         meant = next((take for take in self.takes if not self._is_claimed(take)), self.takes[-1])
-        like = Likeness(meant.head.places, self._folders)
+        like = ReplayMatcher(meant.head.places, self._folders)
         then, now = self._then(meant, like), self._now(text, like)
         if then == now and first is not None:
-            then = like.bare_then(parsed(meant.typed.split(b"\n", 1)[0]))
-            now = like.bare_now(self.got(first))
+            then = like.normalize_recorded(parsed(meant.typed.split(b"\n", 1)[0]))
+            now = like.normalize_current(self.got(first))
         raise _Differs(f"this is not what {self.path} was asked\n{difference(then, now)}")
 
     def got(self, line: bytes) -> Json:
         return parsed(self.eraser.clean(line))
 
-    def _greets(self, take: Take, first: bytes | None, like: Likeness) -> bool:
+    def _greets(self, take: Take, first: bytes | None, like: ReplayMatcher) -> bool:
         """Whether what comes first is of the take; where several talk it may stand anywhere."""
         if first is None:
             return True
         got = self.got(first)
-        return any(like.message(parsed(line), got) for line in take.typed.splitlines())
+        return any(like.matches(parsed(line), got) for line in take.typed.splitlines())
 
-    def _then(self, take: Take, like: Likeness) -> Json:
+    def _then(self, take: Take, like: ReplayMatcher) -> Json:
         """What the program was told by its command line, its input and the files they name."""
         typed = None if format.objects(take.typed) else take.typed.decode("utf-8", "replace")
-        return _told(list(take.head.args), typed, take.given, like.plain_then)
+        return _told(list(take.head.args), typed, take.given, like.normalize_recorded_text)
 
-    def _now(self, text: str | None, like: Likeness) -> Json:
+    def _now(self, text: str | None, like: ReplayMatcher) -> Json:
         files = format.pointed_at("\n".join(self._args), self._folders)
         files |= format.pointed_at(text or "", self._folders)
         clean = self.eraser.clean_text
         args = [clean(word) for word in self._args]
         files = {name: clean(content) for name, content in files.items()}
-        return _told(args, text, files, like.plain_now)
+        return _told(args, text, files, like.normalize_current_text)
 
     def _claim(self, take: str) -> bool:
         """Two processes of one run do not play the same take."""
@@ -188,7 +188,7 @@ class _Talk:
             return 0
         raise _Differs(self._stage.unfinished)
 
-    def _expect(self, like: Likeness) -> None:
+    def _expect(self, like: ReplayMatcher) -> None:
         """Until the next message has come. Later ones may come before it, as several may talk
         at once; but not for long, as their answers stand behind it."""
         wanted = self._expected.pop(0)
@@ -198,12 +198,12 @@ class _Talk:
         while True:
             for line in self._early[looked_at:]:
                 got = self._stage.got(line)
-                if like.message(wanted, got):
+                if like.matches(wanted, got):
                     self._early.remove(line)
-                    like.learn(wanted, got)
+                    like.learn_pair(wanted, got)
                     self._open += isinstance(got, dict) and "method" in got and "id" in got
                     return
-                if not any(like.message(then, got) for then in self._expected):
+                if not any(like.matches(then, got) for then in self._expected):
                     raise _Differs(self._other(wanted, got, like))
             looked_at = len(self._early)
             # A person may take their time over a reply. All else has to come, if it is we
@@ -214,18 +214,18 @@ class _Talk:
                 raise _Differs(self._other(wanted, END if self._is_closed else None, like))
             self._early.append(came)
 
-    def _expect_end(self, like: Likeness) -> None:
+    def _expect_end(self, like: ReplayMatcher) -> None:
         line = self._early[0] if self._early else self._next(None)
         if line is not None:
             raise _Differs(self._other(END, self._stage.got(line), like))
 
-    def _other(self, wanted: Json, got: Json, like: Likeness) -> str:
+    def _other(self, wanted: Json, got: Json, like: ReplayMatcher) -> str:
         what = f"this is not what {self._stage.path} was asked"
         if got is None:
             late = f" (nothing came for {PATIENCE:g} s)" if not self._early else ""
             got = self._stage.got(self._early[0]) if self._early else ""
             what += late
-        return f"{what}\n{difference(like.bare_then(wanted), like.bare_now(got))}"
+        return f"{what}\n{difference(like.normalize_recorded(wanted), like.normalize_current(got))}"
 
     def _listen(self) -> None:
         with open(0, "rb", closefd=False) as typed:
@@ -303,11 +303,11 @@ def _forget_old(now: float) -> None:
                 shutil.rmtree(used)
 
 
-def _say(entry: DataEntry, like: Likeness) -> None:
+def _say(entry: DataEntry, like: ReplayMatcher) -> None:
     data = entry.data
     if entry.dir == "out":
         with contextlib.suppress(UnicodeDecodeError):
-            data = like.answer(data.decode()).encode()
+            data = like.rewrite_line(data.decode()).encode()
     if not write(1 if entry.dir == "out" else 2, data):
         os._exit(1)  # nobody listens any more
 
