@@ -29,6 +29,7 @@ FLOORS = {
     "cli": 9,
 }
 WORDS = {
+    "backoff",
     "events",
     "values",
     "errors",
@@ -42,6 +43,7 @@ WORDS = {
     "nesting",
     "model_types",
     "result",
+    "slug",
     "terminal_text",
     "version",
 }

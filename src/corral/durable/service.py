@@ -38,6 +38,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Answered, Cancelled, Message, Question
+from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
 
@@ -71,7 +72,7 @@ def close(drain: float = 0.0) -> None:
 
 
 def new_id(name: str) -> str:
-    plain = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")[:30] or "run"
+    plain = slug(name.lower(), limit=30, default="run")
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from corral.backoff import backoff_delay
 from corral.errors import ConfigError, CorralError
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ def delay(attempt: int, error: CorralError) -> float | None:
         return None
     if error.retry_after is not None:
         return error.retry_after if error.retry_after <= LONGEST else None
-    return float(min(BASE * 2**attempt, LONGEST) * random.uniform(0.5, 1.5))
+    return backoff_delay(attempt, first=BASE, longest=LONGEST, jitter=random.random())
 
 
 async def attempts(

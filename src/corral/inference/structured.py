@@ -17,6 +17,7 @@ from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, find, repair_prompt, wanted
+from corral.slug import slug
 
 
 async def generate_object(
@@ -64,7 +65,7 @@ class Aim:
             inner: dict[str, Json] = {k: held for k, held in json.items() if k not in shared}
             properties: dict[str, Json] = {"value": inner}
             json = {"type": "object", "properties": properties, "required": ["value"], **shared}
-        name = "".join(c if c.isalnum() else "_" for c in self._schema.name)[:48] or "result"
+        name = slug(self._schema.name, limit=48, allowed="_", fill="_", default="result")
         form = ResponseFormat("json_schema", json, name)
         return cast("RequestOptions", {**options, "response_format": form})
 

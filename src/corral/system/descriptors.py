@@ -10,28 +10,6 @@ from pathlib import Path
 from corral.system.process.platform import libc
 
 
-def lock_file(path: Path) -> int:
-    """A descriptor that holds the file's lock until it is closed, or we die. Raises
-    ``BlockingIOError`` while another holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            try:
-                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-            except OSError as error:
-                raise BlockingIOError(error.errno, error.strerror) from error
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
 def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
     """A new private file: a descriptor to read, one that appends, and its path where
     it has to be removed afterwards. On POSIX it has no name left to remove."""

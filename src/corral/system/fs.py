@@ -1,7 +1,12 @@
-"""Open files whose kind somebody else decides.
+"""Read files whose kind somebody else decides, and replace files atomically.
 
-A plain ``open`` of a FIFO blocks until a writer comes, and a link leads elsewhere. These functions
-open regular files only and never wait.
+Reading: a plain ``open`` of a FIFO blocks until a writer comes, and a link may point anywhere.
+These functions open regular files only and never wait.
+
+Writing: corral replaces a file in two steps. It writes a draft, a hidden file in the same folder,
+and moves it over the file. A reader sees the old content or the new content, never a part. If
+corral is killed between the steps, the draft stays behind and the file is unchanged. No other
+module calls ``os.replace``.
 """
 
 from __future__ import annotations
@@ -10,14 +15,27 @@ import errno
 import os
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
+
+AnyPath = str | bytes | os.PathLike[str]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _FOLDER = _FLAGS | getattr(os, "O_DIRECTORY", 0)
+_DRAFT = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_APPEND", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_DRAFT_NAME = 40
+"""Characters of a file's name that its draft's name repeats: a name has at most 255 bytes."""
 
 
-def open_regular(path: str | bytes | os.PathLike[str], dir_fd: int | None = None) -> BinaryIO:
+def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
     """Open a regular file for reading. Links are not followed. Raises ``OSError``."""
     fd = os.open(path, _FLAGS, dir_fd=dir_fd)
     try:
@@ -45,7 +63,7 @@ def parent_below(top: int, path: bytes) -> Generator[tuple[int, bytes]]:
         os.close(at)
 
 
-def read_small(path: str | bytes | os.PathLike[str], limit: int) -> bytes | None:
+def read_small(path: AnyPath, limit: int) -> bytes | None:
     """Return the content of a regular file of at most ``limit`` bytes, else None."""
     try:
         with open_regular(path) as file:
@@ -53,3 +71,75 @@ def read_small(path: str | bytes | os.PathLike[str], limit: int) -> bytes | None
     except (OSError, ValueError):
         return None
     return data if len(data) <= limit else None
+
+
+def write_atomically(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    mode: int = 0o600,
+    sync: bool = False,
+    dir_fd: int | None = None,
+) -> None:
+    """Replace the content of a file, or create the file, atomically.
+
+    ``mode`` is the new file's, reduced by the umask. With ``sync`` the new content is on the disk
+    when this returns. ``dir_fd`` is an open folder that ``path`` is relative to. A link at
+    ``path`` is replaced, not followed. Raises ``OSError``; then the file is as it was.
+    """
+    fd, draft = create_draft(path, mode=mode, dir_fd=dir_fd)
+    try:
+        try:
+            write_all(fd, data)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        move_into_place(draft, path, sync=sync, dir_fd=dir_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=dir_fd)
+        raise
+
+
+def create_draft(
+    path: str | os.PathLike[str], *, mode: int = 0o600, dir_fd: int | None = None
+) -> tuple[int, str]:
+    """Create an empty hidden file beside ``path``. Return a descriptor that appends, and its path.
+    The caller closes the descriptor and calls ``move_into_place`` or removes the file."""
+    draft = draft_path(path)
+    return os.open(draft, _DRAFT, mode, dir_fd=dir_fd), draft
+
+
+def draft_path(path: str | os.PathLike[str]) -> str:
+    """Return a new hidden name in the folder of ``path``."""
+    folder, name = os.path.split(os.fspath(path))
+    return os.path.join(folder, f".{name[:_DRAFT_NAME]}.{os.urandom(6).hex()}")
+
+
+def move_into_place(
+    draft: AnyPath, path: AnyPath, *, sync: bool = False, dir_fd: int | None = None
+) -> None:
+    """Rename ``draft`` to ``path`` atomically; a file that is there is replaced. With ``sync`` the
+    new name is on the disk when this returns. Raises ``OSError``."""
+    os.replace(draft, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    if sync:
+        sync_folder(os.path.dirname(path) or ".", dir_fd=dir_fd)
+
+
+def sync_folder(path: AnyPath, *, dir_fd: int | None = None) -> None:
+    """Wait until the names in a folder are on the disk."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes to a descriptor, however many calls that takes."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from corral.errors import ConfigError
+from corral.system import fs
 
 
 def user_home() -> Path:
@@ -88,14 +89,6 @@ def _close(folder: Path) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, readable by its owner alone."""
+    """Write a file atomically, readable by its owner only. Missing folders are created."""
     make_dir(path.parent)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    fs.write_atomically(path, data)

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from corral.builtin.tools.workspace import ToolError, Workspace, plain
+from corral.system import fs
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of a file that is read whole, to be edited."""
@@ -141,12 +142,10 @@ def stage(workspace: Workspace, whole: Path, data: bytes, *, mode: int | None = 
     for a file that comes from elsewhere. Raises ``ToolError``."""
     name = workspace.name(whole)
     _check_root(workspace, whole)
-    beside = f".corral-{os.urandom(8).hex()}"
     try:
         with workspace.folder(whole.parent, write=True, create=True) as folder:
             old = _old(whole.name, folder, name)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(beside, flags, 0o666, dir_fd=folder)
+            fd, beside = fs.create_draft(whole.name, mode=0o666, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
@@ -159,7 +158,7 @@ def stage(workspace: Workspace, whole: Path, data: bytes, *, mode: int | None = 
 
     def commit() -> None:
         with workspace.folder(whole.parent, write=True) as folder:
-            os.replace(beside, whole.name, src_dir_fd=folder, dst_dir_fd=folder)
+            fs.move_into_place(beside, whole.name, dir_fd=folder)
 
     def discard() -> None:
         with contextlib.suppress(OSError), workspace.folder(whole.parent, write=True) as folder:

@@ -26,7 +26,8 @@ import msgspec
 from corral.durable.payloads import RunConfig, RunInput
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import paths
+from corral.slug import slug
+from corral.system import file_lock, fs, paths
 from corral.system.process import daemon
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.25
@@ -100,7 +101,7 @@ class Place:
         that is too small, a failure that says so does."""
         folder = self.job(name)
         try:
-            daemon.put(folder / "result.json", msgspec.json.encode(kept))
+            fs.write_atomically(folder / "result.json", msgspec.json.encode(kept), sync=True)
         except OSError as error:
             why = error.strerror or str(error)
             reason = f"its result cannot be written to {folder}: {why}; free some space"
@@ -123,7 +124,7 @@ class Place:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            os.replace(folder / "reserve", folder / "result.json")
+            fs.move_into_place(folder / "reserve", folder / "result.json")
         except OSError:
             return False
         return True
@@ -136,13 +137,15 @@ class Place:
                 return
             if not self.run.exists():
                 self.jobs.mkdir(exist_ok=True)
-                daemon.put(self.run, msgspec.json.encode(begun))
+                fs.write_atomically(self.run, msgspec.json.encode(begun), sync=True)
             if not (self.job(name) / "job.json").exists():
                 # Whoever made the folder may have been killed before it wrote the file.
                 self.job(name).mkdir(exist_ok=True)
                 self.reserve(name)
-                daemon.put(self.job(name) / "job.json", msgspec.json.encode(job))
-            if not daemon.is_held(self.lock):
+                fs.write_atomically(
+                    self.job(name) / "job.json", msgspec.json.encode(job), sync=True
+                )
+            if not file_lock.is_locked(self.lock):
                 self._set_apart()
             place = self.at(name)
             place.open()
@@ -156,7 +159,7 @@ class Place:
                 lock=place.lock,
                 log=place.log,
             )
-        daemon.knock(place.fifo)
+        daemon.wake_fifo(place.fifo)
 
     def reserve(self, name: str) -> None:
         """Room for the result of a job."""
@@ -193,15 +196,15 @@ class Place:
             while True:
                 paths.make_dir(self.folder)
                 with contextlib.suppress(FileNotFoundError):  # a host has just removed it
-                    stack.enter_context(daemon.alone(self.gate))
+                    stack.enter_context(file_lock.exclusive(self.gate))
                     break
             yield
 
     def is_at(self, name: str) -> bool:
         """Whether a host is there for this job."""
         try:
-            with daemon.alone(self.gate):
-                return daemon.is_held(self.at(name).lock)
+            with file_lock.exclusive(self.gate):
+                return file_lock.is_locked(self.at(name).lock)
         except FileNotFoundError:
             return False
 
@@ -210,12 +213,12 @@ class Place:
         place = self.at(name)
         with contextlib.suppress(FileNotFoundError):
             (place.asked / f"{name}.cancel").touch()
-            daemon.knock(place.fifo)
+            daemon.wake_fifo(place.fifo)
 
     def tidy(self) -> None:
         """Remove the files, where no other host needs them. Behind the gate."""
         others = [each for each in self.everywhere() if each.folder != self.folder]
-        if not any(daemon.is_held(each.lock) for each in others):
+        if not any(file_lock.is_locked(each.lock) for each in others):
             # At once: whoever comes meanwhile would make a gate in what is left of it.
             gone = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
             with contextlib.suppress(OSError):
@@ -228,7 +231,7 @@ class Place:
 
 
 def name_of(visit: str, attempt: int) -> str:
-    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in visit)[:60].strip(".")
+    plain = slug(visit, limit=60, allowed="._-", fill="_")
     return f"{plain}#{attempt}-{hashlib.blake2b(visit.encode(), digest_size=4).hexdigest()}"
 
 
@@ -284,16 +287,16 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     """The run is over: its host may go, and take its files along. Blocking."""
     place = Place.of(run_id)
     hosts: list[Place] = []
-    with contextlib.suppress(FileNotFoundError), daemon.alone(place.gate):
+    with contextlib.suppress(FileNotFoundError), file_lock.exclusive(place.gate):
         hosts = place.everywhere()
         for each in hosts:
             if cancel and each.asked.exists():
                 (each.asked / ALL).touch()
         place.end.touch()
-        if not daemon.is_held(place.lock):
+        if not file_lock.is_locked(place.lock):
             place.tidy()
     for each in hosts:
-        daemon.knock(each.fifo)
+        daemon.wake_fifo(each.fifo)
 
 
 __all__ = ["ALL", "Job", "Place", "RunConfig", "StoredOutcome", "attempt", "close", "name_of"]

@@ -24,8 +24,7 @@ from corral.durable.payloads import RunInput
 from corral.durable.worker import attempt_runner, resource_cache
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import paths
-from corral.system.process import daemon
+from corral.system import file_lock, paths
 from corral.system.process.registry import ProcessRegistry
 
 LINGER = 30.0
@@ -133,7 +132,7 @@ class _Host:
 
     def _leave(self) -> bool:
         """Unless somebody has just asked for something: nobody can while we look."""
-        with daemon.alone(self.place.gate):
+        with file_lock.exclusive(self.place.gate):
             if os.listdir(self.place.asked):
                 return False
             if self.place.end.exists():

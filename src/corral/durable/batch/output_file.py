@@ -7,7 +7,6 @@ nobody else can write to it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import msgspec
 
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
+from corral.system import file_lock, fs
 
 
 class Output:
@@ -49,13 +49,11 @@ class Output:
             os.close(self._fds.pop())
 
     def _lock(self, fd: int) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not file_lock.try_lock(fd):
             raise ConfigError(
                 f"another process is writing to {self.path}",
-                hint="It is at work on this batch: wait for it, or end it.",
-            ) from None
+                hint="It runs this batch: wait for it, or stop it.",
+            )
 
     def _read(self) -> dict[str, BatchResult]:
         """What is there, by task; half a line at its end is cut off."""
@@ -92,9 +90,7 @@ class Output:
         fd = self._fds[-1]
         size = os.fstat(fd).st_size
         try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(fd, left) :]
+            fs.write_all(fd, data)
             os.fsync(fd)
         except OSError as error:
             os.ftruncate(fd, size)
@@ -105,26 +101,21 @@ class Output:
 
     def replace(self, results: Mapping[str, BatchResult]) -> None:
         """All its lines anew, in this order, or none of them. Raises ``StorageFailed``."""
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        fd = None
+        fd, draft = None, None
         try:
-            fd = os.open(
-                draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666
-            )
+            fd, draft = fs.create_draft(self.path, mode=0o666)
             os.fchmod(fd, os.fstat(self._fds[-1]).st_mode & 0o7777)
             # Locked before it has its name: whoever opens that next finds it taken.
             self._lock(fd)
             for each in results.values():
-                left = memoryview(line_of(each))
-                while left:
-                    left = left[os.write(fd, left) :]
+                fs.write_all(fd, line_of(each))
             os.fsync(fd)
-            os.replace(draft, self.path)
-            _sync_folder(self.path.parent)
+            fs.move_into_place(draft, self.path, sync=True)
         except OSError as error:
             if fd is not None:
                 os.close(fd)
-            draft.unlink(missing_ok=True)
+            if draft is not None:
+                Path(draft).unlink(missing_ok=True)
             raise StorageFailed(
                 f"the results cannot be written to {self.path}: {error.strerror}"
             ) from error
@@ -134,11 +125,3 @@ class Output:
 def _begins_a_line(data: bytes) -> bool:
     head = b'{"id":"'
     return data.startswith(head) or head.startswith(data)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -23,6 +23,7 @@ from corral.pipelines.execution import preflight
 from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
+from corral.slug import slug
 from corral.system import paths
 from corral.system.git import task_worktree
 
@@ -170,5 +171,5 @@ def _name(given: str | None, results: Path | None, source: Path | None) -> str:
     if path is None:
         return f"batch-{os.urandom(5).hex()}"
     whole = os.path.realpath(path)
-    plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in path.stem).strip("-")[:30]
-    return f"{plain or 'batch'}-{blake2b(os.fsencode(whole), digest_size=4).hexdigest()}"
+    plain = slug(path.stem, limit=30, default="batch")
+    return f"{plain}-{blake2b(os.fsencode(whole), digest_size=4).hexdigest()}"

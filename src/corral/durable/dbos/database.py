@@ -21,8 +21,7 @@ from urllib.parse import unquote, urlsplit
 from corral.durable.dbos import adapter
 from corral.durable.dbos.sql import CONNECT
 from corral.errors import ConfigError, StorageFailed
-from corral.system import paths
-from corral.system.process import daemon
+from corral.system import file_lock, fs, paths
 
 _SECRET = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
 
@@ -111,7 +110,7 @@ def _prepare_file(database: Database, path: Path) -> None:
     except OSError as error:
         raise _shut(path, error) from error
     # Of several who find it new, one makes it, and the others wait.
-    with daemon.alone(locks_of(path) / ".made"):
+    with file_lock.exclusive(locks_of(path) / ".made"):
         _look_into(database, path)
 
 
@@ -161,7 +160,7 @@ def _make(database: Database, path: Path) -> None:
             adapter.migrate(f"sqlite:///{new}")
         with closing(sqlite3.connect(new)) as opened:
             opened.execute("PRAGMA journal_mode=WAL")
-        new.replace(path)
+        fs.move_into_place(new, path)
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     except OSError as error:

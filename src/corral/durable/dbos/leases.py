@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.durable.dbos.database import Database, locks_of
 from corral.durable.dbos.sql import CONNECT, select_busy_executors
-from corral.system import descriptors
+from corral.system import file_lock
 
 if TYPE_CHECKING:
     import psycopg
@@ -105,14 +105,14 @@ class FileLeases:
     def hold(self, executor: str) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / executor
-        self._held = file, descriptors.lock_file(file)
+        self._held = file, file_lock.lock_file(file)
         _held_here.add(executor)
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
         file = self._folder / executor
         try:
-            fd = descriptors.lock_file(file)
+            fd = file_lock.lock_file(file)
         except BlockingIOError:
             yield False
             return

@@ -21,6 +21,7 @@ from corral.durable.dbos import adapter, leases, queues, sql
 from corral.durable.dbos.database import Database, prepare
 from corral.durable.worker import resource_cache
 from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
 
@@ -78,7 +79,7 @@ class Executor:
     ) -> None:
         self.database, self.grace = database, grace
         self._workflows = workflows
-        self.id = f"{_plain(socket.gethostname())}-{os.getpid()}-{os.urandom(4).hex()}"
+        self.id = f"{slug(socket.gethostname(), limit=40)}-{os.getpid()}-{os.urandom(4).hex()}"
         self.own = None if queue_names is not None else queues.own(self.id)
         self.queue_names = tuple(queue_names) if queue_names is not None else (queues.own(self.id),)
         self.limits, self.poll = tuple(limits), poll
@@ -344,7 +345,3 @@ def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A full disk is told once, by the executor."""
     if not sql.is_full(context.get("exception")):
         loop.default_exception_handler(context)
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in text)[:40]

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -46,12 +45,11 @@ from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.system import git, paths
+from corral.system import file_lock, fs, git, paths
 from corral.system.git import shared_worktree, source_repository, task_worktree
 from corral.system.git.repository import write_patch
 from corral.system.git.shared_worktree import Tree
 from corral.system.git.source_repository import Repository
-from corral.system.process import daemon
 
 COMMIT = "internal.commit"
 """The key of an outcome's updates that holds the commit after it."""
@@ -243,25 +241,17 @@ def _enter(own: OwnTree) -> int:
             tip = _tip(repository, own)
             if tree is None or not (tree.place / ".git").exists():
                 tree = shared_worktree.make(repository.root, own.commit, tip, folder)
-            elif tip != tree.at and _is_unused(use):
+            elif tip != tree.at and file_lock.try_lock(use):
                 # What others did is newer than what was left here when somebody was killed.
                 tree = shared_worktree.put(tree, tip)
             elif tip != tree.at:
                 tree = _advance_branch(own, repository, tree, folder, "corral: work under way")
             _write_notes(folder, tree)
-            fcntl.flock(use, fcntl.LOCK_SH)
+            file_lock.lock_shared(use)
         except BaseException:
             os.close(use)
             raise
         return use
-
-
-def _is_unused(use: int) -> bool:
-    try:
-        fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _tip(repository: Repository, own: OwnTree) -> str:
@@ -333,10 +323,10 @@ def _finish(own: OwnTree, setting: RunConfig, run_id: str) -> dict[str, Json]:
     files = git.changed_files(repository.root, own.commit, tip)
     artefacts = RunDir(setting.folder).artifacts
     artefacts.mkdir(parents=True, exist_ok=True)
-    draft = artefacts / f".{PATCH}.{os.urandom(4).hex()}"
-    with draft.open("xb") as output:
+    fd, draft = fs.create_draft(artefacts / PATCH, mode=0o666)
+    with os.fdopen(fd, "wb") as output:
         write_patch(repository.root, own.commit, tip, output)
-    draft.replace(artefacts / PATCH)  # a link that a command put there is not followed
+    fs.move_into_place(draft, artefacts / PATCH)  # a link that a command put there is replaced
     _drop(own)
     return {"branch": own.branch, "commit": tip, "files": [*files[:MOST_FILES]]}
 
@@ -349,7 +339,7 @@ def _wait_until_unused(own: OwnTree) -> None:
         return
     try:
         ends = time.monotonic() + ENDING
-        while not _is_unused(use) and time.monotonic() < ends:
+        while not file_lock.try_lock(use) and time.monotonic() < ends:
             time.sleep(0.05)
     finally:
         os.close(use)
@@ -375,10 +365,10 @@ def _remove_idle() -> None:
         try:
             if time.time() - notes.stat().st_mtime < IDLE:
                 continue
-            with daemon.alone(folder / "gate"):
+            with file_lock.exclusive(folder / "gate"):
                 tree = _read_notes(folder)
                 is_copy = tree is not None and tree.root.parent == source_repository.folder()
-                if is_copy and not daemon.is_held(folder / "use"):
+                if is_copy and not file_lock.is_locked(folder / "use"):
                     _remove(folder)
         except OSError:
             continue

@@ -30,6 +30,7 @@ from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.json_values import not_json
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.system import fs
 from corral.system.environment import SecretRedactor
 
 ENDING = 10.0
@@ -282,7 +283,7 @@ def _written(work: NodeContext, outcome: Outcome) -> Outcome:
     """The outcome, and beside it ``status.json``."""
     try:
         data = msgspec.json.format(msgspec.json.encode(node_dir.status_of(outcome)), indent=2)
-        node_dir.put(f"{work.folder}{os.sep}{node_dir.STATUS}", data)
+        fs.write_atomically(f"{work.folder}{os.sep}{node_dir.STATUS}", data, mode=0o666)
     except OSError as error:
         # What the node did is done, and paid for: a full disk must not undo it.
         said = f"status.json could not be written: {error.strerror}"

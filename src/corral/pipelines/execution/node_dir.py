@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -32,26 +31,6 @@ def clear(folder: Path) -> None:
     for name in OF_AN_ATTEMPT:
         if name in left:
             os.unlink(f"{folder}{os.sep}{name}")
-
-
-def put(path: str | Path, data: bytes) -> None:
-    """A file whole or not at all: somebody may be reading it. Raises ``OSError``."""
-    folder, name = os.path.split(path)
-    draft = f"{folder}{os.sep}.{name}.{os.getpid()}"
-    left = memoryview(data)
-    try:
-        # Every node ends with this, so not through the slower ``open``.
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            while left:
-                left = left[os.write(fd, left) :]
-        finally:
-            os.close(fd)
-        os.replace(draft, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
 
 
 def status_of(outcome: Outcome) -> dict[str, Json]:

@@ -23,9 +23,8 @@ import msgspec
 from corral.agents.registry import DEFAULT_AGENT
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
-from corral.pipelines.execution import node_dir
 from corral.result import Result
-from corral.system import config
+from corral.system import config, fs
 from corral.system.environment import SHORTEST_SECRET, SecretRedactor, is_secret, named_secrets
 
 if TYPE_CHECKING:
@@ -194,7 +193,7 @@ def keep(work: NodeContext, name: str, data: str | bytes) -> None:
         raw = work.desk.eraser.clean(raw)
     path = f"{work.folder}{os.sep}{name}"
     try:
-        node_dir.put(path, raw)
+        fs.write_atomically(path, raw, mode=0o666)
     except OSError as error:
         raise StorageFailed(
             f"cannot write {path}: {error.strerror or error}", hint="Free some space there."

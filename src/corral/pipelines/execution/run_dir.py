@@ -39,7 +39,7 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import TRUNK, State
-from corral.system import paths
+from corral.system import fs, paths
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
 VISITS, ARTIFACTS, ROUNDS = "visits", "artifacts", "rounds"
@@ -117,7 +117,7 @@ class RunDir:
                 with suppress(FileNotFoundError):
                     draft.unlink()
                 draft.symlink_to(target)
-                draft.replace(link)
+                fs.move_into_place(draft, link)
             except OSError as error:
                 if error.errno not in _NO_LINKS:  # a file system that has no links
                     raise
@@ -131,7 +131,7 @@ class RunDir:
         place = self.stage(done.visit, done.node)
         data = _pretty(msgspec.json.encode(node_dir.status_of(done.outcome)))
         with self._storing():
-            node_dir.put(place / node_dir.STATUS, data)
+            fs.write_atomically(place / node_dir.STATUS, data, mode=0o666)
 
     def save(self, state: State) -> None:
         """``checkpoint.json``, replaced as a whole."""
@@ -180,8 +180,8 @@ class RunDir:
             draft.mkdir(parents=True, exist_ok=True)
             for name in sorted(os.listdir(self.path)):
                 if name not in _STAYS:
-                    os.replace(self.path / name, draft / name)
-            draft.replace(over)
+                    fs.move_into_place(self.path / name, draft / name)
+            fs.move_into_place(draft, over)
             self.artifacts.mkdir(exist_ok=True)
             self._outcomes.clear()
 

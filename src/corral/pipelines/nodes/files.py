@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from corral.pipelines.conditions import as_text
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.system import fs
 
 LARGEST = 512 * 1024
 """Bytes of a file that goes into the context."""
@@ -78,7 +78,7 @@ async def write_file(work: NodeContext) -> Outcome:
             if node.is_true("append"):
                 _appended(whole.name, raw, folder)
             else:
-                _replaced(whole.name, raw, folder)
+                fs.write_atomically(whole.name, raw, mode=0o666, dir_fd=folder)
     except OSError as error:
         return failed(f"{node.id}: {_shown(work)} cannot be written: {error.strerror}")
     return Outcome(context_updates={f"{node.id}.path": workspace.name(whole)})
@@ -90,19 +90,6 @@ def _appended(name: str, raw: bytes, folder: int) -> None:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "it is no file")
         file.write(raw)
-
-
-def _replaced(name: str, raw: bytes, folder: int) -> None:
-    draft = f".{name[:100]}.{os.urandom(6).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(draft, flags, 0o666, dir_fd=folder), "wb") as file:
-            file.write(raw)
-        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=folder)
-        raise
 
 
 def _shown(work: NodeContext) -> str:

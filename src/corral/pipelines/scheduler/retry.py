@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from corral.backoff import backoff_delay
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -67,7 +68,7 @@ def delay(attempt: int, seed: str) -> float:
     """200 ms × 2^(n-1), at most 60 s, × (0.5 … 1.5), which the seed decides."""
     digest = blake2b(f"{seed}#{attempt}".encode(), digest_size=8).digest()
     share = int.from_bytes(digest) / 2**64
-    return float(min(LONGEST, FIRST * 2 ** min(attempt - 1, 32)) * (0.5 + share))
+    return backoff_delay(attempt - 1, first=FIRST, longest=LONGEST, jitter=share)
 
 
 def with_spent(outcome: Outcome, earlier: Outcome | None) -> Outcome:

@@ -10,19 +10,19 @@ a file that can be read, with a take that has no end.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 import msgspec
 
 from corral.errors import ConfigError
+from corral.system import file_lock
 from corral.system.environment import SecretRedactor
 
 FORMAT = 1
@@ -243,7 +243,7 @@ def _open(path: str | Path, head: Head) -> int:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        with _alone(fd):
+        with file_lock.locked(fd):  # two processes of one run may start at once
             first = os.pread(fd, 4096, 0).split(b"\n")[0]
             if f'"run":{json.dumps(head.run)}'.encode() not in first:
                 os.ftruncate(fd, 0)
@@ -252,21 +252,6 @@ def _open(path: str | Path, head: Head) -> int:
         os.close(fd)
         raise
     return fd
-
-
-@contextlib.contextmanager
-def _alone(fd: int) -> Generator[None]:
-    """Two processes of one run may begin at once: one of them begins the file."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock: there the later of two may win
-        yield
-        return
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 PLACE = ("HOME", "DIR", "TMP", "TEMP")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from corral.errors import StorageFailed
+from corral.system import fs
 from corral.system.git import repository, stub
 from corral.system.git.command import Limits
 from corral.system.git.repository import Difference, Entry
@@ -140,13 +141,13 @@ def _replace(
             for chunk in _chunks(contents, size):
                 file.write(chunk)
     try:
-        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        fs.move_into_place(draft, name, dir_fd=folder)
     except IsADirectoryError:
         if not force:
             os.unlink(draft, dir_fd=folder)
             raise
         shutil.rmtree(name, dir_fd=folder)
-        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        fs.move_into_place(draft, name, dir_fd=folder)
 
 
 def _chunks(contents: IO[bytes], size: int) -> Iterable[bytes]:

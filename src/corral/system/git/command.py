@@ -42,6 +42,7 @@ from typing import IO
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
+from corral.system import file_lock
 
 TIMEOUT = 300.0
 """Seconds for one call of git."""
@@ -142,9 +143,7 @@ REMOTE = Access(protocols=NETWORK, user_config=True)
 def alone(gate: Path) -> Generator[None]:
     """Hold a lock that all processes of this machine respect. git processes that are started
     meanwhile hold it too: if corral is killed, nobody enters before they have ended."""
-    from corral.system.process import daemon  # not on Windows
-
-    with daemon.alone(gate) as fd:
+    with file_lock.exclusive(gate) as fd:
         token = _locks.set((*_locks.get(), fd))
         try:
             yield

@@ -1,14 +1,51 @@
-"""A process that outlives us, and holds a lock from before its first moment to its last."""
+"""Start a process that outlives this one, and that holds a lock while it runs.
+
+Theory of operation
+-------------------
+A daemon is one of corral's own modules, run in its own process and its own session. It keeps
+running when its starter exits, is killed, or loses its terminal. Its life is defined by a lock on
+a file (see ``corral.system.file_lock``), not by a pid: a pid may be reused, a lock is released by
+the kernel.
+
+States, seen from the lock file:
+
+- free: no daemon runs. ``start`` may start one.
+- held: a daemon runs, or is being started.
+
+Who calls: any process, and several at once. ``start`` takes the lock first, then starts the
+daemon, which inherits the descriptor that holds the lock, then closes its own copy of the
+descriptor. There is no moment between these steps in which the lock is free.
+
+Guaranteed:
+
+- At most one daemon per lock file runs. ``start`` returns False if one runs already.
+- ``file_lock.is_locked`` is true from before the first instruction of the daemon to its end, and
+  false afterwards, however it ended.
+- The starter does not become the daemon's parent: an intermediate process forks and exits, so
+  nobody has to wait for the daemon. Its output goes to the log file.
+- The working directory cannot change which modules the daemon imports.
+
+Crashes:
+
+- The starter dies after it took the lock and before the daemon started: the lock is free again.
+- The starter dies later: the daemon runs on.
+- The daemon is killed: the lock is free, the next ``start`` starts another one. Files that it had
+  not finished writing are unchanged (see ``corral.system.fs``).
+- The machine stops: all locks are free.
+
+Daemons sleep until there is work. ``wake_fifo`` wakes one: it writes a byte to a FIFO that the
+daemon reads. The byte carries no information. The daemon looks for work in its folder, so a byte
+too many or a byte lost when the FIFO is full does no harm.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
+
+from corral.system import file_lock
 
 _FORK = """
 import os, sys
@@ -17,95 +54,41 @@ if os.fork():
 from importlib import import_module
 import_module(sys.argv[1]).main(*sys.argv[2:])
 """
-"""The middle one ends at once, so that nobody has to wait for the other when it ends."""
-
-
-def is_held(lock: Path) -> bool:
-    """Whether some process has this lock. Asking takes it for a moment where nobody has:
-    only one at a time may ask."""
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+"""The intermediate process. It exits at once, so that the daemon is not our child."""
 
 
 def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
-    """Run ``main`` of a module of ours in a process of its own, in a session of its own;
-    False where the lock is held already. The lock is taken before, and goes over to it."""
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Call ``main(*arguments)`` of a module in a new daemon.
+
+    Returns False, and starts nothing, if another process holds ``lock``. Standard output and
+    standard error are appended to ``log``. Raises ``OSError``.
+    """
     try:
+        lock_fd = file_lock.lock_file(lock)
+    except BlockingIOError:
+        return False
+    try:
+        log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            # -P: a workspace must not decide what is imported.
+            # -P: the working directory must not decide what is imported.
             subprocess.run(
                 [sys.executable, "-P", "-c", _FORK, module, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                pass_fds=(fd,),
+                stdout=log_fd,
+                stderr=log_fd,
+                pass_fds=(lock_fd,),
                 start_new_session=True,
                 check=True,
             )
         finally:
-            os.close(said)
+            os.close(log_fd)
         return True
     finally:
-        os.close(fd)
+        os.close(lock_fd)
 
 
-@contextmanager
-def alone(gate: Path) -> Generator[int]:
-    """One process at a time, and each sees what the one before it did. That may have removed
-    the folder: ``FileNotFoundError``. Blocking. A process that gets the descriptor holds the
-    gate too."""
-    while True:
-        fd = os.open(gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            try:
-                same = os.path.samestat(os.fstat(fd), os.stat(gate))
-            except FileNotFoundError:
-                same = False
-            if same:
-                yield fd
-                return
-        finally:
-            os.close(fd)
-
-
-def put(path: Path, data: bytes) -> None:
-    """A file whole or not at all, also when the machine loses its power."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def knock(fifo: Path) -> None:
-    """Wake whoever listens there; nobody: nothing."""
+def wake_fifo(fifo: Path) -> None:
+    """Wake the daemon that reads this FIFO. Does nothing if no daemon reads it."""
     try:
         fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -113,6 +96,6 @@ def knock(fifo: Path) -> None:
     try:
         os.write(fd, b"!")
     except OSError:
-        pass  # it has been knocked at often enough
+        pass  # the FIFO is full: the daemon has enough to wake it
     finally:
         os.close(fd)

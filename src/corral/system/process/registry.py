@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.system import paths
+from corral.system import fs, paths
 from corral.system.process import platform
 from corral.system.process.tree import Tree
 
@@ -78,20 +78,12 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
             agent=self.agent,
             program=program,
         )
-        # Whole or not at all for a reader; not synced, as a crash of the machine ends
-        # the process too.
-        draft = self.folder / f".{mark}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        # Not synced: a crash of the machine ends the process too.
+        data = msgspec.json.encode(entry)
         try:
-            fd = os.open(draft, flags, 0o600)
+            fs.write_atomically(self._file(mark), data)
         except FileNotFoundError:
-            paths.make_dir(self.folder)
-            fd = os.open(draft, flags, 0o600)
-        try:
-            os.write(fd, msgspec.json.encode(entry))
-        finally:
-            os.close(fd)
-        os.replace(draft, self._file(mark))
+            paths.write_private(self._file(mark), data)
 
     def remove(self, mark: str) -> None:
         """Strike out a process that is gone."""

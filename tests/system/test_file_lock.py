@@ -1,0 +1,75 @@
+"""Locks on files between processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.system import file_lock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from corral.system import file_lock
+fd = file_lock.lock_file(Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_ends_when_its_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not file_lock.is_locked(path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        assert file_lock.is_locked(path)
+        with pytest.raises(BlockingIOError):
+            file_lock.lock_file(path)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert not file_lock.is_locked(path)
+    os.close(file_lock.lock_file(path))
+
+
+def test_a_child_that_inherits_the_descriptor_holds_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with file_lock.exclusive(path) as fd:
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(fd,))
+    try:
+        assert file_lock.is_locked(path)
+    finally:
+        child.communicate()
+    assert not file_lock.is_locked(path)
+
+
+def test_exclusive_fails_if_the_previous_holder_removed_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with file_lock.exclusive(folder / "lock"):
+        shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError), file_lock.exclusive(folder / "lock"):
+        pass
+
+
+def test_shared_locks_exclude_an_exclusive_one(tmp_path: Path) -> None:
+    one, two, three = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(3))
+    try:
+        file_lock.lock_shared(one)
+        file_lock.lock_shared(two)
+        assert not file_lock.try_lock(three)
+        os.close(one)
+        assert not file_lock.try_lock(three)
+        os.close(two)
+        assert file_lock.try_lock(three)
+    finally:
+        os.close(three)

@@ -1,0 +1,70 @@
+"""Atomic replacement of files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from corral.system import fs
+
+
+def names(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name != "user-home"]  # a fixture's
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_is_created_and_replaced_without_leftovers(tmp_path: Path, sync: bool) -> None:
+    path = tmp_path / "file"
+    fs.write_atomically(path, b"one", sync=sync)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    fs.write_atomically(path, b"two", mode=0o640, sync=sync)
+    assert path.read_bytes() == b"two"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_reader_of_the_old_file_keeps_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        fs.write_atomically(path, b"newer")
+        assert reader.read() == b"old"
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to("target")
+    fs.write_atomically(tmp_path / "link", b"data")
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"mine"
+
+
+def test_a_failure_leaves_the_file_and_the_folder_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        fs.write_atomically(tmp_path / "folder", b"data")
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_path_may_be_relative_to_an_open_folder(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fs.write_atomically("ü" * 127, b"data", dir_fd=folder, sync=True)
+    finally:
+        os.close(folder)
+    assert names(tmp_path) == ["ü" * 127]
+
+
+def test_large_data_is_written_completely(tmp_path: Path) -> None:
+    data = os.urandom(1 << 16) * 64
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        fs.write_all(writer, data)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        assert file.read() == data
+    os.wait()

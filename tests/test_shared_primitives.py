@@ -1,0 +1,97 @@
+"""File lock, atomic replace, slug and back-off are each written once, and used everywhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+
+ROOT = Path(corral.__file__).parent
+SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if "testing" not in path.parts]
+
+OWNERS = {
+    "atomic replace": {"system/fs.py"},
+    "file lock": {"system/file_lock.py"},
+    "back-off": {"backoff.py"},
+    "slug": {"slug.py"},
+}
+USE = {
+    "atomic replace": "corral.system.fs.write_atomically or move_into_place",
+    "file lock": "corral.system.file_lock",
+    "back-off": "corral.backoff.backoff_delay",
+    "slug": "corral.slug.slug",
+}
+LOCKS = {"fcntl.flock", "fcntl.lockf", "msvcrt.locking"}
+
+
+def primitives(tree: ast.AST) -> Iterator[str]:
+    """The primitives that this code implements itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ast.unparse(node.func)
+            # ``Path.replace`` has one argument, ``str.replace`` has two.
+            is_path_replace = node.func.attr == "replace" and len(node.args) == 1
+            if called == "os.replace" or (is_path_replace and not node.keywords):
+                yield "atomic replace"
+            if called in LOCKS:
+                yield "file lock"
+        elif isinstance(node, ast.ImportFrom) and node.module in ("fcntl", "msvcrt"):
+            yield "file lock"
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            names = {each.id for each in ast.walk(node.right) if isinstance(each, ast.Name)}
+            if names:
+                yield "back-off"
+        elif isinstance(node, ast.GeneratorExp | ast.ListComp):
+            chosen = node.elt.test if isinstance(node.elt, ast.IfExp) else None
+            if chosen is not None and ".isalnum()" in ast.unparse(chosen):
+                yield "slug"
+
+
+ALLOWED = {
+    ("atomic replace", "durable/batch/api.py"): "a method of the results file",
+    ("atomic replace", "durable/batch/resume.py"): "a method of the results file",
+    ("slug", "pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_module_uses_the_shared_primitive(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    for found in primitives(ast.parse(path.read_text("utf-8"))):
+        is_allowed = name in OWNERS[found] or (found, name) in ALLOWED
+        assert is_allowed, f"{name} writes its own {found}: use {USE[found]}"
+
+
+def test_every_owner_and_every_exception_is_real() -> None:
+    for primitive, owners in OWNERS.items():
+        for owner in owners - {"slug.py"}:  # it is written with a regular expression
+            assert primitive in {*primitives(ast.parse((ROOT / owner).read_text("utf-8")))}
+    for primitive, name in ALLOWED:
+        assert primitive in {*primitives(ast.parse((ROOT / name).read_text("utf-8")))}
+
+
+@pytest.mark.parametrize(
+    ("code", "primitive"),
+    [
+        ("os.replace(draft, path)", "atomic replace"),
+        ("draft.replace(path)", "atomic replace"),
+        ("fcntl.flock(fd, fcntl.LOCK_EX)", "file lock"),
+        ("from fcntl import flock", "file lock"),
+        ("pause = min(60, 0.2 * 2**attempt)", "back-off"),
+        ("''.join(c if c.isalnum() else '-' for c in name)", "slug"),
+    ],
+)
+def test_a_copy_is_found(code: str, primitive: str) -> None:
+    assert [*primitives(ast.parse(code))] == [primitive]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["text.replace('a', 'b')", "structs.replace(a, b=1)", "fcntl.fcntl(fd, 1, 2)", "2**64"],
+)
+def test_other_code_is_left_alone(code: str) -> None:
+    assert [*primitives(ast.parse(code))] == []
