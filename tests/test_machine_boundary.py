@@ -1,0 +1,310 @@
+"""Clocks, files, the environment, sockets and processes are used in ``corral.system`` only.
+
+``EXEMPT`` names the packages whose work is the machine. ``ALLOWED`` names each other module that
+uses the machine itself, what it uses, and why. A module that starts to use something else must be
+added here with its reason, or call a function of ``corral.system``. Entries that are no longer
+needed must go.
+
+This finds uses that are visible in the source: calls, attributes and imports. It does not follow
+values: a ``Path`` that is passed to a library is not found.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+
+ROOT = Path(corral.__file__).parent
+
+EXEMPT = {
+    "system/": "the layer that touches the machine",
+    "cli/": "the program: it reads its terminal, its environment and the files its user names",
+    "testing/": "servers, attackers and measurements that are real processes and files",
+    "providers/": "the blocking interface for other engines, which have their own clocks",
+    "durable/dbos/": "the database: its file, its locks and its server's socket",
+}
+
+PATH_METHODS = frozenset(
+    [
+        "read_text",
+        "read_bytes",
+        "write_text",
+        "write_bytes",
+        "unlink",
+        "mkdir",
+        "touch",
+        "iterdir",
+        "rglob",
+        "symlink_to",
+        "rmdir",
+        "is_file",
+        "is_dir",
+        "is_symlink",
+        "exists",
+        "chmod",
+        "lstat",
+    ]
+)
+OS_FILES = frozenset(
+    [
+        "open",
+        "read",
+        "write",
+        "pwrite",
+        "close",
+        "fdopen",
+        "unlink",
+        "remove",
+        "mkdir",
+        "makedirs",
+        "rmdir",
+        "listdir",
+        "scandir",
+        "walk",
+        "stat",
+        "lstat",
+        "fstat",
+        "access",
+        "rename",
+        "link",
+        "symlink",
+        "readlink",
+        "ftruncate",
+        "fsync",
+        "chmod",
+        "mkfifo",
+        "getcwd",
+    ]
+)
+OS_PATH = frozenset(
+    [
+        "exists",
+        "isfile",
+        "isdir",
+        "islink",
+        "realpath",
+        "getsize",
+    ]
+)
+OS_PROCESSES = frozenset(
+    [
+        "kill",
+        "killpg",
+        "fork",
+        "waitpid",
+        "wait",
+        "pipe",
+        "system",
+        "execv",
+        "execve",
+    ]
+)
+CLOCKS = frozenset(
+    [
+        "time",
+        "time_ns",
+        "monotonic",
+        "monotonic_ns",
+        "perf_counter",
+        "sleep",
+        "strftime",
+        "gmtime",
+    ]
+)
+MODULES = {
+    "socket": "socket",
+    "subprocess": "process",
+    "signal": "process",
+    "shutil": "file",
+    "tempfile": "file",
+    "fcntl": "file",
+    "select": "socket",
+    "selectors": "socket",
+    "random": "random",
+    "secrets": "random",
+    "uuid": "random",
+}
+
+ALLOWED: dict[str, tuple[str, str]] = {
+    "agents/copilot/launch.py": ("random", "a UUID derived from the session's name"),
+    "agents/gemini/write_paths.py": ("file", "real paths: the agent compares them without links"),
+    # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
+    # descriptor from the check to the use, so the calls stand beside the checks.
+    "builtin/driver.py": ("file", "whether a conversation can be resumed"),
+    "builtin/history.py": ("file", "appends to the conversation that it owns"),
+    "builtin/project_documents.py": ("file", "reads the project's instructions for agents"),
+    "builtin/prompt.py": ("clock", "tells the model the date"),
+    "builtin/tool_execution.py": ("clock", "measures how long a tool call took"),
+    "builtin/tools/apply_patch.py": ("file", "the tool"),
+    "builtin/tools/files.py": ("file", "the tools"),
+    "builtin/tools/glob.py": ("file", "the tool"),
+    "builtin/tools/grep.py": ("file", "the tool"),
+    "builtin/tools/read.py": ("file", "the tool"),
+    "builtin/tools/search.py": ("file", "the tool"),
+    "builtin/tools/shell.py": ("file", "finds the shell on PATH"),
+    "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
+    # Durable runs. Times are written to the database, where several machines compare them.
+    "durable/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
+    "durable/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
+    "durable/batch/api.py": ("clock", "when the next progress report is due"),
+    "durable/batch/output_file.py": ("file", "the results file: appended, synced, locked"),
+    "durable/batch/queue.py": ("clock", "how long to wait for the queue"),
+    "durable/batch/resume.py": ("clock", "the age of a batch"),
+    "durable/batch/spec.py": ("file random", "the batch's name, of its file or at random"),
+    "durable/batch/tasks.py": ("file", "reads the file of tasks"),
+    "durable/prepare_run.py": ("file", "checks the workspace before a run starts"),
+    "durable/result.py": ("file", "reads the log of a run"),
+    "durable/retention.py": ("clock file", "removes folders of old runs"),
+    "durable/service.py": ("clock random", "names of new runs; how long to wait for one"),
+    "durable/worker/attempt_runner.py": ("clock file", "deadlines; marks of a started attempt"),
+    "durable/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
+    "durable/worker/worker.py": ("clock process", "the main loop of a process: signals"),
+    "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
+    "durable/workspace/projection.py": ("clock file", "writes the run's folder from its events"),
+    "durable/workspace/run_worktree.py": ("clock file", "worktrees that several processes share"),
+    "durable/workspace/workspaces.py": ("file", "releases what marks a workspace as used"),
+    # Model calls.
+    "inference/client.py": ("environment", "API keys, where the caller gives none"),
+    "inference/retry.py": ("random", "jitter"),
+    # Pipelines. A run's folder is a public format, written where its content is decided.
+    "pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
+    "pipelines/execution/memory_runner.py": ("clock file random", "the runner: id, start, folder"),
+    "pipelines/execution/node_dir.py": ("file", "a node's folder"),
+    "pipelines/execution/node_options.py": ("file", "reads the schema that a node names"),
+    "pipelines/execution/preamble.py": ("file", "reads earlier responses of the run"),
+    "pipelines/execution/preflight.py": ("environment", "checks that API keys are set"),
+    "pipelines/execution/resources.py": ("environment", "passed to the agents of a run"),
+    "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
+    "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
+    "pipelines/nodes/data.py": ("environment", "the node's own function"),
+    "pipelines/nodes/fan_in.py": ("file", "reads the responses of the branches"),
+    "pipelines/nodes/files.py": ("file", "the node's own function"),
+    "pipelines/nodes/http.py": ("environment", "the node's own function: secrets in headers"),
+    "pipelines/nodes/item.py": ("clock", "measures how long an attempt took"),
+    # Sessions.
+    "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
+    "sessions/api.py": ("process", "Ctrl+C in the blocking functions"),
+    "sessions/backends/acp.py": ("file", "reads attached files"),
+    "sessions/backends/human.py": ("clock file", "questions and answers are files"),
+    "sessions/backends/stream.py": ("file", "reads attached files"),
+    "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
+    "sessions/private_home.py": ("clock file", "makes and removes an agent's private home"),
+    "sessions/question_files.py": ("file", "questions and answers are files"),
+    "sessions/recording.py": ("environment random", "the cassette that the user named"),
+    "sessions/session.py": ("file", "whether the session's folder is still there"),
+    "sessions/store.py": ("clock file random", "the records of sessions are files"),
+    "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
+    "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
+    "sessions/tools/tools.py": ("clock random", "deadlines of tool calls; their identifiers"),
+    "sessions/turn.py": ("clock", "timestamps of events"),
+    "sessions/until.py": ("environment file", "runs a check in the workspace"),
+}
+"""Module → what it uses, why it does so itself."""
+
+
+def uses(tree: ast.AST) -> set[str]:
+    """What the code uses: clock, environment, file, process, random, socket."""
+    return {use for node in ast.walk(tree) for use in _uses(node)}
+
+
+def _uses(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        names = {alias.name.split(".")[0] for alias in node.names}
+        yield from (MODULES[name] for name in names if name in MODULES)
+    elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+        yield MODULES[node.module]
+    elif isinstance(node, ast.ImportFrom) and node.module in ("os", "time"):
+        found = (_use_of(node.module, alias.name) for alias in node.names)
+        yield from (use for use in found if use is not None)
+    elif isinstance(node, ast.Attribute):
+        use = _use_of(ast.unparse(node.value), node.attr)
+        if use is not None:
+            yield use
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+        yield "file"
+
+
+def _use_of(owner: str, name: str) -> str | None:
+    """What ``owner.name`` uses."""
+    if owner == "os" and name in ("environ", "getenv", "environb"):
+        return "environment"
+    if owner == "os" and name == "urandom":
+        return "random"
+    if owner == "os" and name in OS_PROCESSES:
+        return "process"
+    if (owner == "time" and name in CLOCKS) or (
+        owner.rpartition(".")[2] == "datetime" and name in ("now", "utcnow", "today")
+    ):
+        return "clock"
+    is_file = (
+        (owner == "os" and name in OS_FILES)
+        or (owner == "os.path" and name in OS_PATH)
+        or (owner == "Path" and name in ("cwd", "home"))
+        or name in PATH_METHODS
+    )
+    return "file" if is_file else None
+
+
+def modules() -> list[Path]:
+    return [
+        path
+        for path in sorted(ROOT.rglob("*.py"))
+        if not path.relative_to(ROOT).as_posix().startswith(tuple(EXEMPT))
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_module_uses_the_machine_only_as_listed(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    listed, _ = ALLOWED.get(name, ("", ""))
+    found = uses(ast.parse(path.read_text("utf-8")))
+    new = " and ".join(sorted(found - {*listed.split()}))
+    assert not new, f"{name} uses {new}: call corral.system, or list it in ALLOWED with its reason"
+    gone = " and ".join(sorted({*listed.split()} - found))
+    assert not gone, f"{name} no longer uses {gone}: remove that from ALLOWED"
+
+
+def test_every_entry_names_a_module_and_gives_a_reason() -> None:
+    known = {path.relative_to(ROOT).as_posix() for path in modules()}
+    assert {*ALLOWED} <= known
+    assert all(reason for _, reason in ALLOWED.values())
+    assert all((ROOT / package).is_dir() and reason for package, reason in EXEMPT.items())
+
+
+@pytest.mark.parametrize(
+    ("code", "use"),
+    [
+        ("os.environ['HOME']", "environment"),
+        ("os.getenv('HOME')", "environment"),
+        ("from os import environ", "environment"),
+        ("open('file')", "file"),
+        ("path.read_text()", "file"),
+        ("path.write_bytes(data)", "file"),
+        ("os.path.exists(path)", "file"),
+        ("Path.cwd()", "file"),
+        ("def run():\n    import tempfile", "file"),
+        ("time.time()", "clock"),
+        ("from time import monotonic", "clock"),
+        ("clock = time.monotonic", "clock"),
+        ("datetime.now()", "clock"),
+        ("datetime.datetime.now()", "clock"),
+        ("import socket", "socket"),
+        ("from subprocess import run", "process"),
+        ("os.fork()", "process"),
+        ("os.urandom(4)", "random"),
+    ],
+)
+def test_a_use_is_found(code: str, use: str) -> None:
+    assert uses(ast.parse(code)) == {use}
+
+
+@pytest.mark.parametrize(
+    "code", ["os.path.join(a, b)", "os.fspath(a)", "from time import struct_time", "launch.cwd"]
+)
+def test_other_code_uses_nothing(code: str) -> None:
+    assert uses(ast.parse(code)) == set()
