@@ -167,7 +167,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "durable/workspace/projection.py": ("clock file", "writes the run's folder from its events"),
     "durable/workspace/run_worktree.py": ("clock file", "worktrees that several processes share"),
-    "durable/workspace/workspaces.py": ("file", "releases what marks a workspace as used"),
     # Model calls.
     "inference/client.py": ("environment", "API keys, where the caller gives none"),
     "inference/retry.py": ("random", "jitter"),
