@@ -113,7 +113,8 @@ def create_draft(
 
 def draft_path(path: str | os.PathLike[str]) -> str:
     """Return a new hidden name in the folder of ``path``."""
-    folder, name = os.path.split(os.fspath(path))
+    text: str = os.fspath(path)
+    folder, name = os.path.split(text)
     return os.path.join(folder, f".{name[:_DRAFT_NAME]}.{os.urandom(6).hex()}")
 
 
