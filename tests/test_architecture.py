@@ -1,0 +1,312 @@
+"""The structure of the source tree: layers, boundaries, what an import loads."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import corral
+
+SOURCE = Path(corral.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+LAYERS = {
+    "protocol": 1,
+    "agents": 2,
+    "models": 2,
+    "system": 3,
+    "sessions": 4,
+    "inference": 4,
+    "builtin": 5,
+    "pipelines": 6,
+    "durable": 7,
+    "testing": 8,
+    "providers": 9,
+    "cli": 9,
+}
+"""A module imports its own layer and the layers below. Modules beside the packages are layer 0."""
+FACADES = {"corral", "corral.models", "corral.pipelines"}
+"""Packages whose ``__init__`` loads public names from every layer."""
+
+MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",
+           "pathlib", "shutil", "tempfile", "selectors", "signal"}  # fmt: skip
+LONGEST_FUNCTION = 80
+"""Lines of the body, without the docstring."""
+NAMED_AS_DATA = {
+    "corral.agents.codex.launch": "corral.system.hook_guard",  # the program of a hook
+    "corral.agents.corral": "corral.builtin.driver",
+    "corral.agents.human": "corral.sessions.backends.human",
+}
+"""An agent names what runs it as a string; the layer above loads it."""
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("corral", *parts)).removesuffix(".__init__")
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def layer_of(module: str) -> int:
+    parts = module.split(".")
+    if module in FACADES:
+        return 99
+    if len(parts) == 2 and parts[1] not in LAYERS:
+        return 0
+    assert parts[1] in LAYERS, f"{module} is in no layer: add its package to LAYERS"
+    return LAYERS[parts[1]]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Every module that the file imports, at the top or inside a function."""
+    yield from _imports_in(path, ast.walk(tree_of(path)))
+
+
+def _imports_in(path: Path, nodes: Iterator[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: use absolute imports"
+            assert node.module
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in NAMES else node.module
+
+
+def modules_in_strings(path: Path) -> Iterator[str]:
+    """Modules of corral that a string names, such as the table of a lazy loader."""
+    for text in strings_of(path):
+        for found in re.findall(r"\bcorral(?:\.\w+)+", text):
+            if found in NAMES:
+                yield found
+
+
+def imports_at_load(path: Path) -> Iterator[str]:
+    """What is imported when the module is: not inside functions, not for type checkers only."""
+
+    def outer(nodes: list[ast.stmt]) -> Iterator[ast.AST]:
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                continue
+            yield node
+            for field in ("body", "orelse", "finalbody"):
+                yield from outer(getattr(node, field, []))
+
+    yield from _imports_in(path, outer(tree_of(path).body))
+
+
+def test_every_file_was_found() -> None:
+    assert len(MODULES) > 40
+    assert {"corral.events", "corral.protocol.lines", "corral.agents.registry"} <= NAMES
+
+
+def test_a_module_imports_its_own_layer_and_the_layers_below() -> None:
+    above = [
+        f"{name} imports {imported}"
+        for path in MODULES
+        for name in [name_of(path)]
+        for imported in {*imports_of(path), *modules_in_strings(path)} - FACADES
+        if imported.split(".")[0] == "corral" and layer_of(imported) > layer_of(name)
+        if NAMED_AS_DATA.get(name) != imported
+    ]
+    assert above == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {
+        name_of(path): {name for name in imports_at_load(path) if name in NAMES} for path in MODULES
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"import cycle: {' -> '.join(error.args[1])}") from None
+
+
+def test_the_core_and_the_protocols_touch_no_machine() -> None:
+    for path in MODULES:
+        layer = layer_of(name_of(path))
+        tops = {imported.split(".")[0] for imported in imports_of(path)}
+        allowed = {"os"} if layer == 0 else set[str]()  # options uses os.PathLike
+        assert layer > 1 or not tops & (MACHINE - allowed), path
+
+
+def test_agents_are_data_and_start_nothing() -> None:
+    for path in (SOURCE / "agents").rglob("*.py"):
+        tops = {imported.split(".")[0] for imported in imports_of(path)}
+        assert not tops & (MACHINE - {"os"}), path
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                touched = node.value.id == "os" and node.attr not in ("path", "sep")
+                assert not touched, f"{path}: os.{node.attr}"
+
+
+def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
+    for layer in ("system", "sessions"):
+        for path in (SOURCE / layer).rglob("*.py"):
+            known = {name for name in imports_of(path) if name.startswith("corral.agents")}
+            assert known <= {"corral.agents.registry", "corral.agents.spec"}, path
+
+
+ALLOWED_NAMES = {
+    ("corral.agents.registry", "gemini-acp"),  # the default agent
+    ("corral.cli.agents", "gemini"),
+    ("corral.protected_paths", ".gemini"),
+    ("corral.providers", "GeminiCliProvider"),
+}
+
+
+def is_about_the_vendor(path: Path) -> bool:
+    own = ("corral.agents.gemini", "corral.models", "corral.providers.gemini", "corral.testing")
+    return name_of(path).startswith(own)
+
+
+@cache
+def strings_of(path: Path) -> tuple[str, ...]:
+    """Names and string literals of the code, without docstrings."""
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found: list[str] = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            found.append(node.value)
+        elif isinstance(node, ast.Name):
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.append(node.attr)
+        elif isinstance(node, ast.alias):
+            found.append(node.name)
+    return tuple(found)
+
+
+def test_no_vendors_name_stands_outside_its_own_files() -> None:
+    found = {
+        (name_of(path), text)
+        for path in MODULES
+        if not is_about_the_vendor(path)
+        for text in strings_of(path)
+        if "gemini" in text.lower()
+    }
+    assert found <= ALLOWED_NAMES
+
+
+def test_git_is_started_in_one_place() -> None:
+    """Every other call would obey what an agent wrote into a repository. What plays the attacker
+    in ``corral.testing`` may."""
+    paths = [path for path in MODULES if not name_of(path).startswith("corral.testing")]
+    starts = {
+        name_of(path)
+        for path in paths
+        if "git" in strings_of(path) and "subprocess" in {*imports_of(path)}
+    }
+    named = {name_of(path) for path in paths if "git" in _arguments_of(path)}
+    assert starts | named == {"corral.system.git.command"}
+
+
+def _arguments_of(path: Path) -> set[str]:
+    """Texts that stand as an argument of a call, or first in a list or tuple: a program's name."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        some: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            some = node.args[:1]
+        elif isinstance(node, ast.List | ast.Tuple):
+            some = node.elts[:1]
+        found |= {each.value for each in some if isinstance(each, ast.Constant)
+                  and isinstance(each.value, str)}  # fmt: skip
+    return found
+
+
+def test_every_module_has_a_docstring() -> None:
+    missing = [
+        name_of(path)
+        for path in MODULES
+        if path.read_text("utf-8").strip() and not ast.get_docstring(tree_of(path))
+    ]
+    assert missing == []
+
+
+def _lines_of_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_no_function_is_too_long() -> None:
+    long = [
+        f"{name_of(path)}.{node.name}"
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and _lines_of_body(node) > LONGEST_FUNCTION
+    ]
+    assert long == []
+
+
+def test_a_module_name_is_used_once_or_twice_unless_its_folder_says_the_rest() -> None:
+    roles = {"__init__", "spec", "launch", "policy", "errors", "stream", "request", "response",
+             "schema", "frames", "api", "client", "registry", "session", "query"}  # fmt: skip
+    vendors = {"gemini", "claude", "anthropic", "openai", "chat", "responses"}
+    commands = {"run", "prompt", "files"}  # commands and node kinds: the module has their name
+    stems = Counter(path.stem for path in MODULES)
+    often = {stem for stem, count in stems.items() if count > 2}
+    assert often <= roles | vendors | commands
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded once the statement has run."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_import_corral_loads_nothing_but_itself() -> None:
+    loaded = loaded_after("import corral")
+    assert {name for name in loaded if name.startswith("corral")} == {"corral"}
+    heavy = {"asyncio", "subprocess", "click", "rich", "msgspec", "http", "ssl", "socket"}
+    assert not loaded & heavy
+
+
+def test_the_words_load_no_machinery() -> None:
+    loaded = loaded_after(
+        "import corral; corral.Policy, corral.result_from_events, corral.events, corral.errors"
+    )
+    assert not loaded & {"asyncio", "subprocess", "click", "rich", "http", "ssl", "socket"}
+    assert not {name for name in loaded if name.startswith(("corral.system", "corral.agents"))}
+
+
+def test_driving_an_agent_loads_no_terminal_and_no_server() -> None:
+    loaded = loaded_after("import corral; corral.session, corral.Turn")
+    assert "asyncio" in loaded
+    assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral.cli"}
+
+
+def test_the_command_line_prints_only_through_its_terminal_module() -> None:
+    """Whatever it prints may hold text of others, which a terminal would obey."""
+    allowed = {"terminal", "main", "questions"}
+    for path in (SOURCE / "cli").rglob("*.py"):
+        for node in ast.walk(tree_of(path)):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("click.echo", "click.secho", "print"), path.name
+            assert called != "Console" or path.stem in (*allowed, "pipeline_output"), path.name
+            writes = called.startswith(("sys.stdout.", "sys.stderr.")) and "write" in called
+            assert not writes or path.stem in allowed, path.name
