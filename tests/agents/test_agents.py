@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from corral.agents import registry
 from corral.agents.spec import (
@@ -14,7 +15,7 @@ from corral.agents.spec import (
     AgentSpec,
     InProcess,
     StreamTransport,
-    with_races,
+    compile_for,
 )
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
@@ -128,7 +129,9 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
     assert agent.probe is not None
     run = RunOptions.build(agent.name, {"model": agent.probe.model})
     told = {
-        name: {row.capability: row for row in with_races(agent, agent.compile(policy, run)).report}
+        name: {
+            row.capability: row for row in compile_for(agent, replace(run, policy=policy)).report
+        }
         for name, policy in {
             "edits": Policy.edits(),
             "reads": Policy.read_only(),

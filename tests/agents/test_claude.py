@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -32,6 +33,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/claude",),
         "version": "2.1.325",
+        "compiled": NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -40,7 +42,7 @@ def launch(
     }
     agent = PEER if peer else AGENT
     run = replace(RunOptions.build(agent.name, options), interactive=interactive)
-    return agent.launch(run, LaunchContext(**values), prompt, resume)
+    return launch_of(agent, run, LaunchContext(**values), prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:

@@ -4,10 +4,12 @@ is refused before it is started."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED, launch_of
 from support.recordings import RECORDINGS
 from support.stream_checks import lawful
 
@@ -23,6 +25,7 @@ AGENT = registry.find("cline")
 PLACE = LaunchContext(
     program=("cline",),
     version=None,
+    compiled=NOT_COMPILED,
     cwd="/repo",
     home="/home",
     tmp="/tmp",
@@ -55,7 +58,7 @@ async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path)
     assert result.usage.input is None
 
 
-def hidden(files: dict[str, str]) -> set[str]:
+def hidden(files: Mapping[str, str]) -> set[str]:
     return {*json.loads(files[".cline/data/settings/global-settings.json"])["disabledTools"]}
 
 
@@ -88,7 +91,7 @@ def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted
 
 def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
     trusted = RunOptions.build("cline", {"inherit": "project"})
-    launch = AGENT.launch(trusted, PLACE, "hi", None)
+    launch = launch_of(AGENT, trusted, PLACE, "hi", None)
     assert launch.argv == ("cline", "--acp")
     assert launch.env["HOME"] == "/home"
     assert launch.env["CLINE_PROVIDER"] == "openai-compatible"
@@ -98,10 +101,10 @@ def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
 
 def test_what_it_cannot_keep_is_refused_before_it_is_started() -> None:
     with pytest.raises(errors.UntrustedFolder, match="Cline would obey"):
-        AGENT.launch(RunOptions.build("cline", {}), PLACE, "hi", None)
+        launch_of(AGENT, RunOptions.build("cline", {}), PLACE, "hi", None)
     bare = RunOptions.build("cline", {"inherit": "user"})
     with pytest.raises(errors.ConfigError, match="cannot inherit the user's"):
-        AGENT.launch(bare, PLACE, "hi", None)
+        launch_of(AGENT, bare, PLACE, "hi", None)
     assert not {"images", "attachments", "mcp_servers", "thinking"} & AGENT.supports
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -33,6 +34,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/codex",),
         "version": "0.166.0",
+        "compiled": NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -41,8 +43,8 @@ def launch(
         **(at or {}),
     }
     resume = options.pop("resume", None)
-    return AGENT.launch(
-        RunOptions.build(AGENT.name, options), LaunchContext(**values), "the prompt", resume
+    return launch_of(
+        AGENT, RunOptions.build(AGENT.name, options), LaunchContext(**values), "the prompt", resume
     )
 
 

@@ -7,6 +7,7 @@ import tomllib
 from typing import Any
 
 import pytest
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -26,13 +27,14 @@ def launch(project_files: tuple[str, ...] = (), **options: Any) -> Launch:
     place = LaunchContext(
         program=("node", "/opt/codex-acp"),
         version="2.6.0",
+        compiled=NOT_COMPILED,
         cwd="/work/repo",
         home="/state/home",
         tmp="/state/tmp",
         env=KEY,
         project_files=project_files,
     )
-    return AGENT.launch(RunOptions.build(AGENT.name, options), place, "", None)
+    return launch_of(AGENT, RunOptions.build(AGENT.name, options), place, "", None)
 
 
 def config(started: Launch) -> dict[str, Any]:

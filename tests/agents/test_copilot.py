@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import Policy, errors
 from corral.agents import registry
@@ -38,14 +39,15 @@ def launch(
     place = LaunchContext(
         program=("/opt/copilot",),
         version="1.0.102",
+        compiled=NOT_COMPILED,
         cwd="/work/repo",
         home="/state/home",
         tmp="/state/tmp",
         env=env,
         project_files=found,
     )
-    return agent.launch(
-        RunOptions.build(agent.name, {"model": "m", **options}), place, prompt, resume
+    return launch_of(
+        agent, RunOptions.build(agent.name, {"model": "m", **options}), place, prompt, resume
     )
 
 

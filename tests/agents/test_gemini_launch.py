@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agent_launch import NOT_COMPILED, launch_of
 from support.goldens import check_golden
 from support.stream_checks import unhurried
 
@@ -35,6 +36,7 @@ def place(**more: Any) -> LaunchContext:
         "tmp": "/state/sessions/s-1/tmp",
         "images": "/state/sessions/s-1/images",
         "env": KEY,
+        "compiled": NOT_COMPILED,
         **more,
     }
     return LaunchContext(**values)
@@ -48,7 +50,7 @@ def launch(
     **options: Any,
 ) -> Launch:
     run = RunOptions.build("gemini-cli", options)
-    return registry.find("gemini-cli").launch(run, at or place(), prompt, resume)
+    return launch_of(registry.find("gemini-cli"), run, at or place(), prompt, resume)
 
 
 def settings_of(started: Launch) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.agent_launch import NOT_COMPILED
 from support.goldens import check_golden
 from support.stream_checks import unhurried
 
@@ -31,8 +32,8 @@ from corral.agents.gemini.policy import (
     READ,
     SHELL,
     WRITE,
-    compile_asking,
-    compile_policy,
+    compile_acp,
+    compile_headless,
 )
 from corral.agents.spec import CompiledPolicy, LaunchContext
 from corral.errors import PolicyError, PolicyNotEnforceable
@@ -44,7 +45,12 @@ from corral.shell_regex import allow_regex
 
 GOLDENS = Path(__file__).parent / "goldens"
 PLACE = LaunchContext(
-    program=("gemini",), version=None, cwd="/work/repo", home="/s/home", tmp="/s/tmp"
+    program=("gemini",),
+    version=None,
+    compiled=NOT_COMPILED,
+    cwd="/work/repo",
+    home="/s/home",
+    tmp="/s/tmp",
 )
 
 POLICIES: dict[str, Policy] = {
@@ -61,7 +67,12 @@ POLICIES: dict[str, Policy] = {
 
 
 def compiled(policy: Policy, place: LaunchContext | None = PLACE, **options: Any) -> CompiledPolicy:
-    return compile_policy(policy, RunOptions(agent="gemini-cli", policy=policy, **options), place)
+    """With the rules that name paths, as a launch in ``place`` adds them."""
+    found = compile_headless(policy, RunOptions(agent="gemini-cli", policy=policy, **options))
+    if place is None or found.for_folders is None:
+        return found
+    files = {name: str(text) for name, text in found.for_folders(place).items()}
+    return msgspec.structs.replace(found, files=files)
 
 
 def rules_of(policy: Policy, **options: Any) -> list[dict[str, Any]]:
@@ -420,7 +431,7 @@ def test_the_report_needs_no_place() -> None:
 
 def asking(policy: Policy, *, interactive: bool, **options: Any) -> CompiledPolicy:
     run = RunOptions(agent="gemini-acp", policy=policy, interactive=interactive, **options)
-    return compile_asking(policy, run)
+    return compile_acp(policy, run)
 
 
 def asking_rules(policy: Policy, *, interactive: bool) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import Policy, errors
 from corral.agents import registry
@@ -27,6 +28,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/opencode",),
         "version": "1.18.18",
+        "compiled": NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -36,7 +38,7 @@ def launch(
     }
     interactive = options.pop("interactive", False)
     run = msgspec.structs.replace(RunOptions.build(AGENT.name, options), interactive=interactive)
-    return AGENT.launch(run, LaunchContext(**values), "", None)
+    return launch_of(AGENT, run, LaunchContext(**values), "", None)
 
 
 def config(started: Launch) -> dict[str, Any]:

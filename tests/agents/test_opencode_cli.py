@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from support.agent_launch import NOT_COMPILED, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -32,6 +33,7 @@ def launch(
     place = LaunchContext(
         program=("/opt/opencode",),
         version="1.18.18",
+        compiled=NOT_COMPILED,
         cwd=cwd,
         home="/state/home",
         tmp="/state/tmp",
@@ -40,7 +42,7 @@ def launch(
         helpers={"rg": "/opt/tools/rg"},
     )
     options = {"model": "custom/m", **options}
-    return AGENT.launch(RunOptions.build(AGENT.name, options), place, prompt, resume)
+    return launch_of(AGENT, RunOptions.build(AGENT.name, options), place, prompt, resume)
 
 
 def config(started: Launch) -> dict[str, Any]:

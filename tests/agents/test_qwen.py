@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED, launch_of
 
 import corral
 from corral import McpServer, Policy, errors
@@ -36,6 +37,7 @@ def launch(
     place = LaunchContext(
         program=("/opt/qwen",),
         version="0.24.4",
+        compiled=NOT_COMPILED,
         cwd="/work/repo",
         home="/state/s1/home",
         tmp="/state/s1/tmp",
@@ -45,7 +47,7 @@ def launch(
     agent = PEER if peer else ALONE
     if resume is not None:
         options["resume"] = resume
-    return agent.launch(RunOptions.build(agent.name, options), place, prompt, resume)
+    return launch_of(agent, RunOptions.build(agent.name, options), place, prompt, resume)
 
 
 def value(started: Launch, flag: str) -> str | None:

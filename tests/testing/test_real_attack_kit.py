@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
-from corral.agents.spec import RACES, PolicyRow, with_races
+from corral.agents.spec import RACES, PolicyRow, compile_for
 from corral.options import RunOptions
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
@@ -79,7 +79,7 @@ def reported(name: str, policy: str) -> dict[str, PolicyRow]:
     agent, setting = AGENTS[name], POLICIES[policy]
     assert agent.probe is not None
     run = replace(RunOptions.build(name, {"model": agent.probe.model}), interactive=setting.person)
-    return {r.capability: r for r in with_races(agent, agent.compile(setting.policy, run)).report}
+    return {r.capability: r for r in compile_for(agent, replace(run, policy=setting.policy)).report}
 
 
 @pytest.mark.parametrize("policy", POLICIES)

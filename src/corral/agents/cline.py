@@ -130,7 +130,7 @@ OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     plain = BASE.launch(run, place, prompt, resume)
-    return replace(plain, files={**plain.files, **compile_policy(run.policy, run).files})
+    return replace(plain, files={**plain.files, **place.compiled.files})
 
 
 AGENTS = (

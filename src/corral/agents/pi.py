@@ -197,7 +197,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         custom = {"baseUrl": url, "api": "openai-completions", "apiKey": KEYS[0]}
         models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
         model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
-    flags = [*POLICY(run.policy, run).flags, *(_BARE if run.inherit == "nothing" else ())]
+    flags = [*place.compiled.flags, *(_BARE if run.inherit == "nothing" else ())]
     if not (run.policy.is_unlimited or run.policy.mode == "native"):
         roots = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
         facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,

@@ -94,12 +94,22 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True):
-    """A policy in the agent's own controls."""
+    """A policy in the agent's own controls, and the report of what they enforce.
+
+    ``AgentSpec.compile`` makes it once per run. Users see ``report``, and ``launch`` hands the
+    other fields to the agent (``LaunchContext.compiled``): a launch compiles nothing itself, so
+    the report cannot describe other rules than those in force.
+    """
 
     report: tuple[PolicyRow, ...]
     flags: tuple[str, ...] = ()
-    files: dict[str, str] = {}
-    """Beside the private home: name → content."""
+    """Arguments of the program."""
+    files: Mapping[str, str] = {}
+    """Relative to the private home: name → content."""
+    settings: Mapping[str, Json] = {}
+    """For an agent that takes its rules as JSON."""
+    for_folders: Callable[[LaunchContext], dict[str, Json]] | None = None
+    """The rules that name folders or links, which are known only when the agent is launched."""
 
 
 class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +118,8 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[str, ...]
     """How to start it: the program, or its interpreter and the script."""
     version: str | None
+    compiled: CompiledPolicy
+    """The run's policy, as ``AgentSpec.compile`` made it."""
     cwd: str
     home: str
     """The session's private home; ``files`` of a launch are written below it."""
@@ -159,10 +171,11 @@ RACES = "not against another process that swaps a link between the check and the
 """The note of a ``write`` row whose ``races`` are open."""
 
 
-def with_races(agent: AgentSpec, compiled: CompiledPolicy) -> CompiledPolicy:
-    """The compiled policy with a report that says where races are open: wherever a program opens
-    the path itself, after it was judged. The file tools of our own agent open it through no link.
-    With a free shell there is no workspace to stay in."""
+def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
+    """The policy of a run in the agent's controls. Its report says where races are open: wherever
+    a program opens the path itself, after it was checked. The file tools of our own agent follow
+    no link. With a free shell there is no workspace to stay in."""
+    compiled = agent.compile(run.policy, run)
     free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
     if not agent.programs or free:
         return compiled

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, with_races
+from corral.agents.spec import AgentSpec, compile_for
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
@@ -96,7 +96,7 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
         wanted = {policy_file: config.read_policy(Path(policy_file))}
     run = msgspec.structs.replace(RunOptions.build(agent.name), interactive=agent.asks)
     reports = {
-        label: with_races(agent, agent.compile(value, run)).report
+        label: compile_for(agent, msgspec.structs.replace(run, policy=value)).report
         for label, value in wanted.items()
     }
     if as_json:

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.agents.spec import acp_transport
+from corral.agents.spec import acp_transport, compile_for
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.prompt import Prompt
@@ -197,7 +197,7 @@ class Pool:
         """What a process is started for: the pool's own model and policy, not the prompt's."""
         pool = self._prepared or prompt
         run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
-        return replace(prompt, run=run, compiled=pool.compiled)
+        return replace(prompt, run=run, compiled=compile_for(prompt.agent, run))
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()

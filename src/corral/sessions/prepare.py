@@ -20,7 +20,7 @@ from corral.agents.spec import (
     Launch,
     LaunchContext,
     PolicyRow,
-    with_races,
+    compile_for,
 )
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.events import Json
@@ -90,6 +90,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
+            compiled=self.compiled,
             cwd=self.cwd,
             home=str(folder / "home"),
             tmp=str(folder / "tmp"),
@@ -137,7 +138,7 @@ def prepare(
         interactive=_is_interactive(run, has_asker=has_asker),
         own_tools=tuple(own_tools),
     )
-    compiled = with_races(agent, agent.compile(run.policy, run))
+    compiled = compile_for(agent, run)
     _enforced(agent, run, compiled.report)
     cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")
     for folder in (*run.include_directories, *run.policy.writable):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from typing import cast
 
 from corral.agents.claude.policy import (
     OWN_SERVER,
     SETTINGS_FILE,
-    compile_policy,
-    options_acp,
     verdict_of,
 )
 from corral.agents.shared import mcp_config
@@ -116,8 +115,7 @@ _SWITCHES = {
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where Claude Code could not do what is asked."""
     said = _auth(place)
-    compiled = compile_policy(run.policy, run)
-    files = dict(compiled.files)
+    files = dict(place.compiled.files)
     files[SETTINGS_FILE] = json.dumps(
         {**json.loads(files.get(SETTINGS_FILE, "{}")), **_of_addresses(place)}
     )
@@ -126,7 +124,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *("--output-format", "stream-json", "--input-format", "stream-json"),
         *("--permission-prompt-tool", "stdio", "--strict-mcp-config"),
         *("--setting-sources", _sources(run), "--settings", f"{place.home}/{SETTINGS_FILE}"),
-        *compiled.flags,
+        *place.compiled.flags,
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
@@ -141,8 +139,9 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     said = _auth(place)
     # The bridge runs `claude auth status` where it was started and in the session's folder, which
     # takes no list of settings to read and would run hooks that a repository names.
-    settings = {**_of_addresses(place), "disableAllHooks": True}
-    options = options_acp(run.policy, run, settings)
+    options = dict(place.compiled.settings)
+    settings = cast("dict[str, Json]", options["settings"])
+    options["settings"] = {**settings, **_of_addresses(place), "disableAllHooks": True}
     env = {**environment(run, place), "NO_BROWSER": "1"}
     # It would run `git status` for its system prompt, and git the filters of the repository.
     env["CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS"] = "1"

@@ -126,10 +126,14 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     return CompiledPolicy(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
 
 
-def options_acp(policy: Policy, run: RunOptions, settings: dict[str, Json]) -> dict[str, Json]:
-    """The same for the bridge, which takes the options of the maker's SDK. Its questions do
-    not tell where a path leads, so a wall of Claude Code's own keeps its tools inside.
-    ``settings`` are what it is to know beside the policy."""
+def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """The same for claude-agent-acp, which takes the options of Anthropic's SDK as JSON. Its
+    permission requests do not say where a path leads, so Claude Code's own restriction keeps its
+    tools in the workspace."""
+    return CompiledPolicy(compile_policy(policy, run).report, settings=_sdk_options(policy, run))
+
+
+def _sdk_options(policy: Policy, run: RunOptions) -> dict[str, Json]:
     options: dict[str, Json] = {
         "settingSources": [],
         "strictMcpConfig": True,
@@ -137,12 +141,12 @@ def options_acp(policy: Policy, run: RunOptions, settings: dict[str, Json]) -> d
         "promptSuggestions": False,  # each costs a call of the model, and nobody sees it
     }
     if policy.mode == "native":
-        return {**options, "settings": settings}
+        return {**options, "settings": {}}
     offered, hidden, allow, rules = _controls(policy, run)
     options |= {"tools": [*offered], "disallowedTools": [*hidden], "allowedTools": [*allow]}
     if not policy.is_unlimited:
         options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*policy.writable]}
-    return {**options, "settings": {"permissions": rules, **settings}}
+    return {**options, "settings": {"permissions": rules}}
 
 
 def _controls(

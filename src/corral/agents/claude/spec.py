@@ -105,6 +105,7 @@ _PEER = replace(
     programs=("claude-agent-acp",),
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
     native_schema=None,
+    compile=policy.compile_acp,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
     supports=launch.SUPPORTS_ACP,

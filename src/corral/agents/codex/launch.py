@@ -13,13 +13,11 @@ import sys
 import tomllib
 
 from corral.agents.codex.policy import (
+    MODE_ACP,
     READ,
     allows,
     allows_server,
-    compile_policy,
     guarded_tools,
-    mode_acp,
-    settings_acp,
     toml,
     views_images,
 )
@@ -123,7 +121,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
                 hint="Put the material into a file, or into the prompt.",
             )
         flags += ["-c", setting]
-    flags += compile_policy(run.policy, run).flags
+    flags += place.compiled.flags
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
     if run.include_directories and allows(run.policy, "shell"):
@@ -163,12 +161,12 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
     if run.model is not None:
         lines.append(f"model={toml(run.model)}")
-    lines += settings_acp(run.policy)
+    lines += place.compiled.flags
     text = "\n".join(lines) + "\n"
     env = {
         **environment(run, place),
         "CODEX_CONFIG": json.dumps(tomllib.loads(text)),
-        "INITIAL_AGENT_MODE": mode_acp(run.policy),
+        "INITIAL_AGENT_MODE": str(place.compiled.settings[MODE_ACP]),
         "NO_BROWSER": "1",
         "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
     }

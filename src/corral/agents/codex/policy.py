@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
-from corral.events import ToolKind
+from corral.events import Json, ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 
@@ -115,7 +115,7 @@ def allows_server(policy: Policy, name: str) -> bool:
     return policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
     if policy.mode == "native":
         note = "the agent's own default: a read-only sandbox, and nobody to ask"
@@ -190,6 +190,10 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
+MODE_ACP = "mode"
+"""The key of the compiled settings that holds the mode of codex-acp."""
+
+
 def mode_acp(policy: Policy) -> str:
     """Of the bridge: its own default writes in silence. In ``read-only`` it asks for each
     change, and what is allowed then runs outside its sandbox."""
@@ -227,13 +231,15 @@ def without_lists(policy: Policy, run: RunOptions) -> Policy:
     return replace(policy, allow_tools=None, deny_tools=(), **verdicts)
 
 
-def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For the bridge, whose questions come to us."""
     policy = without_lists(policy, run)
     if policy.is_unlimited:
-        return compile_policy(policy, run)
-    rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
-    return CompiledPolicy(rows)
+        rows = compile_headless(policy, run).report
+    else:
+        rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
+    mode: Json = mode_acp(policy)
+    return CompiledPolicy(rows, tuple(settings_acp(policy)), settings={MODE_ACP: mode})
 
 
 def _asking_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:

@@ -39,7 +39,7 @@ HEADLESS = AgentSpec(
             for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
         },
     ),
-    compile=policy.compile_policy,
+    compile=policy.compile_headless,
     launch=launch.launch,
     explain=errors.explain,
     read_stderr=stream.read_stderr,
@@ -80,7 +80,7 @@ PEER = replace(
     programs=("codex-acp",),
     package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
     read_stderr=None,
-    compile=policy.compile_asking,
+    compile=policy.compile_acp,
     plain_policy=policy.without_lists,
     launch=launch.launch_acp,
     explain=errors.explain_acp,

@@ -7,7 +7,6 @@ import os
 import uuid
 
 from corral.agents.copilot.errors import KEY_HINT
-from corral.agents.copilot.policy import compile_alone, compile_asking
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
@@ -41,10 +40,10 @@ SKILLS = (".agents/skills", ".github/skills", ".github/agents")
 SHORTEST_KEY = 8
 """Copilot strikes its key out of its own output: a short one takes pieces of the JSON along."""
 
-SUPPORTS_ALONE = frozenset(
+SUPPORTS_HEADLESS = frozenset(
     {"inherit", "mcp_servers", "reasoning_effort", "resume", "system_prompt"}
 )
-SUPPORTS = ACP_OPTIONS | {"inherit", "reasoning_effort"}
+SUPPORTS_ACP = ACP_OPTIONS | {"inherit", "reasoning_effort"}
 
 _MODES = ("agent", "plan")
 """Of a session, by the last word of their addresses: those in which it asks."""
@@ -54,10 +53,11 @@ _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
 """A session's id is made of its folder's name: known before it starts, and no chance in it."""
 
 
-def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
+def launch_headless(
+    run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
+) -> Launch:
     """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
     refuse_own_files(run, place, "Copilot would offer this repository's own skills and agents")
-    compiled = compile_alone(run.policy, run)
     session = resume or str(uuid.uuid5(_NAMES, place.home))
     report = os.path.join(place.tmp, _REPORT)
     flags = ["--output-format", "json", f"--usage-output-file={report}", "--no-ask-user"]
@@ -65,7 +65,7 @@ def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str
     if run.system_prompt is not None:
         prompt = f"{run.system_prompt}\n\n{prompt}"
     return Launch(
-        argv=(*place.program, *flags, *_common(run, place), *compiled.flags),
+        argv=(*place.program, *flags, *_common(run, place), *place.compiled.flags),
         env=_env(run, place),
         stdin=prompt.encode(),
         files=_files(run),
@@ -75,15 +75,14 @@ def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str
     )
 
 
-def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """As a peer that stays."""
     refuse_own_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
     _check_mode(run)
-    compiled = compile_asking(run.policy, run)
     return Launch(
-        argv=(*place.program, "--acp", *_common(run, place), *compiled.flags),
+        argv=(*place.program, "--acp", *_common(run, place), *place.compiled.flags),
         env=_env(run, place),
         stdin=b"",
         files=_files(run),

@@ -109,14 +109,14 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def compile_alone(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For one prompt, with nobody to ask. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
     report = tuple(_row(policy, capability, run, asks=False) for capability in CAPABILITIES)
     return CompiledPolicy(report, _flags(policy, run, asks=False))
 
 
-def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For a peer, whose questions come to us."""
     report = tuple(_row(policy, capability, run, asks=True) for capability in CAPABILITIES)
     return CompiledPolicy(report, _flags(policy, run, asks=True))

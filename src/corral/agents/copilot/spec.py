@@ -47,7 +47,7 @@ QUIRKS = AcpQuirks(
 """``command_prefixes``: blanks too, as it may trim. ``command_escape``: a word joiner, which no
 trimming takes away and no model sees."""
 
-_ALONE = AgentSpec(
+_HEADLESS = AgentSpec(
     name="copilot-cli",
     title="Copilot CLI",
     description="GitHub's Copilot CLI: one process per prompt",
@@ -65,8 +65,8 @@ _ALONE = AgentSpec(
         },
     ),
     usage_of_session=True,
-    compile=policy.compile_alone,
-    launch=launch.launch_alone,
+    compile=policy.compile_headless,
+    launch=launch.launch_headless,
     explain=errors.explain,
     tools=policy.TOOLS,
     probe=Probe(
@@ -79,7 +79,7 @@ _ALONE = AgentSpec(
         forms=policy.FORMS,
         mcp_name="{server}-{tool}",
     ),
-    supports=launch.SUPPORTS_ALONE,
+    supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     resumes=True,
     keeps_unfinished="always",
@@ -88,21 +88,21 @@ _ALONE = AgentSpec(
     parent_files=launch.SKILLS,
 )
 _PEER = msgspec.structs.replace(
-    _ALONE,
+    _HEADLESS,
     name="copilot-acp",
     keeps_unfinished="with_text",
     aliases=("copilot",),
     description="GitHub's Copilot CLI, persistent (ACP): asks for permission",
     transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
     usage_of_session=False,
-    compile=policy.compile_asking,
-    launch=launch.launch,
-    supports=launch.SUPPORTS,
+    compile=policy.compile_acp,
+    launch=launch.launch_acp,
+    supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
     tells_every_refusal=False,
-    probe=_ALONE.probe and msgspec.structs.replace(_ALONE.probe, tells_refusals=False),
+    probe=_HEADLESS.probe and msgspec.structs.replace(_HEADLESS.probe, tells_refusals=False),
     parent_files=(*launch.HOOKS, *launch.SKILLS),
 )
 
-AGENTS = (_PEER, _ALONE)
+AGENTS = (_PEER, _HEADLESS)

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from corral.agents.gemini.policy import POLICY_FILE, compile_asking, compile_policy, left_out
+from corral.agents.gemini.policy import POLICY_FILE, left_out
 from corral.agents.shared import mcp_config, prompt_command
-from corral.agents.spec import ACP_OPTIONS, CompiledPolicy, Launch, LaunchContext, image_name
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
 from corral.options import RunOptions
@@ -79,7 +79,6 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
-    compiled = compile_policy(run.policy, run, place)
     note, stdin, files = _prompt(run, prompt, place)
     if missing := left_out(run.policy):
         said = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
@@ -87,15 +86,14 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     flags = ["--output-format", "stream-json"]
     if resume is not None:
         flags += ["--resume", resume]
-    return _launch(run, place, compiled, flags, stdin=stdin, files=files, note=note)
+    return _launch(run, place, flags, stdin=stdin, files=files, note=note)
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
     _check_mode(run)
-    compiled = compile_asking(run.policy, run)
     run = replace(run, images=())  # they travel in the prompt
-    return _launch(run, place, compiled, ["--acp"], stdin=b"", files={}, note=None)
+    return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
 
 
 def _check_mode(run: RunOptions) -> None:
@@ -110,7 +108,6 @@ def _check_mode(run: RunOptions) -> None:
 def _launch(
     run: RunOptions,
     place: LaunchContext,
-    compiled: CompiledPolicy,
     flags: list[str],
     *,
     stdin: bytes,
@@ -120,7 +117,8 @@ def _launch(
     method, said = _auth(place)
     trusted = _trust(run, place)
     settings = _merged(_untrusting(place.user_settings), _settings(run, method))
-    files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **compiled.files}
+    rules = _policy_files(place)
+    files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **rules}
     env = {
         "GEMINI_CLI_HOME": place.home,
         "TMPDIR": place.tmp,
@@ -142,7 +140,7 @@ def _launch(
         notes.append("the folder is trusted: GEMINI.md in it is read")
     if note is not None:
         notes.append(note)
-    common = _flags(run, place, compiled)
+    common = _flags(run, place, has_rules=bool(rules))
     return Launch(
         argv=(*place.program, *flags, *common),
         env=env,
@@ -152,9 +150,16 @@ def _launch(
     )
 
 
-def _flags(run: RunOptions, place: LaunchContext, compiled: CompiledPolicy) -> list[str]:
-    flags = [*compiled.flags]
-    if compiled.files:
+def _policy_files(place: LaunchContext) -> dict[str, str]:
+    """None in the agent's own mode, which has no policy file."""
+    compiled = place.compiled
+    bound = {} if compiled.for_folders is None else compiled.for_folders(place)
+    return {**compiled.files, **{name: str(text) for name, text in bound.items()}}
+
+
+def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[str]:
+    flags = [*place.compiled.flags]
+    if has_rules:
         policy = os.path.join(place.home, POLICY_FILE)
         flags += ["--policy", policy, "--admin-policy", policy]
     if run.model is not None:

@@ -86,25 +86,32 @@ _BLANKS = r"( |\\t)+"
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def compile_policy(
-    policy: Policy, run: RunOptions, place: LaunchContext | None = None
-) -> CompiledPolicy:
-    """For the headless CLI. ``place`` is needed for the rules to be run, not for the report.
+def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """For the CLI that runs once per prompt. Its rules name paths, so they need the folders.
 
     Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a deny rule
     that it would not take. An allow rule that its rules cannot express is left out.
     """
     if policy.mode == "native":
         return _native("the agent's own default: reads and web searches, no writes, no shell")
-    rules = _Rules()
-    _denied(policy, rules, strict=run.strict)
-    _shell_rules(policy, rules)
-    _grants(policy, run, place, rules)
-    return _compiled(policy, rules, tuple(_row(policy, each) for each in CAPABILITIES))
+
+    def policy_file(place: LaunchContext | None) -> str:
+        rules = _Rules()
+        _denied(policy, rules, strict=run.strict)
+        _shell_rules(policy, rules)
+        _grants(policy, run, place, rules)
+        return rules.text()
+
+    policy_file(None)  # raises now what it would raise at the launch
+    return CompiledPolicy(
+        tuple(_row(policy, each) for each in CAPABILITIES),
+        _mode_flags(policy),
+        for_folders=lambda place: {POLICY_FILE: policy_file(place)},
+    )
 
 
-def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """For the CLI as a peer: its questions come to us."""
+def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """For the persistent CLI, which sends its permission requests to us."""
     if policy.mode == "native":
         return _native("the agent's own default: it runs what it believes harmless, and asks")
     rules = _Rules()
@@ -113,7 +120,7 @@ def compile_asking(policy: Policy, run: RunOptions) -> CompiledPolicy:
         parse_rule(rule)
     _questions(policy, run, rules)
     rows = (_asking_row(policy, each, interactive=run.interactive) for each in CAPABILITIES)
-    return _compiled(policy, rules, tuple(rows))
+    return CompiledPolicy(tuple(rows), _mode_flags(policy), {POLICY_FILE: rules.text()})
 
 
 def _native(note: str) -> CompiledPolicy:
@@ -121,10 +128,8 @@ def _native(note: str) -> CompiledPolicy:
     return CompiledPolicy(rows, ("--approval-mode", "default"))
 
 
-def _compiled(policy: Policy, rules: _Rules, report: tuple[PolicyRow, ...]) -> CompiledPolicy:
-    rules.add("*", "deny", _BASE)
-    flags = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
-    return CompiledPolicy(report, flags, {POLICY_FILE: rules.text()})
+def _mode_flags(policy: Policy) -> tuple[str, ...]:
+    return ("--approval-mode", "plan" if policy.mode == "plan" else "default")
 
 
 class _Rules:
@@ -153,6 +158,8 @@ class _Rules:
         self._blocks.append("\n".join(lines))
 
     def text(self) -> str:
+        """The policy file: what no rule grants is denied."""
+        self.add("*", "deny", _BASE)
         return "\n\n".join(self._blocks) + "\n"
 
 

@@ -285,7 +285,7 @@ _HEADLESS = AgentSpec(
     transport=StreamTransport(frames=Frames, translator=translator, stdout="file"),
     programs=("gemini",),
     package=_PACKAGE,
-    compile=policy.compile_policy,
+    compile=policy.compile_headless,
     launch=launch.launch,
     explain=errors.explain,
     read_stderr=errors.read_stderr,
@@ -325,7 +325,7 @@ _PEER = msgspec.structs.replace(
         sessions_per_process=40,
         bytes_per_process=1024**3,
     ),
-    compile=policy.compile_asking,
+    compile=policy.compile_acp,
     probe=msgspec.structs.replace(_PROBE, tells_refusals=False),
     tells_every_refusal=False,
     keeps_unfinished="with_tools",  # else the prompt is taken out of the conversation

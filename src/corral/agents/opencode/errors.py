@@ -103,7 +103,7 @@ _BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
 """Where the text tells no more than the status."""
 
 
-def explain_alone(ending: Ending) -> CorralError | None:
+def explain_headless(ending: Ending) -> CorralError | None:
     """Of one that was started for a prompt: success needs its last step *and* a clean exit."""
     finish = ending.finish
     if finish is None and ending.code == 0:

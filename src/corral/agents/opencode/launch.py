@@ -6,7 +6,7 @@ import json
 import os
 
 from corral.agents.opencode.errors import KEY_HINT
-from corral.agents.opencode.policy import Folders, offers_shell, permissions, rules_alone
+from corral.agents.opencode.policy import RIPGREP, offers_shell
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
@@ -31,8 +31,8 @@ SECRET_ENV = (
 )
 ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
 
-SUPPORTS = ACP_OPTIONS | {"inherit"}
-SUPPORTS_ALONE = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
+SUPPORTS_ACP = ACP_OPTIONS | {"inherit"}
+SUPPORTS_HEADLESS = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
 
 _MCP_MS = 30_000
 """To come up; OpenCode's own 5 s lose a server on a busy machine, in silence."""
@@ -47,7 +47,6 @@ PROJECT_FILES = (
 )
 """What OpenCode would obey. Not ``.opencode`` as such: its installer puts one into the home."""
 
-RIPGREP = "rg"
 HELPERS = {
     RIPGREP: (
         "*/*/node_modules/@vscode/ripgrep-*/bin/rg",
@@ -76,10 +75,10 @@ _SWITCHES = (
 )
 
 
-def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
+def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """As a peer. Raises before anything is spawned where there is no model to be had."""
     _check(run, place)
-    rules = permissions(run.policy, run, _folders(place))
+    rules = _rules(place)
     config, notes = _config(run, place, rules)
     flags = () if run.inherit == "project" else ("--pure",)
     return Launch(
@@ -92,10 +91,12 @@ def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | N
     )
 
 
-def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
+def launch_headless(
+    run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
+) -> Launch:
     """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
     _check(run, place)
-    rules = rules_alone(run.policy, run, _folders(place))
+    rules = _rules(place)
     config, notes = _config(run, place, rules)
     if not run.policy.is_unlimited and run.policy.mode != "native" and not offers_shell(rules):
         notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
@@ -122,8 +123,10 @@ def launch_alone(run: RunOptions, place: LaunchContext, prompt: str, resume: str
     )
 
 
-def _folders(place: LaunchContext) -> Folders:
-    return Folders(place.cwd, place.links, RIPGREP in place.helpers)
+def _rules(place: LaunchContext) -> dict[str, Json]:
+    if place.compiled.for_folders is None:
+        raise TypeError("the policy was not compiled for OpenCode")
+    return place.compiled.for_folders(place)
 
 
 def _path_folders(place: LaunchContext) -> tuple[str, ...]:

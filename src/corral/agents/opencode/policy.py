@@ -1,8 +1,8 @@
 """A policy in OpenCode's own rules, of which the last that matches decides.
 
-Two ways to be started. A peer (``permissions``) asks us for each file that it reads or writes,
+Two ways to be started. A peer (``acp_rules``) asks us for each file that it reads or writes,
 and the answer judges where the path leads; what the policy denies, or would ask about with nobody
-there, is denied by rule and so not offered to the model. One that runs alone (``rules_alone``)
+there, is denied by rule and so not offered to the model. One that runs alone (``headless_rules``)
 would end its run at the first question, so there everything is allowed or denied by rule.
 
 What shaped this, each seen in runs of the real program:
@@ -29,7 +29,7 @@ from collections.abc import Iterable
 import msgspec
 
 from corral.agents.shared.tool_names import check_names, of_servers
-from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
+from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import Json, ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
@@ -87,6 +87,9 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
+RIPGREP = "rg"
+
+
 class Folders(msgspec.Struct, frozen=True):
     """What the rules depend on besides the policy."""
 
@@ -95,7 +98,11 @@ class Folders(msgspec.Struct, frozen=True):
     has_ripgrep: bool = True
 
 
-def permissions(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
+def folders_of(place: LaunchContext) -> Folders:
+    return Folders(place.cwd, place.links, RIPGREP in place.helpers)
+
+
+def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
     """For a peer, whose questions come to us. Raises ``PolicyError`` for a tool name that is
     nearly one of its own."""
     _check_names(policy, run)
@@ -129,8 +136,8 @@ def permissions(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, 
     return {**rules, DELEGATE: "deny"}
 
 
-def rules_alone(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
-    """For one that runs alone: allowed, or denied. Raises as ``permissions`` does."""
+def headless_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
+    """For one that runs alone: allowed, or denied. Raises as ``acp_rules`` does."""
     _check_names(policy, run)
     if policy.mode == "native":
         return {}
@@ -249,10 +256,13 @@ def _check_names(policy: Policy, run: RunOptions) -> None:
     check_names(policy, TOOLS, "OpenCode", of_servers(run, "_"), strict=run.strict)
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """The report; the rules themselves travel in the configuration of a launch."""
-    permissions(policy, run, Folders())
-    return CompiledPolicy(tuple(_row(policy, run, capability) for capability in CAPABILITIES))
+def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """For the persistent agent. Its rules name folders, and are part of its configuration."""
+    acp_rules(policy, run, Folders())  # raises now what it would raise at the launch
+    return CompiledPolicy(
+        tuple(_row(policy, run, capability) for capability in CAPABILITIES),
+        for_folders=lambda place: acp_rules(policy, run, folders_of(place)),
+    )
 
 
 def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
@@ -313,13 +323,16 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def compile_alone(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """The report for one that runs alone."""
-    rules_alone(policy, run, Folders())
-    return CompiledPolicy(tuple(_row_alone(policy, run, capability) for capability in CAPABILITIES))
+def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """For one process per prompt."""
+    headless_rules(policy, run, Folders())
+    return CompiledPolicy(
+        tuple(_headless_row(policy, run, capability) for capability in CAPABILITIES),
+        for_folders=lambda place: headless_rules(policy, run, folders_of(place)),
+    )
 
 
-def _row_alone(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
+def _headless_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
         return PolicyRow(
             capability, "allow", "native", "the agent's own default: it asks for nothing"

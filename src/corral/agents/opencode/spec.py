@@ -57,8 +57,8 @@ _PEER = AgentSpec(
             "linux-aarch64": "opencode-linux-arm64/bin/opencode",
         },
     ),
-    compile=policy.compile_policy,
-    launch=launch.launch,
+    compile=policy.compile_acp,
+    launch=launch.launch_acp,
     explain=errors.explain,
     tools=policy.TOOLS,
     probe=Probe(
@@ -71,7 +71,7 @@ _PEER = AgentSpec(
         forms=policy.FORMS,
         mcp_name="{server}_{tool}",
     ),
-    supports=launch.SUPPORTS,
+    supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
     resumes=True,
@@ -83,19 +83,19 @@ _PEER = AgentSpec(
     needs_links=True,
     noise=("Error handling request",),
 )
-_ALONE = msgspec.structs.replace(
+_HEADLESS = msgspec.structs.replace(
     _PEER,
     name="opencode-cli",
     keeps_unfinished="always",
     aliases=(),
     description="OpenCode: one process per prompt, models of many providers",
     transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
-    compile=policy.compile_alone,
-    launch=launch.launch_alone,
-    explain=errors.explain_alone,
-    supports=launch.SUPPORTS_ALONE,
+    compile=policy.compile_headless,
+    launch=launch.launch_headless,
+    explain=errors.explain_headless,
+    supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     asks=False,
 )
 
-AGENTS = (_PEER, _ALONE)
+AGENTS = (_PEER, _HEADLESS)

@@ -12,7 +12,7 @@ import os
 
 from msgspec.structs import replace
 
-from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, compile_policy, verdict_of
+from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, verdict_of
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, credentials
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
@@ -67,7 +67,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 
 
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:
-    compiled = compile_policy(run.policy, run)
+    compiled = place.compiled
     key = credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
     check_effort(run, "Qwen Code", _EFFORTS)

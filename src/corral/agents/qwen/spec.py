@@ -78,7 +78,7 @@ def translator() -> Translate:
     return StreamJsonClient(STREAM_QUIRKS).translate
 
 
-_ALONE = AgentSpec(
+_HEADLESS = AgentSpec(
     name="qwen-cli",
     title="Qwen Code",
     description="Alibaba's Qwen Code: one process per prompt, asks for permission",
@@ -114,7 +114,7 @@ _ALONE = AgentSpec(
     noise=("Ripgrep not available", "[perf]"),
 )
 _PEER = replace(
-    _ALONE,
+    _HEADLESS,
     name="qwen-acp",
     aliases=("qwen",),
     description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
@@ -124,4 +124,4 @@ _PEER = replace(
     supports=launch.SUPPORTS_ACP,
 )
 
-AGENTS = (_PEER, _ALONE)
+AGENTS = (_PEER, _HEADLESS)

@@ -1,0 +1,235 @@
+"""The policy is compiled once per run, and the report describes the rules that the agent gets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED
+
+import corral
+from corral.agents import acp_command, registry
+from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
+from corral.events import Json
+from corral.options import RunOptions
+from corral.policy import CAPABILITY_OF, Capability, Policy
+
+MARK = "the-mark-of-the-compiled-policy"
+PROGRAMS = [agent for agent in registry.all_agents() if agent.programs and agent.probe]
+
+
+def options_of(agent: AgentSpec, policy: Policy) -> RunOptions:
+    assert agent.probe is not None
+    return RunOptions.build(agent.name, {"model": agent.probe.model, "policy": policy})
+
+
+def place_for(agent: AgentSpec, compiled: CompiledPolicy) -> LaunchContext:
+    assert agent.probe is not None
+    return LaunchContext(
+        program=("/opt/agent",),
+        version=agent.package.tested,
+        compiled=compiled,
+        cwd="/work/repo",
+        home="/state/home",
+        tmp="/state/tmp",
+        env={agent.probe.key_env: "a-long-enough-key", agent.probe.url_env: "http://host/v1"},
+        helpers={"rg": "/opt/tools/rg"},
+    )
+
+
+def launch(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -> Launch:
+    return agent.launch(run, place_for(agent, compiled), "hello", None)
+
+
+def marked(compiled: CompiledPolicy) -> CompiledPolicy:
+    """The same policy with a mark in each form in which it carries rules."""
+
+    def mark(text: str) -> str:
+        return f'{{"{MARK}": 1, {text[1:]}' if text.startswith("{") else f"{text}# {MARK}\n"
+
+    def for_folders(place: LaunchContext) -> dict[str, Json]:
+        assert compiled.for_folders is not None
+        rules = compiled.for_folders(place)
+        is_file = "policy.toml" in rules
+        return {name: mark(str(text)) for name, text in rules.items()} if is_file else {
+            **rules, MARK: "deny"
+        }  # fmt: skip
+
+    return replace(
+        compiled,
+        flags=(*compiled.flags, f'{MARK}="flag"') if compiled.flags else (),
+        files={name: mark(text) for name, text in compiled.files.items()},
+        settings={**compiled.settings, MARK: 1} if compiled.settings else {},
+        for_folders=for_folders if compiled.for_folders else None,
+    )
+
+
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_a_launch_hands_on_the_compiled_policy_and_makes_no_rules_itself(agent: AgentSpec) -> None:
+    run = options_of(agent, Policy.read_only())
+    compiled = agent.compile(run.policy, run)
+    assert compiled.flags or compiled.files or compiled.settings or compiled.for_folders
+    started = launch(agent, run, marked(compiled))
+    text = str((started.argv, started.files, started.env, started.session_meta))
+    forms = [compiled.flags, compiled.files, compiled.settings, compiled.for_folders]
+    assert text.count(MARK) >= len([form for form in forms if form])
+    plain = launch(agent, run, compiled)
+    assert MARK not in str((plain.argv, plain.files, plain.env, plain.session_meta))
+
+
+async def test_the_policy_is_compiled_once_per_run(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Policy] = []
+    make = acp_command.agent_for
+
+    def counting(name: str) -> AgentSpec:
+        agent = make(name)
+
+        def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+            compiled.append(policy)
+            return agent.compile(policy, run)
+
+        return replace(agent, compile=compile_policy)
+
+    monkeypatch.setattr(acp_command, "agent_for", counting)
+    program = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+    command = shlex.join([sys.executable, "-S", "-E", str(program), "--acp"])
+    result = await corral.run(command, "text hello", cwd=workspace, timeout=30)
+    assert result.text == "hello"
+    assert len(compiled) == 1
+
+
+def tools_of_gemini(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    files = dict(compiled.files)
+    if compiled.for_folders is not None:
+        bound = compiled.for_folders(place_for(agent, NOT_COMPILED))
+        files |= {name: str(text) for name, text in bound.items()}
+    rules: list[dict[str, Any]] = tomllib.loads(files["policy.toml"])["rule"]
+    granted: set[str] = set()
+    for rule in rules:
+        names = rule["toolName"] if isinstance(rule["toolName"], list) else [rule["toolName"]]
+        if rule["decision"] != "deny":
+            granted |= {*names}
+        elif "argsPattern" not in rule and rule["toolName"] != "*":
+            granted -= {*names}
+    return granted
+
+
+def value_of(flags: tuple[str, ...], name: str) -> set[str]:
+    """The names in ``--flag a,b`` or ``--flag=a,b``."""
+    found: set[str] = set()
+    for place, flag in enumerate(flags):
+        if flag == name:
+            found |= {*flags[place + 1].split(",")}
+        elif flag.startswith(f"{name}="):
+            found |= {*flag.partition("=")[2].split(",")}
+    return found - {""}
+
+
+def tools_of_claude(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    if compiled.settings:
+        settings: dict[str, Any] = dict(compiled.settings)
+        return {*settings["tools"]} - {*settings["disallowedTools"]}
+    return value_of(compiled.flags, "--tools") - value_of(compiled.flags, "--disallowedTools")
+
+
+def tools_of_codex(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    text = " ".join(compiled.flags)
+
+    def is_off(name: str) -> bool:
+        return f"--disable {name}" in text or f"features.{name}=false" in text
+
+    tools = {*agent.tools}
+    if is_off("shell_tool"):
+        tools -= {name for name, kind in agent.tools.items() if kind == "execute"}
+    if is_off("view_image"):
+        tools -= {"view_image"}
+    if 'web_search="disabled"' in text:
+        tools -= {"web_search"}
+    if agent.transport.kind == "stream" and "--sandbox read-only" in text:
+        tools -= {"apply_patch"}
+    return tools
+
+
+def tools_of_copilot(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    return {*agent.tools} - value_of(compiled.flags, "--excluded-tools")
+
+
+def tools_of_qwen(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    return {*agent.tools} - value_of(compiled.flags, "--exclude-tools")
+
+
+def tools_of_opencode(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    assert compiled.for_folders is not None
+    rules = compiled.for_folders(place_for(agent, NOT_COMPILED))
+    key = {"write": "edit", "apply_patch": "edit"}
+    return {
+        name
+        for name in agent.tools
+        if rules.get(key.get(name, name), rules.get("*", "allow")) != "deny"
+    }
+
+
+def tools_of_pi(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    return value_of(compiled.flags, "--tools")
+
+
+def tools_of_cline(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    [text] = compiled.files.values()
+    return {*agent.tools} - {*json.loads(text)["disabledTools"]}
+
+
+READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
+    "gemini": tools_of_gemini,
+    "claude": tools_of_claude,
+    "codex": tools_of_codex,
+    "copilot": tools_of_copilot,
+    "qwen": tools_of_qwen,
+    "opencode": tools_of_opencode,
+    "pi": tools_of_pi,
+    "cline": tools_of_cline,
+}
+"""The tools that the compiled rules leave to the model, read from the rules themselves."""
+
+POLICIES = {
+    "default": Policy(),
+    "reads": Policy.read_only(),
+    "edits": Policy.edits(),
+    "no network": Policy(read="allow", write="allow", shell="deny", network="deny"),
+    "network": Policy(read="allow", write="deny", shell="deny", network="allow"),
+    "nothing": Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny"),
+}
+OTHER_TOOLS = {"think", "other", "mcp"}
+"""Kinds of tools that no row of the report speaks about by itself."""
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_the_report_says_what_the_compiled_rules_do(agent: AgentSpec, name: str) -> None:
+    """A capability whose row says *deny* has no tool left; one whose row says *allow* has."""
+    run = options_of(agent, POLICIES[name])
+    compiled = agent.compile(run.policy, run)
+    offered = READERS[agent.name.split("-")[0]](compiled, agent)
+    rows = {row.capability: row for row in compiled.report}
+    capabilities: set[Capability] = {"read", "write", "shell", "network"}
+    for capability in capabilities:
+        tools = {
+            tool
+            for tool, kind in agent.tools.items()
+            if kind not in OTHER_TOOLS and CAPABILITY_OF[kind] == capability
+        }
+        row = rows[capability]
+        if row.enforcement in ("advisory", "impossible") or not tools:
+            continue
+        if row.verdict == "allow":
+            assert tools & offered, f"{capability}: the report allows it, the rules offer no tool"
+        elif row.enforcement == "native":  # else each call is denied when the agent asks
+            assert not tools & offered, f"{capability}: the report denies it, the rules offer tools"

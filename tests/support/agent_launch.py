@@ -1,0 +1,23 @@
+"""Make an agent's launch without a session: the policy is compiled as ``prepare`` does it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
+from corral.options import RunOptions
+
+NOT_COMPILED = CompiledPolicy(())
+"""For a ``LaunchContext`` that ``launch_of`` completes."""
+
+
+def launch_of(
+    agent: AgentSpec,
+    run: RunOptions,
+    place: LaunchContext,
+    prompt: str = "",
+    resume: str | None = None,
+) -> Launch:
+    """What would be started for this run, with the run's own policy."""
+    compiled = agent.compile(run.policy, run)
+    return agent.launch(run, replace(place, compiled=compiled), prompt, resume)
