@@ -57,7 +57,7 @@ def through_readline(file: str) -> Callable[[], int]:
 def from_memory(file: str) -> Callable[[], int]:
     import msgspec
 
-    from corral.agents.gemini.spec import Frames
+    from corral.agents.gemini.stream import Frames
 
     data = Path(file).read_bytes()
     decode = msgspec.json.Decoder(Frames).decode
@@ -75,7 +75,7 @@ def from_memory(file: str) -> Callable[[], int]:
 def from_ready_lines(file: str) -> Callable[[], int]:
     import msgspec
 
-    from corral.agents.gemini.spec import Frames
+    from corral.agents.gemini.stream import Frames
 
     lines = Path(file).read_bytes().splitlines()
     decode = msgspec.json.Decoder(Frames).decode

@@ -115,7 +115,9 @@ def tools_of_gemini(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
     rules: list[dict[str, Any]] = tomllib.loads(files["policy.toml"])["rule"]
     granted: set[str] = set()
     for rule in rules:
-        names = rule["toolName"] if isinstance(rule["toolName"], list) else [rule["toolName"]]
+        names: list[str] = (
+            rule["toolName"] if isinstance(rule["toolName"], list) else [rule["toolName"]]
+        )
         if rule["decision"] != "deny":
             granted |= {*names}
         elif "argsPattern" not in rule and rule["toolName"] != "*":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agents.gemini.spec import Frames, translator
+from corral.agents.gemini.stream import Frames, translator
 from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.values import Usage
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import unhurried
 
-from corral.agents.gemini.spec import InitFrame
+from corral.agents.gemini.stream import InitFrame
 from corral.events import Error, Log, Text, Unknown
 from corral.protocol.ndjson import MAX_LOG_LENGTH, NdjsonStream, RawEvent, TurnEnd
 

@@ -1,0 +1,217 @@
+"""What the Gemini CLI writes with ``--output-format stream-json``, as events.
+
+The exit code is not a status: the CLI returns 0 after a TERM, for an empty answer and for
+truncated output. A turn succeeded if the exit code is 0 *and* the last line is a complete
+``result`` frame that reports success.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corral.agents.gemini import errors, policy
+from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
+from corral.protocol.notices import warning
+from corral.protocol.tool_fields import build_tool_use, unavailable_message
+from corral.values import Usage
+
+TOOLS = policy.KINDS
+
+
+class InitFrame(msgspec.Struct, gc=False, tag_field="type", tag="init"):
+    session_id: str | None = None
+    model: str | None = None
+
+
+class MessageFrame(msgspec.Struct, gc=False, tag_field="type", tag="message"):
+    role: str
+    content: str
+
+
+class ToolUseFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_use"):
+    tool_name: str
+    tool_id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class ToolError(msgspec.Struct):
+    type: str | None = None
+    message: str | None = None
+
+
+class ToolResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_result"):
+    tool_id: str
+    status: str
+    output: str | None = None
+    error: ToolError | None = None
+
+
+class ErrorFrame(msgspec.Struct, gc=False, tag_field="type", tag="error"):
+    message: str
+    severity: str = "error"
+
+
+class Tokens(msgspec.Struct):
+    total_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached: int = 0
+
+
+class Stats(Tokens):
+    models: dict[str, Tokens] = {}
+
+
+class ResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="result"):
+    status: str
+    stats: Stats | None = None
+    error: ToolError | None = None
+
+
+Frames = InitFrame | MessageFrame | ToolUseFrame | ToolResultFrame | ErrorFrame | ResultFrame
+
+REPEATED_TEXT = 4
+"""Characters below which an equal piece of text says nothing about a repetition."""
+
+
+def translator() -> Translate:
+    return Conversation().translate
+
+
+class Conversation:
+    """One conversation's frames → items. Pure but for what it remembers of it."""
+
+    def __init__(self) -> None:
+        self._first_text = ""
+        self._warned = False
+        self._complaint: str | None = None
+        self._searched = False
+        self._tools: dict[str, str] = {}
+
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        items: list[RawEvent] = []
+        for frame in frames:
+            if type(frame) is not MessageFrame:
+                items.append(self._rarer(frame))
+            elif frame.role == "assistant":  # else the prompt, echoed
+                text = frame.content
+                if not self._first_text:
+                    self._first_text = text
+                elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
+                    self._warned = True
+                    items.append(_repeated())
+                items.append(text)
+        return items
+
+    def _rarer(self, frame: Any) -> RawEvent:
+        match frame:
+            case ToolUseFrame():
+                self._first_text = ""
+                self._tools[frame.tool_id] = frame.tool_name
+                self._searched = self._searched or TOOLS.get(frame.tool_name) == "fetch"
+                return tool_use(frame)
+            case ToolResultFrame():
+                return tool_result(frame, self._tools.pop(frame.tool_id, ""))
+            case InitFrame():
+                return Init(model=frame.model, session_id=frame.session_id)
+            case ErrorFrame():
+                self._complaint = frame.message
+                return Error(
+                    "agent_warning" if frame.severity == "warning" else "agent_error",
+                    frame.message,
+                    recoverable=True,
+                    level="warning" if frame.severity == "warning" else "error",
+                    phase="response",
+                )
+            case ResultFrame():
+                return finish(frame, self._complaint, searched=self._searched)
+            case _:
+                raise TypeError(f"not a frame of the Gemini CLI: {frame!r}")
+
+
+def _repeated() -> Error:
+    return warning(
+        "text_repeated",
+        "the answer began again: the CLI retries a broken stream without saying so,"
+        " and what follows may repeat what came before",
+    )
+
+
+def tool_use(frame: ToolUseFrame) -> ToolUse:
+    name, given = frame.tool_name, frame.parameters
+    kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
+    return build_tool_use(frame.tool_id, name, given, kind=kind)
+
+
+def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
+    error = frame.error or ToolError()
+    message = error.message or ""
+    status: ToolStatus = "success" if frame.status == "success" else "error"
+    refused = (
+        error.type == "policy_violation"
+        or (error.type == "unhandled_exception" and "requires user confirmation" in message)
+        or (error.type == "tool_not_registered" and policy.can_be_hidden(name))
+        or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
+    )
+    blocked = status == "success" and (frame.output or "").startswith("Blocked: command")
+    if refused or blocked:
+        status = "denied"
+    if error.type == "tool_not_registered" and refused:
+        message = unavailable_message(name)
+        if name.startswith("mcp_"):
+            message += ", or its server did not come up"
+    return ToolResult(
+        frame.tool_id,
+        status,
+        output=frame.output,
+        error=(frame.output if blocked else message) or None if status != "success" else None,
+    )
+
+
+def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> TurnEnd:
+    stats = frame.stats or Stats()
+    looped = frame.status == "success" and complaint == errors.LOOP
+    error = frame.error or ToolError()
+    return TurnEnd(
+        ok=frame.status == "success" and not looped,
+        stop_reason="loop_detected" if looped else None,
+        usage=usage(stats, searched=searched),
+        usage_by_model={
+            name: usage(each, searched=searched) for name, each in stats.models.items()
+        },
+        model=model_used(stats.models),
+        kind=error.type,
+        message=error.message or complaint,
+    )
+
+
+def usage(stats: Tokens, *, searched: bool = False) -> Usage:
+    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone. So are
+    the prompts of the service's own web tools (``searched``): then the two cannot be told
+    apart, and neither is counted."""
+    if not stats.total_tokens:
+        return Usage()
+    reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)
+    if searched and reasoning:
+        return Usage(
+            input=stats.input_tokens,
+            output=stats.output_tokens,
+            cache_read=stats.cached,
+            coverage="partial",
+        )
+    return Usage(
+        input=stats.input_tokens,
+        output=stats.output_tokens + reasoning,
+        reasoning=reasoning,
+        cache_read=stats.cached,
+        coverage="complete",
+    )
+
+
+def model_used(models: dict[str, Tokens]) -> str | None:
+    """The one that wrote most: with ``auto`` a small router model is in the list too."""
+    ranked = sorted(models, key=lambda name: models[name].output_tokens)
+    return ranked[-1] if ranked else None
