@@ -51,7 +51,7 @@ def plan(count: int) -> Callable[[], Awaitable[object]]:
 
     async def run() -> object:
         walked = Scheduler(graph)
-        orders = walked.begin()
+        orders = walked.start()
         while walked.state.finish is None:
             visit = next(order for order in orders if isinstance(order, RunNode))
             orders = walked.receive(Ended(id=visit.id, outcome=Outcome()))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.scheduler_driver import graph_of
 
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.retry import Pause, after, delay, with_spent
+from corral.pipelines.scheduler.retry import Pause, after, delay, with_earlier_cost
 
 RETRY, FAIL = Outcome(status="retry", failure_reason="r"), failed("f")
 PASSING, LOST = failed("429", retryable=True), failed("401", retryable=False)
@@ -89,7 +89,7 @@ def test_different_visits_pause_differently() -> None:
 
 def test_what_earlier_attempts_spent_is_not_forgotten() -> None:
     first, second = Outcome(cost_usd=0.5, tokens=10), Outcome(cost_usd=0.25)
-    total = with_spent(second, first)
+    total = with_earlier_cost(second, first)
     assert (total.cost_usd, total.tokens) == (0.75, 10)
-    assert with_spent(second, None) is second
-    assert with_spent(second, Outcome()) is second
+    assert with_earlier_cost(second, None) is second
+    assert with_earlier_cost(second, Outcome()) is second

@@ -44,7 +44,7 @@ def test_a_childs_end_is_the_outcome_of_its_node() -> None:
 
 def test_an_include_that_names_no_pipeline_fails() -> None:
     run = play("s -> i; i [type=include]; i -> e [condition=never]")
-    assert "no pipeline is named" in run.finish.reason
+    assert "no child pipeline is named" in run.finish.reason
 
 
 def test_a_manager_starts_its_child_and_looks_again_and_again() -> None:

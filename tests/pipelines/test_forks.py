@@ -15,7 +15,7 @@ from corral.pipelines.scheduler.commands import (
     Stop,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.parallel import join_of
+from corral.pipelines.scheduler.parallel import find_join
 from corral.pipelines.scheduler.scheduler import Scheduler
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
@@ -115,7 +115,7 @@ def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
 
 def test_branches_of_one_process_share_nothing_either() -> None:
     plan = Scheduler(graph_of(f"{FORK} p -> a -> c -> f; p -> b -> d -> f"))
-    plan.begin()
+    plan.start()
     plan.receive(Ended(id="a.1", outcome=Outcome(context_updates={"x": "a"})))
     [visit] = [
         o for o in plan.receive(Ended(id="b.1", outcome=Outcome())) if isinstance(o, RunNode)
@@ -322,4 +322,4 @@ def test_what_happens_is_told_in_order() -> None:
     ],
 )
 def test_the_common_fan_in(body: str, heads: list[str], join: str) -> None:
-    assert join_of(graph_of(body), heads) == join
+    assert find_join(graph_of(body), heads) == join

@@ -116,13 +116,13 @@ def test_an_answer_that_is_no_choice_is_asked_again_and_then_fails() -> None:
     run = Play(BODY + "g [max_retries=1]")
     run.answer("maybe")
     run.answer("perhaps")
-    assert "'perhaps' is none of the choices: Y (Yes), N (No)" in run.finish.reason
+    assert "'perhaps' is not one of the choices: Y (Yes), N (No)" in run.finish.reason
 
 
 def test_who_takes_answers_can_tell_a_wrong_one() -> None:
     choices = asked(Play(BODY)).choices
-    assert human_gate.find(choices, "maybe") is None
-    assert human_gate.find(choices, "no") == choices[1]
+    assert human_gate.find_choice(choices, "maybe") is None
+    assert human_gate.find_choice(choices, "no") == choices[1]
 
 
 def test_a_gate_without_edges_takes_any_text() -> None:

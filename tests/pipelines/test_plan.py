@@ -104,7 +104,7 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
 
 def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
     plan = Scheduler(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
-    [visit] = [order for order in plan.begin() if isinstance(order, RunNode)]
+    [visit] = [order for order in plan.start() if isinstance(order, RunNode)]
     deep = visit.context["deep"]
     assert isinstance(deep, dict)
     assert isinstance(deep["list"], list)
@@ -167,13 +167,13 @@ def test_late_double_and_unknown_messages_change_nothing() -> None:
     assert run.plan.receive(Steered(updates={"late": True})) == []
     assert "late" not in run.context
     assert run.plan.receive(Ended(id="b.1", outcome=Outcome())) == []
-    assert run.plan.begin() == []
+    assert run.plan.start() == []
 
 
 def test_nothing_is_heard_before_the_run_begins() -> None:
     plan = Scheduler(Play("s -> a -> e").graph)
     assert plan.receive(Cancelled()) == []
-    assert plan.begin() != []
+    assert plan.start() != []
 
 
 def test_a_node_may_be_visited_so_often_and_no_more() -> None:
@@ -275,15 +275,17 @@ def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edge
 
 def test_a_graph_without_a_start_fails_at_once() -> None:
     plan = Scheduler(parser.parse("digraph g { a -> b }"))
-    finish = plan.begin()[-1]
-    assert finish == FinishRun(status="fail", reason="a pipeline has one start node, this one 0")
+    finish = plan.start()[-1]
+    assert finish == FinishRun(
+        status="fail", reason="a pipeline must have one start node, this one has 0"
+    )
 
 
 @pytest.mark.parametrize(
     "attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_total_tokens="y"']
 )
 def test_a_limit_that_is_no_number_is_refused_before_anything_runs(attrs: str) -> None:
-    with pytest.raises(PipelineInvalid, match="is no number"):
+    with pytest.raises(PipelineInvalid, match="is not a number"):
         Play(f"{attrs}; s -> a -> e")
 
 

@@ -132,8 +132,8 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
     graph = data.draw(graphs())
     whole, resumed = Scheduler(graph, run_id="r"), Scheduler(graph, run_id="r")
     world = World(graph)
-    orders = whole.begin()
-    assert resumed.begin() == orders
+    orders = whole.start()
+    assert resumed.start() == orders
     world.take(orders)
     messages: list[Message] = []
     while whole.state.finish is None:
@@ -160,7 +160,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
     most = int(graph.attrs["max_visits"])
     assert all(count <= most for count in whole.state.visits.values())
     replayed = Scheduler(graph, run_id="r")
-    replayed.begin()
+    replayed.start()
     for message in messages:
         replayed.receive(message)
     assert to_json(replayed.state) == to_json(whole.state)
@@ -171,7 +171,7 @@ def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
 def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:
     graph = data.draw(graphs())
     plan, world = Scheduler(graph), World(graph)
-    world.take(plan.begin())
+    world.take(plan.start())
     for _ in range(data.draw(st.integers(0, 12))):
         if plan.state.finish is None:
             world.take(plan.receive(world.message(data)))

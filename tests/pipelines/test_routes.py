@@ -7,7 +7,7 @@ from support.scheduler_driver import FAIL, graph_of
 
 from corral.events import Json
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.routing import Routes, accelerator, plain
+from corral.pipelines.scheduler.routing import Routes, accelerator, normalize_label
 
 TRUE, FALSE = 'condition="outcome=success"', 'condition="outcome=fail"'
 
@@ -155,7 +155,7 @@ def test_a_label_that_reads_as_a_condition_counts_as_one_after_a_decision_only()
 )
 def test_an_accelerator_is_told_from_its_label(label: str, key: str, rest: str) -> None:
     assert accelerator(label) == (key, rest)
-    assert plain(label) == rest.lower()
+    assert normalize_label(label) == rest.lower()
 
 
 def test_the_order_in_which_edges_were_written_decides_nothing() -> None:

@@ -53,7 +53,7 @@ class Play:
             node: deque([said] if isinstance(said, Outcome) else said)
             for node, said in (script or {}).items()
         }
-        self._take(self.plan.begin())
+        self._take(self.plan.start())
 
     def tell(self, message: Message) -> list[Command]:
         self.plan = Scheduler(self.graph, state=from_json(to_json(self.plan.state)))

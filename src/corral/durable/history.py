@@ -142,7 +142,7 @@ class Replay:
         """Visit of a node that the plan does itself → how much had been ordered by then."""
         self._questions: dict[str, Question] = {}
         self._at_hand: list[Message] = []
-        self._obey(self.plan.begin(), begun.at)
+        self._obey(self.plan.start(), begun.at)
         self._settle(begun.at)
 
     @property

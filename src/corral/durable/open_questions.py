@@ -84,7 +84,7 @@ async def answer(
     if (
         question.choices
         and not said.skipped
-        and human_gate.find(question.choices, said.value) is None
+        and human_gate.find_choice(question.choices, said.value) is None
     ):
         listed = ", ".join(f"{choice.key} ({choice.label})" for choice in question.choices)
         raise ConfigError(

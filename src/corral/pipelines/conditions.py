@@ -24,7 +24,7 @@ from corral.errors import PipelineInvalid
 from corral.events import Json
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
-from corral.pipelines.scheduler.outcome import status_word
+from corral.pipelines.scheduler.outcome import normalize_status
 
 Look: TypeAlias = Callable[[str], Json]
 """The value of a key; ``""`` where there is none."""
@@ -316,7 +316,7 @@ class _Reader:
         literal = ""
         if self.at < len(self.text) and not self.text.startswith(("&&", "||", ")"), self.at):
             literal = self.literal()
-        return status_word(literal) if key.removeprefix("context.") == "outcome" else literal
+        return normalize_status(literal) if key.removeprefix("context.") == "outcome" else literal
 
     def literal(self) -> str:
         quoted = _QUOTED.match(self.text, self.at)

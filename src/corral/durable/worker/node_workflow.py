@@ -17,7 +17,7 @@ from corral.durable.worker import attempt_runner, executor
 from corral.events import Json
 from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.retry import with_spent
+from corral.pipelines.scheduler.retry import with_earlier_cost
 
 NAME = "corral.node"
 BATCH = "corral.batch"
@@ -61,7 +61,7 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
         step = partial(_attempt, run_id, visit, attempt)
         told = await adapter.step(f"{visit.node}#{attempt}", step, preemptible=True)
         verdict = unpack(told, AttemptResult)
-        outcome = earlier = with_spent(verdict.outcome, earlier)
+        outcome = earlier = with_earlier_cost(verdict.outcome, earlier)
         if verdict.pause is None:
             return outcome
         retrying = Retrying(

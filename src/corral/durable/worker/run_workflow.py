@@ -94,7 +94,7 @@ class _Course:
         self.waits: set[str] = set()
 
     async def whole(self) -> Json:
-        orders = self.plan.begin()
+        orders = self.plan.start()
         while True:
             for order in orders:
                 self.shown.see(order, self.plan.state)

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 
 from corral.errors import ConfigError
 from corral.pipelines.scheduler.commands import Answer, Question
-from corral.pipelines.scheduler.human_gate import find
+from corral.pipelines.scheduler.human_gate import find_choice
 from corral.sessions.tools.tools import in_thread
 from corral.terminal_text import one_line, visible
 
@@ -167,7 +167,7 @@ def read(question: Question, line: str) -> Answer | None:
         return Answer(value=line or question.default or "") if line or question.default else None
     if not line:
         return None if question.default is None else Answer(value=question.default)
-    if (choice := find(question.choices, line)) is not None:
+    if (choice := find_choice(question.choices, line)) is not None:
         return Answer(value=choice.key)
     key, _, rest = line.partition(" ")
     meant = next((c for c in question.choices if c.key.lower() == key.rstrip(":,.").lower()), None)

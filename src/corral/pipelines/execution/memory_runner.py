@@ -117,7 +117,7 @@ class NodeRunner:
                     keeps=keeps,
                 )
             )
-            outcome = retry.with_spent(outcome, earlier)
+            outcome = retry.with_earlier_cost(outcome, earlier)
             then = retry.after(self._graph, node, outcome, attempt, visit.id)
             if isinstance(then, Outcome):
                 return Ended(id=visit.id, outcome=then)
@@ -329,7 +329,7 @@ class MemoryRun:
         if keeper is not None:
             keeper.folder.create(self.graph, self.run_id)  # before anything is spent
         try:
-            self._carry_out(plan.pending() if plan.state.begun else plan.begin())
+            self._carry_out(plan.pending() if plan.state.started else plan.start())
             while plan.state.finish is None:
                 for order in plan.receive(await self._heard()):
                     if isinstance(order, Restart):

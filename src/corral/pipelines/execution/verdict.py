@@ -28,8 +28,8 @@ from corral.pipelines.conditions import All, Clause, Tree
 from corral.pipelines.conditions import Any as AnyOf
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.json_values import not_json
-from corral.pipelines.scheduler.outcome import Outcome, Status, status_word
-from corral.pipelines.scheduler.routing import is_decision, plain
+from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status
+from corral.pipelines.scheduler.routing import is_decision, normalize_label
 
 Channel = Literal["tool", "file", "answer"]
 
@@ -172,14 +172,15 @@ def unknown_label(graph: Graph, node: Node, label: str) -> str:
     node's edges have none."""
     wanted = wanted_of(graph, node)
     known = () if wanted is None else wanted.labels
-    if not label or not known or plain(label) in {plain(each) for each in known}:
+    accepted = {normalize_label(each) for each in known}
+    if not label or not known or normalize_label(label) in accepted:
         return ""
     return f"the reported preferred_label {label!r} is none of: {', '.join(known)}"
 
 
 def _word(text: str) -> str:
     word = text.strip() or "success"
-    return status_word(word.lower()) if status_word(word.lower()) in STATUSES else word
+    return normalize_status(word.lower()) if normalize_status(word.lower()) in STATUSES else word
 
 
 def _text(value: Json) -> str:

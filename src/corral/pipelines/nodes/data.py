@@ -79,8 +79,8 @@ async def switch(work: NodeContext) -> Outcome:
     free = [
         edge for edge in work.graph.edges_from(node.id) if condition_of(work.graph, edge) is None
     ]
-    labels = {routing.plain(edge.label): edge for edge in reversed(free)}
-    if case and routing.plain(case) in labels:
+    labels = {routing.normalize_label(edge.label): edge for edge in reversed(free)}
+    if case and routing.normalize_label(case) in labels:
         return Outcome(preferred_label=case, notes=f"case {case!r}")
     other = next((labels[name] for name in (*DEFAULTS, "") if name in labels), None)
     if other is not None:

@@ -1,10 +1,9 @@
-"""What a plan orders, and what it is told: the whole tongue between it and its drivers.
+"""The protocol between a scheduler and its driver: commands and messages.
 
-A plan never waits. It is told one message at a time and answers with the orders that
-follow from it, in a fixed order; whoever drives it (in memory, or a durable engine)
-carries them out and brings back what came of them, in whatever order that happens. All
-of it is JSON: a durable driver journals the messages, and the same messages in the same
-order always give the same orders.
+The scheduler takes one message at a time and returns the commands that follow from it, in a fixed
+order. The driver (in memory or durable) carries them out and returns the results as messages, in
+any order. Both are JSON: a durable driver writes the messages to its journal, and the same
+messages in the same order always give the same commands.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
-    """What a person types: the accelerator, else a letter; unique in its question."""
+    """What a person types: the accelerator, else a letter. Unique in its question."""
     label: str
     target: str
     written: str = ""
-    """The edge's label as it is written, with its accelerator."""
+    """The label of the edge as in the file, with its accelerator."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
-    """Of the visit that asks."""
+    """The id of the visit that asks."""
     node: str
     text: str
     choices: tuple[Choice, ...] = ()
-    """None: any text will do."""
+    """Empty: any text is an answer."""
     default: str | None = None
     timeout: float | None = None
     """Seconds."""
 
     @property
     def kind(self) -> QuestionKind:
-        """What a person is asked for: one of the choices, yes or no, a confirmation (the only
-        choice), or free text."""
+        """How to ask: for one of the choices, yes or no, a confirmation (a single choice), or
+        free text."""
         if not self.choices:
             return "text"
         if len(self.choices) == 1:
@@ -54,40 +53,40 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str = ""
-    """A choice's key, label or target, whatever its case; or free text."""
+    """A choice's key, label or target (case does not matter), or free text."""
     text: str = ""
-    """What the person adds to it."""
+    """What the person adds to the choice."""
     skipped: bool = False
 
 
-# Orders: what is to be done.
+# Commands: what the driver must do.
 
 
 class RunNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="visit"):
-    """Run this node, with all its attempts; answer with ``Ended``."""
+    """Run this node with all its attempts; reply with ``Ended``."""
 
     id: str
     """``node.3``: the node and the number of the visit. Unique in a run, the same on replay."""
     node: str
     number: int
     context: dict[str, Json]
-    """What the node may read. Its updates come back in the outcome."""
+    """What the node may read. The outcome has its updates."""
     fidelity: str = "compact"
     thread: str | None = None
-    """Whose session a node of fidelity ``full`` goes on with."""
+    """The thread whose session a node with fidelity ``full`` resumes."""
     previous: str | None = None
-    """The node before it, on its own way through the graph."""
+    """The node before this one in its lane."""
 
 
 class AskHuman(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ask"):
-    """Put this to a person; answer with ``Answered``, or ``Expired`` at the timeout. It may wait
-    for days: hold nothing meanwhile."""
+    """Ask a person; reply with ``Answered``, or at the timeout with ``Expired``. This can take
+    days: keep no process or connection for it."""
 
     question: Question
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="child"):
-    """Run another pipeline as a run of its own; answer with ``Ended``."""
+    """Run another pipeline as its own run; reply with ``Ended``."""
 
     id: str
     node: str
@@ -97,58 +96,57 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="wait"):
-    """Answer with ``Woken`` after so many seconds."""
+    """Reply with ``Woken`` after so many seconds."""
 
     id: str
     node: str
     seconds: float
     child: str = ""
-    """The open child whose looks ``Woken`` tells of, where there is one."""
+    """The open child whose progress ``Woken`` reports; empty: there is none."""
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steer"):
-    """Tell the plan of this open child ``Steered``. No answer is due; a child that has ended
-    is not told."""
+    """Send ``Steered`` to the scheduler of this child, unless it has ended. No reply."""
 
     child: str
     updates: dict[str, Json]
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
-    """Nobody waits for this visit, question, child or wait any more: end it. No answer is due."""
+    """Stop this visit, question, child or wait: its result is not needed any more. No reply."""
 
     id: str
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="restart"):
-    """The run starts again at this node with a fresh folder. What was to be stopped has been
-    ordered to; visits go on counting."""
+    """The run starts again at this node with a fresh directory. ``Stop`` commands for everything
+    open came before. Visits are not counted from 1 again."""
 
     round: int
-    """The second is 2."""
+    """The first restart is round 2."""
     node: str
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tell"):
-    """Something happened: put it on the run's stream, with a time."""
+    """Write this event to the run's stream, with the time."""
 
     number: int
-    """Counts from 1 in a run, the same on replay: who has told it once need not do so again."""
+    """Counts from 1 in a run, and is the same on replay: a driver writes each number once."""
     event: PipelineEvent
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="checkpoint"):
-    """The state is worth showing to people: a node has ended."""
+    """A node has ended: a good time to save the state."""
 
     node: str
     visit: str = ""
     round: int = 1
     outcome: Outcome | None = None
-    """Of a node that the plan did itself: nobody else can write down what it came to."""
+    """The outcome of a node that the scheduler ran itself: the driver must write it down."""
 
 
 class FinishRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """The last order."""
+    """The run is over. This is the last command."""
 
     status: Literal["success", "fail", "cancelled"]
     reason: str = ""
@@ -159,7 +157,7 @@ Command = (
 )
 
 
-# Messages: what came of it.
+# Messages: what the driver reports.
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
@@ -180,18 +178,18 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 class Woken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="woken"):
     id: str
     seen: dict[str, Json] = {}
-    """Of the child: ``status`` (``running``), ``current_node``, ``completed`` (a number),
-    ``outcome``; kept in the context as ``stack.child.*``."""
+    """The child's ``status`` (``running``), ``current_node``, ``completed`` (a number) and
+    ``outcome``. The context has them as ``stack.child.*``."""
 
 
 class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steered"):
-    """The manager of this run wants its context to say this."""
+    """The manager of this run changes its context."""
 
     updates: dict[str, Json]
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancelled"):
-    """Somebody wants the whole run ended."""
+    """The run was cancelled."""
 
     reason: str = ""
 

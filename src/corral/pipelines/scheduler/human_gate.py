@@ -1,4 +1,4 @@
-"""A person's gate: what is asked, and what an answer comes to."""
+"""The human gate: the question that is asked, and the outcome of an answer."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.routing import accelerator
 
 
-def question(
+def build_question(
     graph: Graph, node: Node, edges: list[Edge], id: str, context: dict[str, Json]
 ) -> Question:
-    """Raises ``ValueError`` where ``human.timeout`` is no duration."""
+    """Raises ``ValueError`` if ``human.timeout`` is not a duration."""
     offered = () if asks_for_text(node, edges) else choices(edges)
     default = node.text("human.default_choice") or node.text("default_choice")
-    meant = find(offered, default) if default else None
+    chosen = find_choice(offered, default) if default else None
     timeout = node.seconds("human.timeout")
     return Question(
         id=id,
         node=node.id,
         text=_text(graph, node, context),
         choices=offered,
-        default=meant.key if meant else default or None if not offered else None,
+        default=chosen.key if chosen else default or None if not offered else None,
         timeout=node.seconds("timeout") if timeout is None else timeout,
     )
 
 
 def asks_for_text(node: Node, edges: list[Edge]) -> bool:
-    """Whether any answer will do: there is one way on and it has no label, or the node says so."""
-    free = len(edges) == 1 and not edges[0].label.strip()
-    return free or node.text("mode") in ("freeform", "text")
+    """Whether any text is an answer: the only edge has no label, or ``mode`` says so."""
+    is_unlabelled = len(edges) == 1 and not edges[0].label.strip()
+    return is_unlabelled or node.text("mode") in ("freeform", "text")
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:
-    """One for each edge, with keys that are all different, whatever their case."""
+    """One choice per edge. The keys differ from each other also without regard to case."""
     named = [(*accelerator(edge.label or edge.target), edge.target) for edge in edges]
     written = [edge.label or edge.target for edge in edges]
     taken: set[str] = set()
@@ -58,35 +58,35 @@ def choices(edges: list[Edge]) -> tuple[Choice, ...]:
     )
 
 
-def find(offered: tuple[Choice, ...], value: str) -> Choice | None:
-    """The choice that is meant by a key, a label or a target, whatever the case."""
+def find_choice(offered: tuple[Choice, ...], value: str) -> Choice | None:
+    """The choice with this key, label or target. Case does not matter."""
     wanted = value.strip().lower()
-    bare = accelerator(value)[1].lower()
+    without_key = accelerator(value)[1].lower()
     by_key = (choice for choice in offered if choice.key.lower() == wanted)
-    by_label = (choice for choice in offered if choice.label.lower() in (wanted, bare))
+    by_label = (choice for choice in offered if choice.label.lower() in (wanted, without_key))
     by_target = (choice for choice in offered if choice.target.lower() == wanted)
     return next(chain(by_key, by_label, by_target), None)
 
 
-def settled(asked: Question, answer: Answer) -> Outcome:
-    """What comes of an answer. One that fits no choice is ``retry``: it is asked again, as
-    far as the node's retries go; who takes answers does better to refuse it with ``find``."""
+def outcome_of_answer(question: Question, answer: Answer) -> Outcome:
+    """An answer that matches no choice gives ``retry``: the person is asked again, as often as
+    the node may be retried. Callers that take answers should reject it with ``find_choice``."""
     if answer.skipped:
-        return failed(f"the question was skipped: {asked.text}", retryable=False)
-    if not asked.choices:
-        said = answer.value or answer.text
+        return failed(f"the question was skipped: {question.text}", retryable=False)
+    if not question.choices:
+        text = answer.value or answer.text
         return Outcome(
-            context_updates={"human.gate.selected": said, "human.gate.text": answer.text}
+            context_updates={"human.gate.selected": text, "human.gate.text": answer.text}
         )
-    choice = find(asked.choices, answer.value)
+    choice = find_choice(question.choices, answer.value)
     if choice is None:
-        keys = ", ".join(f"{choice.key} ({choice.label})" for choice in asked.choices)
-        reason = f"{answer.value!r} is none of the choices: {keys}"
+        keys = ", ".join(f"{choice.key} ({choice.label})" for choice in question.choices)
+        reason = f"{answer.value!r} is not one of the choices: {keys}"
         return Outcome(status="retry", failure_reason=reason)
-    return chosen(choice, answer.text)
+    return outcome_of_choice(choice, answer.text)
 
 
-def chosen(choice: Choice, text: str = "") -> Outcome:
+def outcome_of_choice(choice: Choice, text: str = "") -> Outcome:
     updates: dict[str, Json] = {
         "human.gate.selected": choice.key,
         "human.gate.label": choice.written or choice.label,
@@ -97,13 +97,13 @@ def chosen(choice: Choice, text: str = "") -> Outcome:
     )
 
 
-def expired(asked: Question) -> Outcome:
-    """At the timeout: the default choice, else ``retry``."""
-    if asked.default is not None:
-        if not asked.choices:
-            return settled(asked, Answer(value=asked.default))
-        if choice := find(asked.choices, asked.default):
-            return chosen(choice)
+def outcome_of_timeout(question: Question) -> Outcome:
+    """The default choice, else ``retry``."""
+    if question.default is not None:
+        if not question.choices:
+            return outcome_of_answer(question, Answer(value=question.default))
+        if choice := find_choice(question.choices, question.default):
+            return outcome_of_choice(choice)
     return Outcome(status="retry", failure_reason="nobody answered in time")
 
 

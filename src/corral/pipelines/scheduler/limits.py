@@ -1,4 +1,4 @@
-"""What a run may not go beyond: visits of a node, money, tokens."""
+"""The limits of a run: visits of a node, money, tokens."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import State
 
 MAX_VISITS = 50
-VISITS = ("max_visits", "max_node_visits", "default_max_visits")
-"""The names under which a graph may give the limit."""
+VISIT_KEYS = ("max_visits", "max_node_visits", "default_max_visits")
+"""Graph attributes that set the limit; the first one that is set wins."""
 
 
 class Limits:
-    """Of a graph. Raises ``PipelineInvalid`` where one is no number."""
+    """The limits of a graph. Raises ``PipelineInvalid`` if one is not a number."""
 
     def __init__(self, graph: Graph) -> None:
-        for key in VISITS:
+        for key in VISIT_KEYS:
             if (visits := _number(graph, key)) is not None:
                 self._visits = int(visits)
                 break
@@ -26,7 +26,7 @@ class Limits:
         self._tokens = _number(graph, "max_total_tokens")
 
     def visits(self, node: Node) -> int:
-        """How often this node may be visited: as it says itself, else as the graph does. Raises
+        """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
         ``ValueError``."""
         given = node.attrs.get("max_visits")
         if given is None or given == "":
@@ -37,7 +37,7 @@ class Limits:
             raise ValueError(f"max_visits={given} is not a number") from None
 
     def spend(self, state: State, outcome: Outcome) -> str:
-        """Add up what a node cost; why the run cannot go on, or nothing."""
+        """Add up what a node cost. Returns why the run must end, or an empty text."""
         state.cost_usd += outcome.cost_usd or 0.0
         state.tokens += outcome.tokens or 0
         if self._money is not None and state.cost_usd > self._money:
@@ -57,4 +57,4 @@ def _number(graph: Graph, key: str) -> float | None:
     try:
         return float(given)
     except ValueError:
-        raise PipelineInvalid(f"{key}={given} of the graph is no number") from None
+        raise PipelineInvalid(f"{key}={given} of the graph is not a number") from None

@@ -1,4 +1,9 @@
-"""A manager watches over a child pipeline: observe, steer, check, wait, so many times."""
+"""The manager loop: a node that watches a child pipeline.
+
+One cycle observes the child, steers it, checks whether it is enough, and waits. The functions
+change the state and order commands; when one returns an outcome, the manager's node is done with
+it, and the caller ends the node.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,10 @@ from corral.pipelines import conditions
 from corral.pipelines.graph import Node, does, dotfile
 from corral.pipelines.scheduler.commands import Steer
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import Lane
-from corral.pipelines.scheduler.walker import Walker
 
-CYCLES = 1000
+MAX_CYCLES = 1000
 
 
 def starts_child(node: Node) -> bool:
@@ -21,50 +26,50 @@ def steers(node: Node) -> bool:
     return does(node, "steer") and bool(node.text("prompt"))
 
 
-def start(walk: Walker, lane: Lane, node: Node) -> None:
-    """The child begins. Raises ``ValueError`` where none is named."""
-    if not dotfile(walk.graph, node):
-        raise ValueError("no pipeline is named (stack.child_dotfile)")
+def start_child(run: RunContext, lane: Lane, node: Node) -> None:
+    """Order the child pipeline. Raises ``ValueError`` if the node names none."""
+    if not dotfile(run.graph, node):
+        raise ValueError("no child pipeline is named; set stack.child_dotfile")
     lane.context["stack.child.status"] = "running"
-    walk.book.open(lane, lane.visit, "child")
+    run.pending.open(lane, lane.visit, "child")
 
 
-def cycle(walk: Walker, lane: Lane, node: Node) -> None:
-    """What was observed is in the context: steer, then check. Raises ``ValueError``."""
+def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
+    """Start a cycle: steer the child if the node does that, else check. Raises ``ValueError``."""
     lane.cycle += 1
     lane.context["stack.manager.cycle"] = lane.cycle
-    if 1 < lane.cycle <= node.number("manager.max_cycles", CYCLES) and steers(node):
-        walk.book.open(lane, f"{lane.visit}~{lane.cycle}.steer", "visit")
-    else:
-        check(walk, lane, node)
+    if 1 < lane.cycle <= node.number("manager.max_cycles", MAX_CYCLES) and steers(node):
+        run.pending.open(lane, f"{lane.visit}~{lane.cycle}.steer", "visit")
+        return None
+    return check(run, lane, node)
 
 
-def steer(walk: Walker, lane: Lane, node: Node, id: str, outcome: Outcome) -> None:
-    """The child is told what the manager's own prompt came to."""
-    walk.book.answered(lane, id)
-    if walk.spend(outcome):
-        return
-    if outcome.ok and outcome.context_updates and lane.visit in walk.state.open:
-        walk.book.add(Steer(child=lane.visit, updates=outcome.context_updates))
-    check(walk, lane, node)
+def steer_child(run: RunContext, lane: Lane, node: Node, outcome: Outcome) -> Outcome | None:
+    """Send the child what the manager's own prompt returned, then check."""
+    if outcome.ok and outcome.context_updates and lane.visit in run.state.open:
+        run.pending.add(Steer(child=lane.visit, updates=outcome.context_updates))
+    return check(run, lane, node)
 
 
-def check(walk: Walker, lane: Lane, node: Node) -> None:
-    """Enough, too much, or wait and look again. Raises ``ValueError``."""
+def check(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
+    """The manager's outcome, or None after it ordered a wait for the next cycle. Raises
+    ``ValueError``."""
     stop = node.text("manager.stop_condition")
     if stop and conditions.compile(stop).holds(conditions.look_in(lane.context)):
-        walk.end(lane, Outcome(notes="the stop condition is met"))
-    elif lane.cycle > (most := node.number("manager.max_cycles", CYCLES)):
-        walk.end(lane, failed(f"max cycles exceeded: {most}", retryable=False))
-    else:
-        walk.book.open(lane, f"{lane.visit}~{lane.cycle}", "wait")
+        return Outcome(notes="the stop condition is met")
+    if lane.cycle > (most := node.number("manager.max_cycles", MAX_CYCLES)):
+        return failed(f"max cycles exceeded: {most}", retryable=False)
+    run.pending.open(lane, f"{lane.visit}~{lane.cycle}", "wait")
+    return None
 
 
-def seen(looks: dict[str, Json]) -> dict[str, Json]:
-    return {f"stack.child.{key}": value for key, value in looks.items()}
+def observed_context(observed: dict[str, Json]) -> dict[str, Json]:
+    """What the manager's context says about a running child."""
+    return {f"stack.child.{key}": value for key, value in observed.items()}
 
 
-def ended(outcome: Outcome) -> dict[str, Json]:
+def ended_context(outcome: Outcome) -> dict[str, Json]:
+    """What the manager's context says about a child that has ended."""
     return {
         "stack.child.status": "completed" if outcome.ok else "failed",
         "stack.child.outcome": outcome.status,

@@ -11,38 +11,38 @@ from corral.events import Json
 Status = Literal["success", "partial_success", "retry", "fail", "skipped"]
 FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget", "verdict"]
 
-_SAME = {"succeeded": "success", "failed": "fail", "failure": "fail"}
-"""Other words for a status, in verdicts and in conditions."""
+_SYNONYMS = {"succeeded": "success", "failed": "fail", "failure": "fail"}
+"""Other names of a status, in verdicts and in conditions."""
 
 
-def status_word(word: str) -> str:
-    """A word for an outcome as it is compared: ``failed`` is ``fail``."""
-    return _SAME.get(word, word)
+def normalize_status(word: str) -> str:
+    """The name of a status as conditions compare it: ``failed`` is ``fail``."""
+    return _SYNONYMS.get(word, word)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """JSON all through: it is journalled."""
+    """Contains only JSON values, because it is written to the journal."""
 
     status: Status = "success"
     verdict: str = ""
-    """The author's own word for the outcome, where an agent or a model reported one that is no
-    status (``needs_work``). Conditions on ``outcome`` see it in place of the status."""
+    """The outcome that an agent or model reported, if it is not a status (``needs_work``).
+    Conditions on ``outcome`` see it instead of the status."""
     verdict_by: Literal["", "tool", "file", "answer"] = ""
-    """How the outcome was reported, where it was: see ``verdict``."""
+    """How the agent reported the outcome; empty: it did not."""
     preferred_label: str = ""
     suggested_next_ids: tuple[str, ...] = ()
     context_updates: dict[str, Json] = {}
     notes: str = ""
     failure_reason: str = ""
     failure_class: FailureClass = ""
-    """What kind of failure it was; empty: ``permanent``."""
+    """The kind of failure; empty: ``permanent``."""
     retryable: bool | None = None
-    """Whether another attempt may help: network, 429, 5xx do; bad config and refused
-    permissions never. None: as the status says."""
+    """Whether another attempt may help: yes after network errors, 429 and 5xx; no after bad
+    configuration and denied permissions. None: decided by the status."""
     attempts: int = 1
     cost_usd: float | None = None
     tokens: int | None = None
-    """What it spent, where that is known."""
+    """Tokens that it used; None: unknown."""
 
     @property
     def ok(self) -> bool:

@@ -1,24 +1,31 @@
-"""A parallel node at work: branches begin, end, and are joined."""
+"""Fork and join: the branches of a parallel node start, end, and are joined.
+
+A parallel node forks its lane into one lane per edge, of which at most ``max_parallel`` run at
+once. A branch ends at a fan-in, at an exit, or where it fails. After the last one (or the first
+success, by ``join_policy``) the fork is closed: the functions return a ``ForkEnd``, and the
+caller ends the parallel node with it.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from corral.events import Json
-from corral.pipelines import events as told
-from corral.pipelines import node_kinds
+from corral.pipelines import events, node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
-from corral.pipelines.scheduler.state import Branch, Context, Fork, Lane, copied
-from corral.pipelines.scheduler.walker import Walker
+from corral.pipelines.scheduler.run_context import RunContext
+from corral.pipelines.scheduler.state import Branch, Context, Fork, Lane, deep_copy
 
 _RANKS = {"success": 0, "partial_success": 1, "skipped": 2}
 FAILED = ("fail", "cancelled")
 
 
-def branches(edges: list[Edge]) -> list[Branch]:
-    seen: dict[str, int] = {}
+def make_branches(edges: list[Edge]) -> list[Branch]:
+    counts: dict[str, int] = {}
     made: list[Branch] = []
     for edge in edges:
-        count = seen[edge.target] = seen.get(edge.target, 0) + 1
+        count = counts[edge.target] = counts.get(edge.target, 0) + 1
         made.append(
             Branch(
                 id=edge.target if count == 1 else f"{edge.target}#{count}",
@@ -30,9 +37,10 @@ def branches(edges: list[Edge]) -> list[Branch]:
     return made
 
 
-def join_of(graph: Graph, heads: list[str]) -> str:
-    """The fan-in where these branches meet: the one that most of them reach, then the nearest,
-    then by its id. A fan-in of a parallel node inside a branch is not theirs. Empty: none."""
+def find_join(graph: Graph, heads: list[str]) -> str:
+    """The fan-in where these branches join: the one that most of them reach, then the nearest,
+    then by id. A fan-in of a parallel node inside a branch does not count. Empty: there is
+    none."""
     reached: dict[str, list[int]] = {}
     for head in dict.fromkeys(heads):
         for fan_in, distance in fan_ins(graph, head).items():
@@ -43,69 +51,76 @@ def join_of(graph: Graph, heads: list[str]) -> str:
 
 
 def fan_ins(graph: Graph, head: str) -> dict[str, int]:
-    """Those that end a branch which begins here, and how far they are."""
+    """The fan-ins that end a branch which starts at this node, and their distances."""
     found: dict[str, int] = {}
-    seen = {(head, 0)}
-    edge_of_it = [(head, 0)]
+    visited = {(head, 0)}
+    frontier = [(head, 0)]
     distance = 0
-    deepest = sum(1 for _ in graph.of_kind(node_kinds.PARALLEL.name))
-    while edge_of_it:
-        beyond: list[tuple[str, int]] = []
-        for name, depth in edge_of_it:
-            node = graph.nodes.get(name)
-            if node is None:
+    max_depth = sum(1 for _ in graph.of_kind(node_kinds.PARALLEL.name))
+    while frontier:
+        reached: list[tuple[str, int]] = []
+        for name, depth in frontier:
+            inner = _depth_after(graph.nodes.get(name), depth, max_depth)
+            if inner is None:
                 continue
-            inside = depth
-            if node.kind == node_kinds.FAN_IN.name:
-                if depth == 0:
-                    found.setdefault(name, distance)
-                    continue
-                inside = depth - 1
-            elif node.kind == node_kinds.PARALLEL.name:
-                inside = min(depth + 1, deepest)
+            if inner < 0:
+                found.setdefault(name, distance)
+                continue
             for edge in graph.edges_from(name):
-                if (edge.target, inside) not in seen:
-                    seen.add((edge.target, inside))
-                    beyond.append((edge.target, inside))
-        edge_of_it = beyond
+                if (edge.target, inner) not in visited:
+                    visited.add((edge.target, inner))
+                    reached.append((edge.target, inner))
+        frontier = reached
         distance += 1
     return found
 
 
-def status_of(fork: Fork, policy: str) -> Status:
-    """Of the parallel node, once its branches are over."""
-    fine = [branch for branch in fork.branches if branch.status not in FAILED]
-    if not fine:
+def _depth_after(node: Node | None, depth: int, max_depth: int) -> int | None:
+    """How many parallel nodes are open after this one; -1: it is the fan-in of the branch itself.
+    None: there is no such node."""
+    if node is None:
+        return None
+    if node.kind == node_kinds.FAN_IN.name:
+        return depth - 1
+    if node.kind == node_kinds.PARALLEL.name:
+        return min(depth + 1, max_depth)
+    return depth
+
+
+def fork_status(fork: Fork, policy: str) -> Status:
+    """The status of the parallel node once its branches are over."""
+    succeeded = [branch for branch in fork.branches if branch.status not in FAILED]
+    if not succeeded:
         return "fail"
-    if policy == "first_success" or len(fine) == len(fork.branches):
+    if policy == "first_success" or len(succeeded) == len(fork.branches):
         return "success"
     return "partial_success"
 
 
-def results(fork: Fork) -> Context:
-    """What the context says of the branches. Small: their answers are in the run folder."""
-    told: list[Json] = []
+def result_updates(fork: Fork) -> Context:
+    """What the context says about the branches. Their full answers are in the run directory."""
+    summaries: list[Json] = []
     updates: Context = {}
     for branch in fork.branches:
-        one: dict[str, Json] = {"id": branch.id, "status": branch.status, "score": branch.score}
+        summary: dict[str, Json] = {"id": branch.id, "status": branch.status, "score": branch.score}
         for key in ("reason", "notes", "last_stage", "last_visit", "last_response"):
             if value := getattr(branch, key):
-                one["failure_reason" if key == "reason" else key] = value
-        told.append(one)
+                summary["failure_reason" if key == "reason" else key] = value
+        summaries.append(summary)
         updates[f"parallel.branch.{branch.id}.status"] = branch.status
-    updates["parallel.results"] = told
+    updates["parallel.results"] = summaries
     failed = sum(branch.status in FAILED for branch in fork.branches)
     updates["parallel.fail_count"] = failed
     updates["parallel.success_count"] = len(fork.branches) - failed
     return updates
 
 
-def ranked(joined: list[Branch], best: str = "") -> list[Branch]:
-    """The branches that did not fail, the best first: the one that was picked, then by status,
-    score and id."""
-    fine = [branch for branch in joined if branch.status not in FAILED]
+def rank_branches(joined: list[Branch], best: str = "") -> list[Branch]:
+    """The branches that did not fail, the best first: the picked one, then by status, score
+    and id."""
+    succeeded = [branch for branch in joined if branch.status not in FAILED]
     return sorted(
-        fine,
+        succeeded,
         key=lambda branch: (
             branch.id != best,
             _RANKS.get(branch.status, 3),
@@ -115,9 +130,9 @@ def ranked(joined: list[Branch], best: str = "") -> list[Branch]:
     )
 
 
-def merged(ranking: list[Branch]) -> Context:
-    """What the branches set, with the best one's say last. What they say of branches of their
-    own stays with them."""
+def merge_updates(ranking: list[Branch]) -> Context:
+    """What the branches set; of several values for a key, the best branch's is taken. Results of
+    parallel nodes inside a branch are left out."""
     updates: Context = {}
     for branch in reversed(ranking):
         for key, value in branch.updates.items():
@@ -130,7 +145,7 @@ def merged(ranking: list[Branch]) -> Context:
 
 
 def score_of(updates: Context) -> float:
-    """``score``, as a node of the branch has set it."""
+    """``score``, if a node of the branch has set it to a number."""
     score = updates.get("score", 0)
     if isinstance(score, bool) or not isinstance(score, int | float):
         return 0.0
@@ -138,40 +153,44 @@ def score_of(updates: Context) -> float:
 
 
 MAX_PARALLEL = 4
-DEEPEST = 32
-"""Parallel nodes inside each other: a branch may come back to its own."""
+MAX_DEPTH = 32
+"""Parallel nodes inside each other: a branch may come back to its own parallel node."""
 
 
-def begin(walk: Walker, lane: Lane, node: Node) -> None:
-    """Raises ``ValueError`` where ``max_parallel`` is no number."""
+class ForkEnd(NamedTuple):
+    """A parallel node is done: the caller ends its lane with this outcome."""
+
+    lane: Lane
+    outcome: Outcome
+    join: str
+    """The fan-in where the lane continues; empty: there is none."""
+
+
+def start_fork(run: RunContext, lane: Lane, node: Node) -> ForkEnd | None:
+    """Start as many branches as may run at once. Raises ``ValueError`` if ``max_parallel`` is not
+    a number."""
     limit = _limit(node)
-    if lane.depth >= DEEPEST:
-        raise ValueError(f"parallel nodes are nested more than {DEEPEST} deep")
-    made = branches(walk.routes.branches(node, lane.context))
-    join = join_of(walk.graph, [branch.target for branch in made])
-    fork = Fork(id=lane.visit, lane=lane.id, join=join, branches=made)
-    walk.state.forks[fork.id] = fork
-    ids = tuple(branch.id for branch in made)
-    walk.book.tell(told.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
-    _start(walk, fork, limit)
-    if not made:
-        _close(walk, fork)
+    if lane.depth >= MAX_DEPTH:
+        raise ValueError(f"parallel nodes are nested more than {MAX_DEPTH} deep")
+    branches = make_branches(run.routes.branches(node, lane.context))
+    join = find_join(run.graph, [branch.target for branch in branches])
+    fork = Fork(id=lane.visit, lane=lane.id, join=join, branches=branches)
+    run.state.forks[fork.id] = fork
+    ids = tuple(branch.id for branch in branches)
+    run.pending.emit(events.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
+    _start_branches(run, fork, limit)
+    return None if branches else _close(run, fork)
 
 
-def at_its_end(walk: Walker, lane: Lane, target: str) -> bool:
-    """Whether a branch that comes to this node is over: it is a fan-in, or an exit."""
-    node = walk.graph.nodes.get(target)
-    if node is None or node.kind not in (node_kinds.FAN_IN.name, node_kinds.EXIT.name):
-        return False
-    branch = walk.state.forks[lane.fork].branches[lane.branch]
-    branch.exit = target if node.kind == node_kinds.EXIT.name else ""
-    status = lane.context.get("outcome")
-    branch_over(walk, lane, status if isinstance(status, str) else "success", "")
-    return True
+def ends_branch(graph: Graph, target: str) -> bool:
+    """Whether a branch that comes to this node is over: it is a fan-in or an exit."""
+    node = graph.nodes.get(target)
+    return node is not None and node.kind in (node_kinds.FAN_IN.name, node_kinds.EXIT.name)
 
 
-def branch_over(walk: Walker, lane: Lane, status: str, reason: str) -> None:
-    state = walk.state
+def end_branch(run: RunContext, lane: Lane, status: str, reason: str = "") -> ForkEnd | None:
+    """Record the branch of this lane as over. Start the next branches, or close the fork."""
+    state = run.state
     fork = state.forks[lane.fork]
     branch = fork.branches[lane.branch]
     last = state.outcomes.get(lane.node)
@@ -184,71 +203,85 @@ def branch_over(walk: Walker, lane: Lane, status: str, reason: str) -> None:
         branch.reason = reason or (last.failure_reason if last is not None else "")
     response = lane.updates.get("last_response")
     branch.last_response = response if isinstance(response, str) else ""
-    walk.stop(lane)
+    stop_lane(run, lane)
     del state.lanes[lane.id]
     fork.running -= 1
     fork.over += 1
-    _told_over(walk, fork, lane.branch)
-    node = walk.graph.nodes[walk.state.lanes[fork.lane].node]
-    first = node.text("join_policy") == "first_success" and status not in FAILED
-    if first or fork.over == len(fork.branches):
-        _close(walk, fork)
-    else:
-        _start(walk, fork, _limit(node))
+    _emit_completed(run, fork, lane.branch)
+    node = run.node_of(state.lanes[fork.lane])
+    is_first = node.text("join_policy") == "first_success" and status not in FAILED
+    if is_first or fork.over == len(fork.branches):
+        return _close(run, fork)
+    _start_branches(run, fork, _limit(node))
+    return None
 
 
-def stop(walk: Walker, fork: Fork) -> None:
-    """End what its branches have under way, and forget it."""
-    state = walk.state
+def end_branch_at(run: RunContext, lane: Lane, target: str) -> ForkEnd | None:
+    """End a branch that has come to a node which ends it."""
+    branch = run.state.forks[lane.fork].branches[lane.branch]
+    branch.exit = target if run.graph.nodes[target].kind == node_kinds.EXIT.name else ""
+    status = lane.context.get("outcome")
+    return end_branch(run, lane, status if isinstance(status, str) else "success")
+
+
+def stop_lane(run: RunContext, lane: Lane) -> None:
+    """Stop everything that this lane waits for, its own branches first."""
+    for fork in [fork for fork in run.state.forks.values() if fork.lane == lane.id]:
+        _stop_fork(run, fork)
+    run.pending.close(lane)
+
+
+def _stop_fork(run: RunContext, fork: Fork) -> None:
+    """Stop the branches that still run, and forget the fork."""
+    state = run.state
     for number, branch in enumerate(fork.branches):
         lane = state.lanes.get(_lane_id(fork, number))
         if lane is not None:
-            walk.stop(lane)
+            stop_lane(run, lane)
             del state.lanes[lane.id]
         if branch.status in ("running", "waiting"):
             was_running, branch.status = branch.status == "running", "cancelled"
             if was_running:
-                _told_over(walk, fork, number)
+                _emit_completed(run, fork, number)
     del state.forks[fork.id]
 
 
-def _start(walk: Walker, fork: Fork, limit: int) -> None:
-    parent = walk.state.lanes[fork.lane]
+def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
+    parent = run.state.lanes[fork.lane]
     while fork.running < limit and fork.next < len(fork.branches):
         number, branch = fork.next, fork.branches[fork.next]
         lane = Lane(
             id=_lane_id(fork, number),
             node=branch.target,
             previous=parent.node,
-            context=copied(parent.context),
+            context=deep_copy(parent.context),
             fidelity=branch.fidelity,
             thread=branch.thread,
             fork=fork.id,
             branch=number,
             depth=parent.depth + 1,
         )
-        walk.state.lanes[lane.id] = lane
+        run.state.lanes[lane.id] = lane
         branch.status = "running"
         fork.running += 1
         fork.next += 1
-        node = walk.graph.nodes[parent.node]
-        walk.book.tell(told.BranchStarted(node=node.id, visit=fork.id, branch=branch.id))
-        walk.ready(lane)
+        run.pending.emit(events.BranchStarted(node=parent.node, visit=fork.id, branch=branch.id))
+        run.ready.append(lane)
 
 
-def _close(walk: Walker, fork: Fork) -> None:
-    """The node is done: control goes on at the fan-in, in the lane that came to it; without
-    one at the exit that a branch came to."""
-    parent = walk.state.lanes[fork.lane]
-    node = walk.graph.nodes[parent.node]
-    stop(walk, fork)
-    status = status_of(fork, node.text("join_policy"))
-    walk.book.tell(told.ParallelCompleted(node=node.id, visit=fork.id, status=status))
-    updates, reason = results(fork), ""
+def _close(run: RunContext, fork: Fork) -> ForkEnd:
+    """The parallel node is done. Its lane continues at the fan-in; without one, at the exit that
+    a branch came to."""
+    parent = run.state.lanes[fork.lane]
+    node = run.node_of(parent)
+    _stop_fork(run, fork)
+    status = fork_status(fork, node.text("join_policy"))
+    run.pending.emit(events.ParallelCompleted(node=node.id, visit=fork.id, status=status))
+    updates, reason = result_updates(fork), ""
     if status == "fail":
         reason = "every branch failed" if fork.branches else "it has no branch"
     elif not fork.join:
-        updates |= merged(ranked(fork.branches))
+        updates |= merge_updates(rank_branches(fork.branches))
     exits = tuple(branch.exit for branch in fork.branches if branch.exit)
     parent.joined = fork.branches if fork.join else []
     outcome = Outcome(
@@ -257,14 +290,14 @@ def _close(walk: Walker, fork: Fork) -> None:
         context_updates=updates,
         suggested_next_ids=() if fork.join else exits[:1],
     )
-    walk.end(parent, outcome, join=fork.join)
+    return ForkEnd(parent, outcome, fork.join)
 
 
-def _told_over(walk: Walker, fork: Fork, number: int) -> None:
+def _emit_completed(run: RunContext, fork: Fork, number: int) -> None:
     branch = fork.branches[number]
-    node = walk.state.lanes[fork.lane].node
-    walk.book.tell(
-        told.BranchCompleted(node=node, visit=fork.id, branch=branch.id, status=branch.status)
+    node = run.state.lanes[fork.lane].node
+    run.pending.emit(
+        events.BranchCompleted(node=node, visit=fork.id, branch=branch.id, status=branch.status)
     )
 
 

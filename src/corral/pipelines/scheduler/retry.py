@@ -1,9 +1,9 @@
-"""Whether a node is tried again, and when: a rule, without a clock and without chance.
+"""Whether and when a node is tried again. A pure rule: no clock, no random numbers.
 
-``max_retries`` + 1 attempts. ``retry`` and errors that may pass (network, 429, 5xx) are
-tried again; ``fail`` only where the node itself says ``max_retries``; what cannot help
-(``retryable=False``: bad configuration, 401, refused permission) never. Exhausted:
-``allow_partial`` makes it a partial success, else it failed.
+A node has ``max_retries`` + 1 attempts. ``retry`` and transient errors (network, 429, 5xx) are
+tried again; ``fail`` only if the node itself sets ``max_retries``; errors that another attempt
+cannot fix (``retryable=False``: bad configuration, 401, denied permission) never. After the last
+attempt the node failed, or with ``allow_partial`` partially succeeded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from corral.backoff import backoff_delay
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 
-FIRST = 0.2
+FIRST_DELAY = 0.2
 """Seconds before the second attempt; doubled with each."""
-LONGEST = 60.0
+MAX_DELAY = 60.0
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -36,19 +36,19 @@ def retries(graph: Graph, node: Node) -> int:
             try:
                 return max(0, int(given))
             except ValueError:
-                raise ValueError(f"{key}={given} is no number") from None
+                raise ValueError(f"{key}={given} is not a number") from None
     return 0
 
 
 def after(graph: Graph, node: Node, outcome: Outcome, attempt: int, seed: str) -> Outcome | Pause:
-    """What follows from this attempt (the first is 1): the node's outcome, or a pause and
-    another attempt. ``seed`` is the visit's: the same one gives the same pauses."""
+    """The node's outcome after this attempt (the first is 1), or a pause before another attempt.
+    The same ``seed`` (the visit) gives the same pauses."""
     if outcome.status not in ("retry", "fail"):
         return _final(outcome, attempt)
-    helps = (
+    may_help = (
         outcome.status == "retry" or outcome.retryable is True or "max_retries" in node.attrs
     ) and outcome.retryable is not False
-    if not helps:
+    if not may_help:
         return _final(_failed(outcome), attempt)
     try:
         limit = retries(graph, node)
@@ -65,14 +65,14 @@ def after(graph: Graph, node: Node, outcome: Outcome, attempt: int, seed: str) -
 
 
 def delay(attempt: int, seed: str) -> float:
-    """200 ms × 2^(n-1), at most 60 s, × (0.5 … 1.5), which the seed decides."""
+    """200 ms × 2^(n-1), at most 60 s, × (0.5 … 1.5); the factor depends on the seed."""
     digest = blake2b(f"{seed}#{attempt}".encode(), digest_size=8).digest()
     share = int.from_bytes(digest) / 2**64
-    return backoff_delay(attempt - 1, first=FIRST, longest=LONGEST, jitter=share)
+    return backoff_delay(attempt - 1, first=FIRST_DELAY, longest=MAX_DELAY, jitter=share)
 
 
-def with_spent(outcome: Outcome, earlier: Outcome | None) -> Outcome:
-    """The outcome of the last attempt with what the one before it spent, added up."""
+def with_earlier_cost(outcome: Outcome, earlier: Outcome | None) -> Outcome:
+    """The outcome of the last attempt, with the cost of the attempt before added."""
     if earlier is None or (earlier.cost_usd is None and earlier.tokens is None):
         return outcome
     cost, tokens = outcome.cost_usd, outcome.tokens
@@ -92,5 +92,5 @@ def _final(outcome: Outcome, attempt: int) -> Outcome:
 def _failed(outcome: Outcome) -> Outcome:
     if outcome.status == "fail":
         return outcome
-    reason = outcome.failure_reason or "it asked to be tried again, and no attempt is left"
+    reason = outcome.failure_reason or "the node asked for a retry, but no attempt is left"
     return msgspec.structs.replace(outcome, status="fail", failure_reason=reason)

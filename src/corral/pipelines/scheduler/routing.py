@@ -7,7 +7,7 @@ After a node that did not fail:
 3. the first suggested node that an unconditional edge reaches;
 4. unconditional edges by weight descending, then target id.
 
-A failure is never passed over. After a node that failed (its retries are exhausted):
+A failure is never ignored. After a node that failed (its retries are exhausted):
 
 1. edges whose condition is true, as above;
 2. its ``retry_target``, its ``fallback_retry_target``, then those of the graph (the latter not
@@ -38,15 +38,15 @@ _ACCELERATOR = re.compile(r"\s*(?:\[(\w+)\]\s*|(\w)\)\s+|(\w) - )(?=\S)")
 
 
 def accelerator(label: str) -> tuple[str, str]:
-    """``[Y] Yes``, ``Y) Yes``, ``Y - Yes``: the key, and the label without it."""
+    """The key of ``[Y] Yes``, ``Y) Yes`` or ``Y - Yes``, and the label without it."""
     match = _ACCELERATOR.match(label)
     if match is None:
         return "", label.strip()
     return match[1] or match[2] or match[3], label[match.end() :].strip()
 
 
-def plain(label: str) -> str:
-    """As labels are compared: lower case, trimmed, without an accelerator."""
+def normalize_label(label: str) -> str:
+    """A label as it is compared: lower case, trimmed, without an accelerator."""
     return accelerator(label)[1].lower()
 
 
@@ -58,15 +58,15 @@ def is_decision(node: Node) -> bool:
     return node.kind == node_kinds.CONDITIONAL.name
 
 
-class Way(NamedTuple):
-    """Where it goes on."""
+class Route(NamedTuple):
+    """Where a run continues."""
 
     target: str
     edge: Edge | None
     """None: a jump to a retry target."""
 
 
-class _Ways(msgspec.Struct, gc=False):
+class _OrderedEdges(msgspec.Struct, gc=False):
     """A node's outgoing edges, in the order in which they are tried."""
 
     conditional: list[tuple[conditions.Condition, Edge]]
@@ -74,19 +74,19 @@ class _Ways(msgspec.Struct, gc=False):
 
 
 class Routes:
-    """The edges of a graph. Raises ``ConditionError`` where a condition is none."""
+    """The edges of a graph. Raises ``ConditionError`` if a condition is invalid."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._ways: dict[str, _Ways] = {}
+        self._edges: dict[str, _OrderedEdges] = {}
         for node in graph.nodes.values():
             ordered = sorted(
                 graph.edges_from(node.id), key=lambda edge: (-edge.weight, edge.target)
             )
-            met = [(conditions.of_edge(graph, edge), edge) for edge in ordered]
-            free = [edge for condition, edge in met if condition is None]
-            self._ways[node.id] = _Ways(
-                [(condition, edge) for condition, edge in met if condition is not None],
+            parsed = [(conditions.of_edge(graph, edge), edge) for edge in ordered]
+            free = [edge for condition, edge in parsed if condition is None]
+            self._edges[node.id] = _OrderedEdges(
+                [(condition, edge) for condition, edge in parsed if condition is not None],
                 free,
             )
 
@@ -97,14 +97,14 @@ class Routes:
         preferred: str = "",
         suggested: tuple[str, ...] = (),
     ) -> Edge | None:
-        """Of a node that did not fail."""
-        ways = self._ways[node.id]
-        if ways.conditional:
+        """The edge to follow after a node that did not fail."""
+        edges = self._edges[node.id]
+        if edges.conditional:
             look = conditions.look_in(context)
-            for condition, edge in ways.conditional:
+            for condition, edge in edges.conditional:
                 if condition.holds(look):
                     return edge
-        return _unconditional(ways.unconditional, preferred, suggested)
+        return _unconditional(edges.unconditional, preferred, suggested)
 
     def choose_failed(
         self,
@@ -114,35 +114,35 @@ class Routes:
         suggested: tuple[str, ...] = (),
         *,
         in_branch: bool = False,
-    ) -> Way | None:
-        """Where a failed node leads; None: nothing handles the failure."""
-        ways = self._ways[node.id]
-        if ways.conditional:
+    ) -> Route | None:
+        """Where the run continues after a node that failed; None: nothing handles the failure."""
+        edges = self._edges[node.id]
+        if edges.conditional:
             look = conditions.look_in(context)
-            for condition, edge in ways.conditional:
+            for condition, edge in edges.conditional:
                 if condition.holds(look):
-                    return Way(edge.target, edge)
+                    return Route(edge.target, edge)
         if target := self.retry_target(node, in_branch=in_branch):
-            return Way(target, None)
+            return Route(target, None)
         is_gate = node.kind == node_kinds.WAIT_HUMAN.name
-        handled = [] if is_gate else [e for e in ways.unconditional if self._decides(e.target)]
+        handled = [] if is_gate else [e for e in edges.unconditional if self._decides(e.target)]
         if not handled and self.continues(node):
-            handled = ways.unconditional
+            handled = edges.unconditional
         chosen = _unconditional(handled, preferred, suggested)
-        return None if chosen is None else Way(chosen.target, chosen)
+        return None if chosen is None else Route(chosen.target, chosen)
 
     def retry_target(self, node: Node, *, in_branch: bool = False) -> str:
-        """Where to go back to after this node failed: as it says itself, else as the graph does.
-        Empty: nowhere. The graph's target is not for a branch: a failure ends the branch."""
+        """Where to go back to after this node failed: its own target, else the graph's. Empty:
+        there is none. In a branch the graph's target does not count: a failure ends the branch."""
         return self._target(node.attrs) or ("" if in_branch else self._target(self._graph.attrs))
 
     def _decides(self, target: str) -> bool:
         """Whether this node is a decision with at least one condition to decide by."""
         node = self._graph.nodes.get(target)
-        return node is not None and is_decision(node) and bool(self._ways[target].conditional)
+        return node is not None and is_decision(node) and bool(self._edges[target].conditional)
 
     def continues(self, node: Node) -> bool:
-        """Whether the author lets a run go on after a failure of this node."""
+        """Whether ``error_policy`` lets the run continue after a failure of this node."""
         own = node.text("error_policy")
         if own or node.kind == node_kinds.WAIT_HUMAN.name:
             return own == "continue"
@@ -156,31 +156,31 @@ class Routes:
         return ""
 
     def branches(self, node: Node, context: dict[str, Json]) -> list[Edge]:
-        """Of a parallel node, as written: every edge, but those whose condition is false."""
+        """The edges of a parallel node in file order, without those whose condition is false."""
         look = conditions.look_in(context)
         false = {
             id(edge)
-            for condition, edge in self._ways[node.id].conditional
+            for condition, edge in self._edges[node.id].conditional
             if not condition.holds(look)
         }
         return [edge for edge in self._graph.edges_from(node.id) if id(edge) not in false]
 
     def options(self, node: Node) -> list[Edge]:
-        """Of a gate, as written: its unconditional edges; where it has none, all."""
-        free = {id(edge) for edge in self._ways[node.id].unconditional}
+        """The choices of a human gate in file order: its unconditional edges, else all."""
+        unconditional = {id(edge) for edge in self._edges[node.id].unconditional}
         edges = self._graph.edges_from(node.id)
-        return [edge for edge in edges if id(edge) in free] or edges
+        return [edge for edge in edges if id(edge) in unconditional] or edges
 
 
 def _unconditional(edges: list[Edge], preferred: str, suggested: tuple[str, ...]) -> Edge | None:
-    """Of unconditional edges in the order in which they are tried."""
+    """The unconditional edge to follow. ``edges`` is in the order in which they are tried."""
     if not edges:
         return None
     if preferred:
-        wanted = plain(preferred)
-        same = [edge for edge in edges if edge.label and plain(edge.label) == wanted]
+        wanted = normalize_label(preferred)
+        same = [edge for edge in edges if edge.label and normalize_label(edge.label) == wanted]
         if same:
-            # Of several edges with one label, the suggested node says which was meant.
+            # Several edges have this label: the suggested node selects one.
             return next((edge for edge in same if edge.target in suggested), same[0])
     for target in suggested:
         for edge in edges:

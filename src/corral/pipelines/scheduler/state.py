@@ -1,7 +1,7 @@
-"""Where a run stands: all that its plan remembers, as JSON.
+"""The state of a run: everything that its scheduler remembers, as JSON.
 
-A run goes through its graph on lanes: the trunk, and one for each branch of a fork
-(a parallel node at work). A lane stands at one node, with a context of its own.
+A run moves through its graph on lanes: the trunk, and one for each branch of a fork (a parallel
+node that is running). A lane stands at one node and has its own context.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from corral.pipelines.scheduler.outcome import Outcome
 Context = dict[str, Json]
 
 TRUNK = ""
-LOGS = 200
-"""Lines kept."""
+MAX_LOGS = 200
 
-_OWN = ("graph.", "internal.", "parallel.", "human.gate.", "stack.")
-_OWN_KEYS = {"outcome", "preferred_label", "current_node", "last_stage"}
+_INTERNAL = ("graph.", "internal.", "parallel.", "human.gate.", "stack.")
+_INTERNAL_KEYS = {"outcome", "preferred_label", "current_node", "last_stage"}
 
 
 class Open(msgspec.Struct):
-    """What was ordered and is not answered yet."""
+    """A command without a reply yet."""
 
     lane: str
     what: Literal["visit", "ask", "child", "wait"]
 
 
 class Branch(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One edge of a parallel node, and what came of it."""
+    """One edge of a parallel node and its result."""
 
     id: str
-    """Its first node; a second edge to the same one is ``node#2``."""
+    """Its first node; a second edge to the same node is ``node#2``."""
     target: str
     fidelity: str = ""
+    """``fidelity`` of its edge."""
     thread: str = ""
-    """Of its edge."""
+    """``thread_id`` of its edge."""
     status: str = "waiting"
-    """Then ``running``, then that of an outcome, or ``cancelled``."""
+    """``waiting``, then ``running``, then the status of an outcome, or ``cancelled``."""
     reason: str = ""
     exit: str = ""
-    """Where it came to an exit."""
+    """The exit that it came to."""
     last_visit: str = ""
     last_stage: str = ""
     last_response: str = ""
@@ -54,17 +54,17 @@ class Branch(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A parallel node at work."""
+    """A parallel node whose branches run."""
 
     id: str
-    """Of its visit."""
+    """The visit of the parallel node."""
     lane: str
     join: str
-    """The fan-in where control goes on; empty: there is none."""
+    """The fan-in where the parent lane continues; empty: there is none."""
     branches: list[Branch]
     running: int = 0
     next: int = 0
-    """The first that has not begun."""
+    """Index of the first branch that has not started."""
     over: int = 0
 
 
@@ -74,46 +74,46 @@ class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
     visit: str = ""
     number: int = 0
     previous: str | None = None
-    """The node it came from."""
+    """The node that it came from."""
     context: Context
     fidelity: str = ""
     thread: str = ""
-    """Of the edge it came by."""
+    """``thread_id`` of the edge that it followed."""
     open: list[str] = []
-    """What it waits for."""
+    """Ids of the commands whose replies it waits for."""
     fork: str = ""
-    """Whose branch it is."""
+    """Id of the fork that it is a branch of; empty: the trunk."""
     branch: int = 0
     depth: int = 0
     updates: Context = {}
-    """Of a branch: what its nodes have set."""
+    """What the nodes of a branch have set."""
     joined: list[Branch] = []
-    """At a fan-in: what is joined."""
+    """At a fan-in: the branches to join."""
     attempt: int = 1
-    """How often a person was asked."""
+    """How often the person of a human gate was asked."""
     cycle: int = 0
-    """Of a manager."""
+    """Cycles of a manager loop."""
 
 
 class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_id: str = ""
-    begun: bool = False
+    started: bool = False
     round: int = 1
-    """Rises with every ``loop_restart``."""
+    """Counts up with every ``loop_restart``."""
     lanes: dict[str, Lane] = {}
     forks: dict[str, Fork] = {}
     open: dict[str, Open] = {}
     visits: dict[str, int] = {}
-    """How often each node was visited, over all rounds."""
+    """How often each node was visited, in all rounds."""
     completed: list[str] = []
     outcomes: dict[str, Outcome] = {}
-    """Of each node's last visit, without its context updates."""
+    """The outcome of each node's last visit, without its context updates."""
     retries: dict[str, int] = {}
     gates: dict[str, bool] = {}
-    """Goal gates that were visited."""
+    """The goal gates that were visited."""
     cost_usd: float = 0.0
     tokens: int = 0
-    told: int = 0
+    event_count: int = 0
     logs: list[str] = []
     finish: FinishRun | None = None
 
@@ -123,7 +123,7 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def context(self) -> Context:
-        """The trunk's."""
+        """The context of the trunk."""
         return self.lanes[TRUNK].context
 
     @property
@@ -132,17 +132,17 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def log(self, line: str) -> None:
         self.logs.append(line)
-        if len(self.logs) > LOGS:
+        if len(self.logs) > MAX_LOGS:
             del self.logs[0]
 
     def as_outcome(self) -> Outcome:
-        """A finished run, as the outcome of the node whose child it was."""
+        """A finished child run as the outcome of the node that ran it."""
         end = self.finish
-        reason = "it has not ended" if end is None else end.reason
+        reason = "the run has not ended" if end is None else end.reason
         return Outcome(
             status="success" if end is not None and end.status == "success" else "fail",
             failure_reason="" if end is not None and end.status == "success" else reason,
-            context_updates=without_own(self.context),
+            context_updates=without_internal_keys(self.context),
             cost_usd=self.cost_usd or None,
             tokens=self.tokens or None,
         )
@@ -156,26 +156,26 @@ def from_json(data: bytes | str) -> State:
     return msgspec.json.decode(data, type=State)
 
 
-def without_own(context: Context) -> Context:
-    """What another run may see of a context: all but what an engine keeps for itself."""
+def without_internal_keys(context: Context) -> Context:
+    """What another run may see of a context: everything but the keys that corral itself sets."""
     return {
         key: value
         for key, value in context.items()
-        if key not in _OWN_KEYS and not key.startswith(_OWN)
+        if key not in _INTERNAL_KEYS and not key.startswith(_INTERNAL)
     }
 
 
-def copied(context: Context) -> Context:
-    """Deep: whoever changes it changes nobody else's."""
+def deep_copy(context: Context) -> Context:
+    """A copy that shares no object with the original."""
     return {
-        key: _copied(value) if value.__class__ in (dict, list) else value
+        key: _copy_value(value) if value.__class__ in (dict, list) else value
         for key, value in context.items()
     }
 
 
-def _copied(value: Json) -> Json:
+def _copy_value(value: Json) -> Json:
     if isinstance(value, dict):
-        return copied(value)
+        return deep_copy(value)
     if isinstance(value, list):
-        return [_copied(item) if item.__class__ in (dict, list) else item for item in value]
+        return [_copy_value(item) if item.__class__ in (dict, list) else item for item in value]
     return value

@@ -155,7 +155,7 @@ def _default_choices(graph: Graph) -> Iterator[Finding]:
     for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
         wanted = node.text("human.default_choice")
         offered = human_gate.choices(graph.edges_from(node.id))
-        if wanted and offered and human_gate.find(offered, wanted) is None:
+        if wanted and offered and human_gate.find_choice(offered, wanted) is None:
             message = f"human.default_choice of {node.id}: {wanted!r} is no choice of it"
             fix = f"One of {', '.join(choice.label for choice in offered)}."
             yield error("attribute_value", message, node=node, fix=fix)
