@@ -102,7 +102,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """A mark for the tests of each agent's real program: a new agent brings its own. What a
     shell starts in the background ignores SIGINT, and so would all that is started here."""
-    cleanup.make()
+    cleanup.start_watcher()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():
         if agent.programs:

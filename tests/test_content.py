@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.values import Cost, Usage
 
@@ -28,7 +28,7 @@ def test_the_total_is_input_and_output_and_counts_reasoning_once(usage: Usage, t
     assert usage.total == total
 
 
-@unhurried
+@no_deadline
 @given(a=USAGES, b=USAGES)
 def test_a_sum_never_invents_a_count(a: Usage, b: Usage) -> None:
     summed = a + b
@@ -37,7 +37,7 @@ def test_a_sum_never_invents_a_count(a: Usage, b: Usage) -> None:
         assert getattr(summed, name) == (sum(known) if known else None)
 
 
-@unhurried
+@no_deadline
 @given(usage=USAGES)
 def test_adding_a_run_that_reported_nothing_changes_nothing(usage: Usage) -> None:
     assert usage + Usage() == usage == Usage() + usage

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.events import (
     Done,
@@ -156,7 +156,7 @@ JSON = st.recursive(
 )
 
 
-@unhurried
+@no_deadline
 @given(data=JSON, text=st.text(), seq=st.integers(0, 2**53))
 def test_any_json_and_any_text_come_back_as_they_went(data: Any, text: str, seq: int) -> None:
     for event in (Unknown(data, seq=seq), ToolUse("c", text, input=data), Text(text, seq=seq)):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.errors import CallerError, ConfigError, PromptError
 from corral.options import KNOWN, RunKwargs, RunOptions, check_prompt
@@ -235,7 +235,7 @@ def test_a_prompt_of_exactly_the_limit_passes() -> None:
     assert check_prompt("12345", 5) == "12345"
 
 
-@unhurried
+@no_deadline
 @given(
     name=st.sampled_from(sorted(KNOWN)),
     value=st.one_of(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral import shell_patterns
 from corral.errors import PolicyError
@@ -158,7 +158,7 @@ COMMANDS = st.none() | st.sampled_from(
 ACTIONS = st.builds(Action, NAMES, st.sampled_from(KINDS), COMMANDS, st.booleans())
 
 
-@unhurried
+@no_deadline
 @given(policy=POLICIES, action=ACTIONS)
 def test_the_order_is_deny_rules_allow_rules_capability_ask(policy: Policy, action: Action) -> None:
     """An oracle that asks the questions in the order of the specification."""
@@ -197,7 +197,7 @@ def expected(policy: Policy, action: Action) -> str:
     return value or "ask"
 
 
-@unhurried
+@no_deadline
 @given(policy=POLICIES, action=ACTIONS)
 def test_denying_one_more_tool_never_allows_anything(policy: Policy, action: Action) -> None:
     stricter = msgspec.structs.replace(policy, deny_tools=(*policy.deny_tools, "a"))
@@ -205,7 +205,7 @@ def test_denying_one_more_tool_never_allows_anything(policy: Policy, action: Act
         assert stricter.evaluate(action).verdict != "allow"
 
 
-@unhurried
+@no_deadline
 @given(policy=POLICIES, action=ACTIONS)
 def test_a_denial_put_first_never_allows_anything(policy: Policy, action: Action) -> None:
     stricter = msgspec.structs.replace(policy, shell_rules=("deny rm *", *policy.shell_rules))

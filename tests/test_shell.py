@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.shell_patterns import MAX_LENGTH, covers, fits, matches, parse, split
 
@@ -253,7 +253,7 @@ def test_many_stars_and_long_texts_take_linear_time() -> None:
 TEXTS = st.text(alphabet="ab *", max_size=12)
 
 
-@unhurried
+@no_deadline
 @given(pattern=TEXTS, text=st.text(alphabet="ab ", max_size=12))
 def test_patterns_fit_as_the_regular_expression_does(pattern: str, text: str) -> None:
     bare, end = (
@@ -266,7 +266,7 @@ def test_patterns_fit_as_the_regular_expression_does(pattern: str, text: str) ->
 COMMANDS = st.text(alphabet="gr m;&|$()`'\"\\<>\n={}!x*", max_size=24)
 
 
-@unhurried
+@no_deadline
 @example(command=" g  g", pattern="g  g")
 @given(command=COMMANDS, pattern=st.text(alphabet="grm *", min_size=1, max_size=6))
 def test_any_text_can_be_judged_and_what_is_accepted_is_found(command: str, pattern: str) -> None:
@@ -274,7 +274,7 @@ def test_any_text_can_be_judged_and_what_is_accepted_is_found(command: str, patt
         assert matches(pattern, command)
 
 
-@unhurried
+@no_deadline
 @given(command=COMMANDS)
 def test_the_parts_have_every_character_but_the_separators(command: str) -> None:
     kept = "".join(split(command))
@@ -282,7 +282,7 @@ def test_the_parts_have_every_character_but_the_separators(command: str) -> None
         assert kept.count(char) == command.count(char)
 
 
-@unhurried
+@no_deadline
 @given(before=COMMANDS, tail=st.text(alphabet="abc ", max_size=5))
 def test_no_accepted_line_has_an_unquoted_command_of_another_name(before: str, tail: str) -> None:
     """``evil`` is put where a shell would run it; no allow pattern for ``g`` may accept that."""

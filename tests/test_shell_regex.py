@@ -8,7 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.shell_patterns import covers
 from corral.shell_regex import allow_regex
@@ -68,7 +68,7 @@ def test_there_is_no_nested_repetition(pattern: str) -> None:
     assert not re.search(NESTED_REPETITION, regex)
 
 
-@unhurried
+@no_deadline
 @given(data=st.data(), pattern=st.sampled_from(PATTERNS))
 def test_every_text_of_the_expression_is_accepted_by_the_pattern(
     data: st.DataObject, pattern: str
@@ -82,7 +82,7 @@ def test_every_text_of_the_expression_is_accepted_by_the_pattern(
 SHELL_TEXT = st.text(alphabet="git ;&|$()`'\"\\<>\n={}!x*#~%", max_size=30)
 
 
-@unhurried
+@no_deadline
 @given(command=SHELL_TEXT, pattern=st.sampled_from(PATTERNS))
 def test_what_the_expression_accepts_the_pattern_accepts(command: str, pattern: str) -> None:
     line = pattern.replace("*", "").strip() + " " + command

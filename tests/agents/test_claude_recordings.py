@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.goldens import check_golden
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 from corral.agents import registry
 from corral.agents.spec import Ending, stream_transport
@@ -107,7 +107,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         answered=guard.answered,
         run=RunOptions(agent=AGENT.name),
     )
-    return lawful([*events, *guard.close(0.0, AGENT.explain(ending))])
+    return check_stream([*events, *guard.close(0.0, AGENT.explain(ending))])
 
 
 def done_of(name: str) -> Done:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.agent_launch import NOT_COMPILED, launch_of
 from support.recordings import RECORDINGS
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors
@@ -41,7 +41,7 @@ async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path)
         "cline", cwd=workspace, model="scripted", policy=Policy.edits(), replay=tape
     ) as session:
         turn = session.prompt("Read here.txt, then write.")
-        events = lawful([event async for event in turn])
+        events = check_stream([event async for event in turn])
     result = result_from_events(events)
     assert result.text == "Done, and [CLINE_API_KEY redacted]."
     uses = [event for event in events if isinstance(event, ToolUse)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.recordings import Tapes
+from support.recordings import Recordings
 
 from corral.agents.copilot.usage_file import read_report
 from corral.agents.spec import stream_transport
@@ -21,7 +21,7 @@ from corral.events import (
 from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.result import result_from_events
 
-played = Tapes("copilot-cli")
+played = Recordings("copilot-cli")
 done, NAMES = played.done, played.names
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral import errors
 from corral.agents import registry
@@ -246,7 +246,7 @@ def test_an_api_error_of_any_shape_is_explained(body: object) -> None:
     assert type(error) is errors.AuthenticationFailed
 
 
-@unhurried
+@no_deadline
 @given(
     code=st.none() | st.integers(0, 255),
     message=st.none() | st.text() | st.builds("[API Error: {}]".format, st.text()),

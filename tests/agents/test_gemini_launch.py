@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agent_launch import NOT_COMPILED, launch_of
 from support.goldens import check_golden
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.agents import registry
 from corral.agents.gemini.launch import launch_acp
@@ -144,7 +144,7 @@ def test_the_cli_finds_nothing_to_act_on_in_the_prompt(prompt: str) -> None:
     assert not re.search(r"(?<!\\)@\S", stdin)
 
 
-@unhurried
+@no_deadline
 @given(prompt=st.text(alphabet="/@{}!args\\ \n.x\"'é\x7f", min_size=1))
 def test_any_prompt_is_harmless(prompt: str) -> None:
     test_the_cli_finds_nothing_to_act_on_in_the_prompt(prompt)

@@ -22,7 +22,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.agent_launch import NOT_COMPILED
 from support.goldens import check_golden
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.agents.gemini.policy import (
     HARMLESS,
@@ -338,7 +338,7 @@ MARKS = "ab .*+?[]{}()^$|/-\"'\\é\x7f"
 PATTERN = st.text(alphabet=MARKS, min_size=1, max_size=8).filter(str.strip)
 
 
-@unhurried
+@no_deadline
 @given(pattern=PLAIN, command=st.builds("{}{}".format, st.sampled_from(["a", "b", ""]), TEXT))
 def test_what_an_allow_rule_lets_run_the_policy_allows_too(pattern: str, command: str) -> None:
     """The compiled rule may be stricter than ``decide``; it may never be laxer."""
@@ -349,7 +349,7 @@ def test_what_an_allow_rule_lets_run_the_policy_allows_too(pattern: str, command
         assert ruling.verdict == "allow"
 
 
-@unhurried
+@no_deadline
 @given(pattern=PATTERN.filter(lambda pattern: "(" not in pattern), description=TEXT)
 def test_any_pattern_matches_itself_and_stays_valid(pattern: str, description: str) -> None:
     plain = pattern.replace("*", "a")
@@ -365,7 +365,7 @@ def taken(pattern: str) -> bool:
     return len(pattern) <= 2048 and not re.search(r"\([^)]*[*+?{].*\)[*+?{]", pattern)
 
 
-@unhurried
+@no_deadline
 @given(pattern=PATTERN, verb=st.sampled_from(["allow", "deny"]))
 def test_a_shell_rule_that_the_cli_would_drop_is_refused(pattern: str, verb: str) -> None:
     try:
@@ -469,7 +469,7 @@ def ruled(policy: Policy, tool: str, *, interactive: bool) -> str:
     return "deny" if verdict == "ask" and not interactive else verdict
 
 
-@unhurried
+@no_deadline
 @given(policy=ANY_POLICY, tool=st.sampled_from(sorted(CALLS)), interactive=st.booleans())
 def test_a_peer_never_does_unasked_what_the_policy_does_not_allow(
     policy: Policy, tool: str, interactive: bool
@@ -483,7 +483,7 @@ def test_a_peer_never_does_unasked_what_the_policy_does_not_allow(
         assert verdict == "allow"
 
 
-@unhurried
+@no_deadline
 @given(policy=ANY_POLICY, tool=st.sampled_from(sorted(CALLS)))
 def test_the_headless_cli_does_nothing_that_the_policy_does_not_allow(
     policy: Policy, tool: str
@@ -492,7 +492,7 @@ def test_the_headless_cli_does_nothing_that_the_policy_does_not_allow(
         assert ruled(policy, tool, interactive=False) == "allow"
 
 
-@unhurried
+@no_deadline
 @given(policy=ANY_POLICY, interactive=st.booleans())
 def test_a_question_about_the_shell_is_one_that_the_cli_does_not_answer_itself(
     policy: Policy, interactive: bool

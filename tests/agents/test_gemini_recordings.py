@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.goldens import check_golden
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 from corral.agents import registry
 from corral.agents.spec import Ending, stream_transport
@@ -126,7 +126,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         answered=guard.answered,
         run=RunOptions(agent=agent.name, model="gemini-2.5-flash"),
     )
-    return lawful([*events, *guard.close(0.0, agent.explain(ending))])
+    return check_stream([*events, *guard.close(0.0, agent.explain(ending))])
 
 
 def heard(stderr: str) -> list[RawEvent]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.recordings import Tapes
+from support.recordings import Recordings
 
 from corral.agents.spec import stream_transport
 from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
 from corral.protocol.ndjson import NdjsonStream
 
-played = Tapes("opencode-cli")
+played = Recordings("opencode-cli")
 done, NAMES = played.done, played.names
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from support.recordings import Tapes
+from support.recordings import Recordings
 
 from corral.events import Error, PermissionRequest, Text, Thinking
 
-played = Tapes("qwen-cli")
+played = Recordings("qwen-cli")
 done, NAMES = played.done, played.names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.goldens import check_golden
-from support.recordings import Tapes, as_lines
+from support.recordings import Recordings, as_lines
 
 from corral.events import Unknown
 
@@ -93,7 +93,7 @@ DENIED = {
     "pi-cli": {"refused": ["bash", "write", "read"]},
 }
 
-TAPES = {name: Tapes(name) for name in LEAST}
+TAPES = {name: Recordings(name) for name in LEAST}
 EVERY = [(name, tape) for name, tapes in TAPES.items() for tape in tapes.names]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.builtin_agent import Ours, warnings
+from support.builtin_agent import BuiltinAgent, warning_codes
 
 from corral.builtin.history import shrunk
 from corral.builtin.repetition import ADVICE
@@ -28,19 +28,19 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(("used", "warned"), [(790, []), (810, ["context_nearly_full"])])
 async def test_four_fifths_of_the_window_are_worth_a_warning(
-    ours: Ours, used: int, warned: list[str]
+    ours: BuiltinAgent, used: int, warned: list[str]
 ) -> None:
     turn = Turn(text="ok", usage={"input": used - 10, "output": 10})
     events = await ours.events([turn])
-    assert warnings(events) == warned
+    assert warning_codes(events) == warned
     assert result_from_events(events).ok
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_it_is_said_once(ours: Ours) -> None:
+async def test_it_is_said_once(ours: BuiltinAgent) -> None:
     usage = {"input": 900, "output": 10}
     script = [Turn(calls=[Call("list_dir")], usage=usage), Turn(text="ok", usage=usage)]
-    assert warnings(await ours.events(script)) == ["context_nearly_full"]
+    assert warning_codes(await ours.events(script)) == ["context_nearly_full"]
 
 
 TOO_LONG = "The input token count exceeds the maximum number of tokens allowed"
@@ -58,12 +58,12 @@ def is_paired(request: Request) -> bool:
     return not waiting
 
 
-async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: Ours) -> None:
+async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: BuiltinAgent) -> None:
     rounds = [call("glob", pattern=f"*.{n}") for n in range(6)]
     script = [*rounds, fail(413, TOO_LONG), say("ok")]
     events = await ours.events(script, "the task")
     assert result_from_events(events).ok
-    assert warnings(events) == ["context_shrunk"]
+    assert warning_codes(events) == ["context_shrunk"]
     before, after = ours.requests[-2], ours.requests[-1]
     assert len(before.tool_calls) == 6
     assert [dict(made.args) for made in after.tool_calls] == [
@@ -73,7 +73,7 @@ async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: Ours) -> None:
     assert is_paired(after)
 
 
-async def test_the_prompt_under_way_is_never_forgotten(ours: Ours) -> None:
+async def test_the_prompt_under_way_is_never_forgotten(ours: BuiltinAgent) -> None:
     script = [say("one"), say("two"), call("list_dir"), fail(413, TOO_LONG, times=2), say("ok")]
     async with ours.session(script) as session:
         for prompt in ("first", "second"):
@@ -87,16 +87,16 @@ async def test_the_prompt_under_way_is_never_forgotten(ours: Ours) -> None:
     assert is_paired(ours.requests[-1])
 
 
-async def test_what_cannot_shrink_is_an_error_to_act_on(ours: Ours) -> None:
+async def test_what_cannot_shrink_is_an_error_to_act_on(ours: BuiltinAgent) -> None:
     events = await ours.events([fail(413, TOO_LONG, times="forever")])
     result = result_from_events(events)
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "context_length")
     assert len(ours.requests) == 1
-    assert warnings(events) == []
+    assert warning_codes(events) == []
 
 
-async def test_shrinking_comes_to_an_end(ours: Ours) -> None:
+async def test_shrinking_comes_to_an_end(ours: BuiltinAgent) -> None:
     rounds = [call("glob", pattern=f"*.{n}") for n in range(4)]
     result = await ours.run([*rounds, fail(413, TOO_LONG, times="forever")], "the task")
     assert result.error is not None
@@ -132,30 +132,34 @@ def circle(period: int, count: int) -> list[Turn]:
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
-async def test_going_in_circles_is_told_to_the_agent_and_to_us(ours: Ours, period: int) -> None:
+async def test_going_in_circles_is_told_to_the_agent_and_to_us(
+    ours: BuiltinAgent, period: int
+) -> None:
     events = await ours.events([*circle(period, 10), say("ok")])
-    assert warnings(events) == ["repetition"]
+    assert warning_codes(events) == ["repetition"]
     assert ours.requests[-1].last_text == ADVICE
     assert ADVICE not in ours.requests[-2].texts
 
 
 @pytest.mark.parametrize(("period", "count"), [(1, 9), (2, 9), (3, 9), (4, 12)])
-async def test_what_is_no_circle_yet_is_not_told(ours: Ours, period: int, count: int) -> None:
-    assert warnings(await ours.events([*circle(period, count), say("ok")])) == []
+async def test_what_is_no_circle_yet_is_not_told(
+    ours: BuiltinAgent, period: int, count: int
+) -> None:
+    assert warning_codes(await ours.events([*circle(period, count), say("ok")])) == []
 
 
 @pytest.mark.parametrize(("count", "times"), [(19, 1), (20, 2)])
-async def test_once_told_it_counts_anew(ours: Ours, count: int, times: int) -> None:
+async def test_once_told_it_counts_anew(ours: BuiltinAgent, count: int, times: int) -> None:
     events = await ours.events([*circle(1, count), say("ok")])
-    assert warnings(events) == ["repetition"] * times
+    assert warning_codes(events) == ["repetition"] * times
 
 
-async def test_calls_of_one_answer_count_each(ours: Ours) -> None:
+async def test_calls_of_one_answer_count_each(ours: BuiltinAgent) -> None:
     many = Turn(calls=[Call("list_dir")] * 10)
-    assert warnings(await ours.events([many, say("ok")])) == ["repetition"]
+    assert warning_codes(await ours.events([many, say("ok")])) == ["repetition"]
 
 
-async def test_another_prompt_may_ask_for_the_same_again(ours: Ours) -> None:
+async def test_another_prompt_may_ask_for_the_same_again(ours: BuiltinAgent) -> None:
     script = [turn for _ in range(12) for turn in (call("list_dir"), say("ok"))]
     async with ours.session(script) as session:
         results = [await session.run("again") for _ in range(12)]

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.builtin_agent import KEY, MODELS, Ours, command_line, of, outcomes, warnings
+from support.builtin_agent import (
+    KEY,
+    MODELS,
+    BuiltinAgent,
+    events_of,
+    run_command,
+    tool_outcomes,
+    warning_codes,
+)
 
 import corral
 from corral.builtin.loop import BOTCHED
@@ -17,7 +25,7 @@ WIRES = ["gemini", "anthropic", "openai", "chat"]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_refused_key_ends_the_run(ours: Ours, wire: str) -> None:
+async def test_a_refused_key_ends_the_run(ours: BuiltinAgent, wire: str) -> None:
     result = await ours.run([fail(401, "no such key")], wire=wire, retries=3)
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "authentication")
@@ -26,27 +34,27 @@ async def test_a_refused_key_ends_the_run(ours: Ours, wire: str) -> None:
         result.raise_for_status()
 
 
-async def test_the_command_line_exits_as_for_any_agent(ours: Ours) -> None:
-    code, _, told = await command_line(ours, [fail(401, "no such key")])
+async def test_the_command_line_exits_as_for_any_agent(ours: BuiltinAgent) -> None:
+    code, _, told = await run_command(ours, [fail(401, "no such key")])
     assert code == 6, told
-    code, out, told = await command_line(ours, [say("All ", "done.")])
+    code, out, told = await run_command(ours, [say("All ", "done.")])
     assert (code, out) == (0, "All done.\n"), told
 
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_what_may_pass_is_tried_again_with_a_warning(
-    ours: Ours, wire: str, status: int
+    ours: BuiltinAgent, wire: str, status: int
 ) -> None:
     script = [fail(status, "busy", retry_after=0.01), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
     assert result_from_events(events).ok
-    (code,) = warnings(events)
+    (code,) = warning_codes(events)
     assert code in ("rate_limit", "server")
     assert len(ours.requests) == 2
 
 
-async def test_an_attempt_is_an_attempt(ours: Ours) -> None:
+async def test_an_attempt_is_an_attempt(ours: BuiltinAgent) -> None:
     result = await ours.run([fail(500, "down", retry_after=0.01, times="forever")], retries=2)
     assert result.error is not None
     assert result.error.code == "server"
@@ -55,7 +63,7 @@ async def test_an_attempt_is_an_attempt(ours: Ours) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1])
 async def test_a_connection_that_is_always_cut_is_tried_as_often_as_asked(
-    ours: Ours, cut: int
+    ours: BuiltinAgent, cut: int
 ) -> None:
     result = await ours.run([Turn(thoughts="hm", text="x", cut=cut, repeat="forever")], retries=2)
     assert not result.ok
@@ -63,17 +71,19 @@ async def test_a_connection_that_is_always_cut_is_tried_as_often_as_asked(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_stream_cut_before_any_word_is_asked_for_again(ours: Ours, wire: str) -> None:
+async def test_a_stream_cut_before_any_word_is_asked_for_again(
+    ours: BuiltinAgent, wire: str
+) -> None:
     script = [Turn(thoughts="hm", text="lost", cut=1), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
     result = result_from_events(events)
     assert (result.status, result.text) == ("success", "ok")
     assert len(ours.requests) == 2
-    assert len(warnings(events)) == 1
+    assert len(warning_codes(events)) == 1
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_stream_cut_after_words_is_incomplete(ours: Ours, wire: str) -> None:
+async def test_a_stream_cut_after_words_is_incomplete(ours: BuiltinAgent, wire: str) -> None:
     script = [Turn(text=["half ", "an answer"], cut=1), say("never")]
     result = await ours.run(script, wire=wire, retries=3)
     assert (result.status, result.text) == ("incomplete", "half ")
@@ -82,32 +92,32 @@ async def test_a_stream_cut_after_words_is_incomplete(ours: Ours, wire: str) -> 
 
 @pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai"])
 async def test_an_error_inside_the_stream_before_any_word_is_tried_again(
-    ours: Ours, wire: str
+    ours: BuiltinAgent, wire: str
 ) -> None:
     script = [Turn(thoughts="hm", status=503, late=True, message="overloaded"), say("ok")]
     events = await ours.events(script, wire=wire, retries=2)
     assert result_from_events(events).ok, result_from_events(events).error
-    assert [event.delta for event in of(events, Text)] == ["ok"]
+    assert [event.delta for event in events_of(events, Text)] == ["ok"]
 
 
-async def test_a_stream_without_an_end_is_incomplete(ours: Ours) -> None:
+async def test_a_stream_without_an_end_is_incomplete(ours: BuiltinAgent) -> None:
     result = await ours.run([Turn(text="half", finish=None)])
     assert result.status == "incomplete"
 
 
-async def test_a_refused_prompt_is_told_as_such(ours: Ours) -> None:
+async def test_a_refused_prompt_is_told_as_such(ours: BuiltinAgent) -> None:
     result = await ours.run([Turn(block_reason="SAFETY")])
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "content_refused")
 
 
-async def test_a_filtered_answer_is_told_as_such(ours: Ours) -> None:
+async def test_a_filtered_answer_is_told_as_such(ours: BuiltinAgent) -> None:
     result = await ours.run([say("so ", finish="SAFETY")])
     assert result.error is not None
     assert result.error.code == "content_refused"
 
 
-async def test_an_answer_cut_at_the_output_limit_is_an_error(ours: Ours) -> None:
+async def test_an_answer_cut_at_the_output_limit_is_an_error(ours: BuiltinAgent) -> None:
     result = await ours.run([say("so ", finish="MAX_TOKENS")])
     assert result.error is not None
     assert result.error.code == "context_length"
@@ -115,7 +125,9 @@ async def test_an_answer_cut_at_the_output_limit_is_an_error(ours: Ours) -> None
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_an_empty_answer_is_an_error_and_the_session_goes_on(ours: Ours, wire: str) -> None:
+async def test_an_empty_answer_is_an_error_and_the_session_goes_on(
+    ours: BuiltinAgent, wire: str
+) -> None:
     led = ours.options([Turn(), say("ok")], wire)
     async with corral.session(**led) as session:
         first = await session.run("one")
@@ -126,7 +138,9 @@ async def test_an_empty_answer_is_an_error_and_the_session_goes_on(ours: Ours, w
     assert [m.role for m in ours.requests[1].history if not (m.texts or m.calls)] == []
 
 
-async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(ours: Ours) -> None:
+async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(
+    ours: BuiltinAgent,
+) -> None:
     botched = Turn(finish="MALFORMED_FUNCTION_CALL", repeat="forever")
     events = await ours.events([botched])
     result = result_from_events(events)
@@ -134,21 +148,21 @@ async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(ou
     assert (result.status, result.error.code) == ("error", "invalid_request")
     assert len(ours.requests) == 3
     assert ours.requests[-1].last_text.count(BOTCHED) == 2
-    assert warnings(events) == ["malformed_call"] * 2
+    assert warning_codes(events) == ["malformed_call"] * 2
 
 
-async def test_a_call_that_is_made_again_goes_on(ours: Ours) -> None:
+async def test_a_call_that_is_made_again_goes_on(ours: BuiltinAgent) -> None:
     script = [Turn(finish="MALFORMED_FUNCTION_CALL"), call("list_dir"), say("ok")]
     events = await ours.events(script)
-    assert outcomes(events) == [("list_dir", "success")]
+    assert tool_outcomes(events) == [("list_dir", "success")]
     assert result_from_events(events).ok
 
 
-async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: Ours) -> None:
+async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: BuiltinAgent) -> None:
     half = Turn(calls=[Call("shell", {"command": "touch ran"})], finish="MALFORMED_FUNCTION_CALL")
     events = await ours.events([half, say("ok")], policy="all")
     assert result_from_events(events).ok
-    assert outcomes(events) == []
+    assert tool_outcomes(events) == []
     assert not (ours.workspace / "ran").exists()
     last = ours.requests[-1]
     assert [name for name, _ in last.tool_results] == [made.name for made in last.tool_calls]
@@ -164,7 +178,7 @@ async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: Our
     ],
 )
 async def test_a_missing_key_is_raised_before_anything_and_names_the_variable(
-    ours: Ours, wire: str, name: str, monkeypatch: pytest.MonkeyPatch
+    ours: BuiltinAgent, wire: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
     with pytest.raises(corral.errors.MissingKey, match=name):
@@ -172,22 +186,22 @@ async def test_a_missing_key_is_raised_before_anything_and_names_the_variable(
     assert not (ours.workspace.parent / "corral-home" / "sessions").exists()
 
 
-async def test_an_unknown_vendor_is_named(ours: Ours) -> None:
+async def test_an_unknown_vendor_is_named(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.UnknownProvider, match="nobody"):
         await corral.run("nobody:model", "do it", cwd=ours.workspace)
 
 
-async def test_our_agent_without_a_model_says_what_it_needs(ours: Ours) -> None:
+async def test_our_agent_without_a_model_says_what_it_needs(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.ConfigError, match="needs a model"):
         await corral.run("corral", "do it", cwd=ours.workspace)
 
 
-async def test_two_models_are_one_too_many(ours: Ours) -> None:
+async def test_two_models_are_one_too_many(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.ConfigError, match="two models"):
         await corral.run(MODELS["gemini"], "do it", model="openai:gpt-5", cwd=ours.workspace)
 
 
-async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: Ours) -> None:
+async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: BuiltinAgent) -> None:
     def shell() -> str:
         return ""
 
@@ -195,13 +209,13 @@ async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: Ours) -
         await ours.events([say("never")], tools=[shell])
 
 
-async def test_an_error_repeats_no_key(ours: Ours) -> None:
+async def test_an_error_repeats_no_key(ours: BuiltinAgent) -> None:
     events = await ours.events([fail(400, f"bad key {KEY}, really")])
     assert KEY not in b"".join(corral.to_json(event) for event in events).decode()
-    (error,) = of(events, Error)
+    (error,) = events_of(events, Error)
     assert "bad key" in error.message
 
 
-async def test_a_model_that_hangs_in_the_middle_is_an_idle_timeout(ours: Ours) -> None:
+async def test_a_model_that_hangs_in_the_middle_is_an_idle_timeout(ours: BuiltinAgent) -> None:
     result = await ours.run([hang("a word")], idle_timeout=0.5)
     assert (result.status, result.text) == ("timeout", "a word")

@@ -9,8 +9,8 @@ import sys
 import threading
 
 import pytest
-from support.builtin_agent import Ours, eventually, pid_in, runs
-from support.scripted_agent import children, descriptors
+from support.builtin_agent import BuiltinAgent, process_exists, read_pid, wait_until
+from support.scripted_agent import child_pids, open_descriptors
 
 import corral
 from corral.events import Event, Init, Text, ToolUse
@@ -25,7 +25,7 @@ STEPS: list[type[Event]] = [Init, Text, ToolUse]
 
 
 @pytest.mark.parametrize("kind", STEPS)
-async def test_breaking_out_anywhere_leaves_nothing(ours: Ours, kind: type[Event]) -> None:
+async def test_breaking_out_anywhere_leaves_nothing(ours: BuiltinAgent, kind: type[Event]) -> None:
     (ours.workspace / "a.txt").write_text("x")
     working = Turn(
         text="Working.",
@@ -40,23 +40,23 @@ async def test_breaking_out_anywhere_leaves_nothing(ours: Ours, kind: type[Event
         async for event in session.prompt("go"):
             if isinstance(event, kind):
                 if kind is ToolUse:
-                    pid = await pid_in(ours.workspace / "pid")
+                    pid = await read_pid(ours.workspace / "pid")
                 break
-    assert not pid or not runs(pid)
-    assert children() == []
+    assert not pid or not process_exists(pid)
+    assert child_pids() == []
     gc.collect()
-    assert descriptors() - before == set()
+    assert open_descriptors() - before == set()
     assert threading.active_count() <= threads + 1  # the loop's own pool keeps one
 
 
-async def _open(ours: Ours) -> set[str]:
+async def _open(ours: BuiltinAgent) -> set[str]:
     """What is open once everything was used once: modules and pools stay."""
     await ours.events([call("shell", command="true"), say("ok")], policy="all")
     gc.collect()
-    return descriptors()
+    return open_descriptors()
 
 
-async def test_a_task_that_is_cancelled_takes_all_along(ours: Ours) -> None:
+async def test_a_task_that_is_cancelled_takes_all_along(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     led = ours.options(script, policy="all")
     model = led.pop("model", None)
@@ -65,12 +65,12 @@ async def test_a_task_that_is_cancelled_takes_all_along(ours: Ours) -> None:
         return await corral.run(model or "", "go", **led)
 
     task = asyncio.create_task(work())
-    pid = await pid_in(ours.workspace / "pid")
+    pid = await read_pid(ours.workspace / "pid")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not runs(pid)
-    assert children() == []
+    assert not process_exists(pid)
+    assert child_pids() == []
 
 
 HOST = """
@@ -85,22 +85,22 @@ asyncio.run(whole())
 """
 
 
-async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: Ours) -> None:
+async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: BuiltinAgent) -> None:
     # In a session of its own, so that no signal to the group reaches it.
     script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
     led = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
     host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, json.dumps(led))
-    pid = await pid_in(ours.workspace / "pid")
+    pid = await read_pid(ours.workspace / "pid")
     host.kill()
     await host.wait()
-    assert runs(pid), "nothing was left: this proves nothing"
+    assert process_exists(pid), "nothing was left: this proves nothing"
     ledger = ProcessRegistry(folders.ledger())
     assert [entry.agent for entry in ledger.reap()] == ["corral"]
-    await eventually(lambda: not runs(pid))
+    await wait_until(lambda: not process_exists(pid))
     assert ledger.live() == []
 
 
-async def test_an_exception_of_the_readers_takes_all_along(ours: Ours) -> None:
+async def test_an_exception_of_the_readers_takes_all_along(ours: BuiltinAgent) -> None:
     with pytest.raises(ZeroDivisionError):
         async with ours.session([hang("a word")]) as session:
             async for event in session.prompt("go"):
@@ -108,14 +108,14 @@ async def test_an_exception_of_the_readers_takes_all_along(ours: Ours) -> None:
                     raise ZeroDivisionError
 
 
-async def test_a_session_that_is_never_prompted_leaves_no_folder(ours: Ours) -> None:
+async def test_a_session_that_is_never_prompted_leaves_no_folder(ours: BuiltinAgent) -> None:
     async with ours.session([]) as session:
         assert session.id
     home = ours.workspace.parent / "corral-home" / "sessions"
     assert not home.exists() or list(home.iterdir()) == []
 
 
-async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Ours) -> None:
+async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: BuiltinAgent) -> None:
     """An exception that nobody saw would be told when its task is collected."""
     loose: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
@@ -124,7 +124,7 @@ async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Ours)
         async with ours.session([Turn(block_reason="SAFETY")]) as session:
             async for event in session.prompt("go"):
                 if isinstance(event, Init):
-                    await eventually(lambda: len(ours.requests) == 1)
+                    await wait_until(lambda: len(ours.requests) == 1)
                     await asyncio.sleep(0.2)  # it fails while nobody reads
                     break
 
@@ -135,19 +135,19 @@ async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Ours)
     assert loose == []
 
 
-async def test_the_next_prompt_ends_one_that_was_not_read_to_its_end(ours: Ours) -> None:
+async def test_the_next_prompt_ends_one_that_was_not_read_to_its_end(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("next")]
     async with ours.session(script, policy="all") as session:
         async for event in session.prompt("go"):
             if isinstance(event, ToolUse):
                 break
-        pid = await pid_in(ours.workspace / "pid")
+        pid = await read_pid(ours.workspace / "pid")
         result = await session.run("and now?")
-        assert not runs(pid)
+        assert not process_exists(pid)
     assert result.final_text == "next"
 
 
-async def test_fifty_runs_at_once_are_all_right_and_leave_nothing(ours: Ours) -> None:
+async def test_fifty_runs_at_once_are_all_right_and_leave_nothing(ours: BuiltinAgent) -> None:
     before = await _open(ours)
     folders = [ours.workspace / f"w{n}" for n in range(50)]
     for folder in folders:
@@ -170,6 +170,6 @@ async def test_fifty_runs_at_once_are_all_right_and_leave_nothing(ours: Ours) ->
         assert (folder / "a.txt").read_text() == f"{n}"
         assert len(results[n].files) == 2
     assert len({result.session_id for result in results}) == 50
-    assert children() == []
+    assert child_pids() == []
     gc.collect()
-    assert descriptors() - before == set()
+    assert open_descriptors() - before == set()

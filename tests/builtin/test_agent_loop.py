@@ -6,7 +6,16 @@ import asyncio
 import os
 from pathlib import Path
 
-from support.builtin_agent import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+from support.builtin_agent import (
+    BuiltinAgent,
+    events_of,
+    last_tool_result,
+    process_exists,
+    read_pid,
+    tool_outcomes,
+    wait_until,
+    warning_codes,
+)
 
 import corral
 from corral.builtin.event_queue import FULL, EventQueue
@@ -26,7 +35,7 @@ from corral.testing import Call, Turn, call, hang, say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
-async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:
+async def test_text_thoughts_and_tools_until_there_are_none(ours: BuiltinAgent) -> None:
     (ours.workspace / "a.txt").write_text("one\n")
     events = await ours.events(
         [
@@ -43,41 +52,43 @@ async def test_text_thoughts_and_tools_until_there_are_none(ours: Ours) -> None:
         "Thinking", "Text", "ToolUse", "ToolResult", "Text", "Text",
     ]  # fmt: skip
     assert len(ours.requests) == 2
-    assert told(ours.requests[1], "read_file") == "     1\tone\n"
+    assert last_tool_result(ours.requests[1], "read_file") == "     1\tone\n"
     result = corral.result_from_events(events)
     assert (result.text, result.final_text) == ("Reading.\n\nIt says one.", "It says one.")
     assert result.stop_reason == "STOP"
 
 
-async def test_thoughts_stay_home_where_they_are_not_wanted(ours: Ours) -> None:
+async def test_thoughts_stay_home_where_they_are_not_wanted(ours: BuiltinAgent) -> None:
     events = await ours.events([Turn(thoughts="hm", text="So.")], thinking=False)
-    assert not of(events, Thinking)
+    assert not events_of(events, Thinking)
 
 
-async def test_the_event_has_the_whole_output_and_the_model_the_truncated_one(ours: Ours) -> None:
+async def test_the_event_has_the_whole_output_and_the_model_the_truncated_one(
+    ours: BuiltinAgent,
+) -> None:
     (ours.workspace / "long.txt").write_text("".join(f"line {n}\n" for n in range(30_000)))
     script = [call("shell", command="cat long.txt"), say("long")]
     events = await ours.events(script, policy="all")
-    (result,) = of(events, ToolResult)
+    (result,) = events_of(events, ToolResult)
     assert result.output is not None
     assert "line 15000\n" in result.output
-    shown = told(ours.requests[1], "shell")
+    shown = last_tool_result(ours.requests[1], "shell")
     assert len(shown) <= truncate.SHELL.chars
     assert "left out here" in shown
     assert "line 15000\n" not in shown
-    assert "line 15000\n" in "".join(event.delta for event in of(events, ToolOutput))
+    assert "line 15000\n" in "".join(event.delta for event in events_of(events, ToolOutput))
 
 
-async def test_what_a_function_of_the_caller_returns_is_truncated_too(ours: Ours) -> None:
+async def test_what_a_function_of_the_caller_returns_is_truncated_too(ours: BuiltinAgent) -> None:
     def much() -> str:
         return "x" * 100_000
 
     events = await ours.events([call("much"), say("ok")], tools=[much])
-    assert of(events, ToolResult)[0].output == "x" * 100_000
-    assert len(told(ours.requests[1], "much")) <= 30_000
+    assert events_of(events, ToolResult)[0].output == "x" * 100_000
+    assert len(last_tool_result(ours.requests[1], "much")) <= 30_000
 
 
-async def test_calls_that_change_nothing_run_at_the_same_time(ours: Ours) -> None:
+async def test_calls_that_change_nothing_run_at_the_same_time(ours: BuiltinAgent) -> None:
     """Each waits for the other: one after the other, neither would end."""
     here = asyncio.Barrier(2)
 
@@ -88,19 +99,19 @@ async def test_calls_that_change_nothing_run_at_the_same_time(ours: Ours) -> Non
 
     both = Turn(calls=[Call("meet"), Call("meet")])
     events = await ours.events([both, say("ok")], tools=[meet])
-    assert outcomes(events) == [("meet", "success")] * 2
+    assert tool_outcomes(events) == [("meet", "success")] * 2
 
 
-async def test_calls_that_change_something_run_in_their_order(ours: Ours) -> None:
+async def test_calls_that_change_something_run_in_their_order(ours: BuiltinAgent) -> None:
     commands = [f"sleep 0.0{9 - n}; echo {n} >> order" for n in range(6)]
     calls = [Call("shell", {"command": command}) for command in commands]
     edit = Call("edit_file", {"file_path": "order", "old_string": "5\n", "new_string": "five\n"})
     events = await ours.events([Turn(calls=[*calls, edit]), say("ok")], policy="all")
     assert (ours.workspace / "order").read_text() == "0\n1\n2\n3\n4\nfive\n"
-    assert outcomes(events) == [*[("shell", "success")] * 6, ("edit_file", "success")]
+    assert tool_outcomes(events) == [*[("shell", "success")] * 6, ("edit_file", "success")]
 
 
-async def test_results_reach_the_model_in_the_order_of_the_calls(ours: Ours) -> None:
+async def test_results_reach_the_model_in_the_order_of_the_calls(ours: BuiltinAgent) -> None:
     async def late(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return f"{seconds}"
@@ -113,7 +124,7 @@ async def test_results_reach_the_model_in_the_order_of_the_calls(ours: Ours) -> 
     ]
 
 
-async def test_what_is_no_call_is_an_error_result(ours: Ours) -> None:
+async def test_what_is_no_call_is_an_error_result(ours: BuiltinAgent) -> None:
     wrong = [
         Call("no_such_tool", {"a": 1}),
         Call("read_file", {"path": "a.txt"}),
@@ -126,8 +137,8 @@ async def test_what_is_no_call_is_an_error_result(ours: Ours) -> None:
         return a
 
     events = await ours.events([Turn(calls=wrong), say("ok")], tools=[add])
-    assert [status for _, status in outcomes(events)] == ["error"] * 5
-    errors = [event.error or "" for event in of(events, ToolResult)]
+    assert [status for _, status in tool_outcomes(events)] == ["error"] * 5
+    errors = [event.error or "" for event in events_of(events, ToolResult)]
     assert any("there is no tool 'no_such_tool'" in error for error in errors)
     assert sum("do not fit read_file" in error for error in errors) == 3
     assert corral.result_from_events(events).ok
@@ -182,7 +193,7 @@ def _hands(running: dict[str, object]) -> ToolExecutor:
     return ToolExecutor(tools, Tools(()), workspace, Broker(Policy()), SecretFilter({}))
 
 
-async def test_max_turns_ends_it(ours: Ours) -> None:
+async def test_max_turns_ends_it(ours: BuiltinAgent) -> None:
     round_trip = Turn(calls=[Call("list_dir")], repeat="forever")
     result = await ours.run([round_trip], max_turns=3)
     assert (result.status, len(ours.requests)) == ("max_turns", 3)
@@ -191,19 +202,19 @@ async def test_max_turns_ends_it(ours: Ours) -> None:
     assert "max_turns=3" in result.error.message
 
 
-async def test_an_answer_on_the_last_turn_is_a_success(ours: Ours) -> None:
+async def test_an_answer_on_the_last_turn_is_a_success(ours: BuiltinAgent) -> None:
     result = await ours.run([call("list_dir"), say("ok")], max_turns=2)
     assert result.ok
 
 
-async def test_max_tool_rounds_ends_it_before_the_tools_run(ours: Ours) -> None:
+async def test_max_tool_rounds_ends_it_before_the_tools_run(ours: BuiltinAgent) -> None:
     touch = Turn(calls=[Call("shell", {"command": "echo x >> ran"})], repeat="forever")
     result = await ours.run([touch], max_tool_rounds=2, policy="all")
     assert (result.status, len(ours.requests)) == ("max_turns", 3)
     assert (ours.workspace / "ran").read_text() == "x\nx\n"
 
 
-async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: Ours) -> None:
+async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: BuiltinAgent) -> None:
     script = [call("list_dir"), call("list_dir"), say("ok")]
     async with ours.session(script, max_tool_rounds=1) as session:
         first = await session.run("one")
@@ -215,7 +226,7 @@ async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: Ours) -> 
     )
 
 
-async def test_cancelling_ends_it_and_the_command_that_runs(ours: Ours) -> None:
+async def test_cancelling_ends_it_and_the_command_that_runs(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     async with ours.session(script, policy="all") as session:
         turn = session.prompt("go")
@@ -224,14 +235,14 @@ async def test_cancelling_ends_it_and_the_command_that_runs(ours: Ours) -> None:
         async for event in turn:
             events.append(event)
             if isinstance(event, ToolUse):
-                pid = await pid_in(ours.workspace / "pid")
+                pid = await read_pid(ours.workspace / "pid")
                 turn.cancel()
-        assert not runs(pid)
+        assert not process_exists(pid)
     result = corral.result_from_events(events)
-    assert (result.status, outcomes(events)) == ("interrupted", [("shell", "cancelled")])
+    assert (result.status, tool_outcomes(events)) == ("interrupted", [("shell", "cancelled")])
 
 
-async def test_a_cancelled_turn_leaves_a_history_that_goes_on(ours: Ours) -> None:
+async def test_a_cancelled_turn_leaves_a_history_that_goes_on(ours: BuiltinAgent) -> None:
     script = [call("shell", command="touch began; sleep 300"), say("went on")]
     async with ours.session(script, policy="all") as session:
         turn = session.prompt("go")
@@ -242,37 +253,37 @@ async def test_a_cancelled_turn_leaves_a_history_that_goes_on(ours: Ours) -> Non
     assert result.final_text == "went on"
     last = ours.requests[-1]
     assert [name for name, _ in last.tool_results] == ["shell"]
-    assert "cut off" in told(last, "shell")
+    assert "cut off" in last_tool_result(last, "shell")
     assert last.last_text == "and now?"
 
 
-async def test_silence_of_the_model_is_an_idle_timeout(ours: Ours) -> None:
+async def test_silence_of_the_model_is_an_idle_timeout(ours: BuiltinAgent) -> None:
     result = await ours.run([hang()], idle_timeout=0.4)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
-async def test_silence_after_a_tool_is_idleness_again(ours: Ours) -> None:
+async def test_silence_after_a_tool_is_idleness_again(ours: BuiltinAgent) -> None:
     result = await ours.run([call("list_dir"), hang()], idle_timeout=0.4)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
-async def test_a_tool_at_work_is_not_idleness(ours: Ours) -> None:
+async def test_a_tool_at_work_is_not_idleness(ours: BuiltinAgent) -> None:
     script = [call("shell", command="sleep 1.5"), say("ok")]
     result = await ours.run(script, policy="all", idle_timeout=0.5)
     assert result.ok
 
 
-async def test_the_total_time_ends_a_tool_at_work(ours: Ours) -> None:
+async def test_the_total_time_ends_a_tool_at_work(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     result = await ours.run(script, policy="all", timeout=1.5)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "total_timeout")
-    assert not runs(int((ours.workspace / "pid").read_text()))
+    assert not process_exists(int((ours.workspace / "pid").read_text()))
 
 
-async def test_a_reader_that_is_slow_misses_nothing(ours: Ours) -> None:
+async def test_a_reader_that_is_slow_misses_nothing(ours: BuiltinAgent) -> None:
     """All has happened before the second event is asked for."""
     led = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=5)
     async with corral.session(**led) as session:
@@ -280,13 +291,13 @@ async def test_a_reader_that_is_slow_misses_nothing(ours: Ours) -> None:
         async for event in session.prompt("go"):
             events.append(event)
             if isinstance(event, Init):
-                await eventually(lambda: len(ours.requests) == 2)
+                await wait_until(lambda: len(ours.requests) == 2)
                 await asyncio.sleep(0.3)  # the answer comes while nobody reads
     assert corral.result_from_events(events).status == "success"
     assert corral.result_from_events(events).text == "abc"
 
 
-async def test_a_flood_of_words_comes_out_whole(ours: Ours) -> None:
+async def test_a_flood_of_words_comes_out_whole(ours: BuiltinAgent) -> None:
     words = [f"{n} " for n in range(4 * FULL)]
     async with ours.session([say(*words)]) as session:
         said: list[str] = []
@@ -309,7 +320,7 @@ async def test_a_slow_reader_slows_the_agent() -> None:
     await asyncio.wait_for(room, 10)
 
 
-async def test_init_tells_what_the_agent_is(ours: Ours) -> None:
+async def test_init_tells_what_the_agent_is(ours: BuiltinAgent) -> None:
     events = await ours.events([say("ok")])
     init = events[0]
     assert isinstance(init, Init)
@@ -319,4 +330,4 @@ async def test_init_tells_what_the_agent_is(ours: Ours) -> None:
     assert {"read_file", "shell", "spawn_agent"} <= set(init.tools)
     assert init.session_id
     assert not init.resumed
-    assert not warnings(events)
+    assert not warning_codes(events)

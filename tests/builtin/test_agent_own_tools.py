@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.builtin_agent import MODELS, Ours, inline_media, of, outcomes, told
-from support.scripted_agent import scripted
+from support.builtin_agent import (
+    MODELS,
+    BuiltinAgent,
+    events_of,
+    inline_media,
+    last_tool_result,
+    tool_outcomes,
+)
+from support.scripted_agent import scripted_options
 
 import corral
 from corral.errors import ConfigError
@@ -33,12 +40,12 @@ class Report:
 GOOD = '```json\n{"title": "fine", "score": 3}\n```'
 
 
-def led(ours: Ours, script: list[Turn]) -> dict[str, str]:
+def led(ours: BuiltinAgent, script: list[Turn]) -> dict[str, str]:
     """The environment that leads a run to this script."""
     return dict(ours.options(script).get("env", {}))
 
 
-async def test_functions_are_called_sync_or_async_in_this_process(ours: Ours) -> None:
+async def test_functions_are_called_sync_or_async_in_this_process(ours: BuiltinAgent) -> None:
     threads: list[int] = []
 
     def add(a: int, b: int = 2) -> int:
@@ -55,24 +62,27 @@ async def test_functions_are_called_sync_or_async_in_this_process(ours: Ours) ->
 
     calls = [Call("add", {"a": 1}), Call("shout", {"text": "hey"})]
     events = await ours.events([Turn(calls=calls), say("ok")], tools=[add, shout])
-    assert sorted(outcomes(events)) == [("add", "success"), ("shout", "success")]
-    assert [use.kind for use in of(events, ToolUse)] == ["mcp", "mcp"]
-    assert (told(ours.requests[1], "add"), told(ours.requests[1], "shout")) == ("3", "HEY")
+    assert sorted(tool_outcomes(events)) == [("add", "success"), ("shout", "success")]
+    assert [use.kind for use in events_of(events, ToolUse)] == ["mcp", "mcp"]
+    assert (
+        last_tool_result(ours.requests[1], "add"),
+        last_tool_result(ours.requests[1], "shout"),
+    ) == ("3", "HEY")
     assert threads != [threading.get_ident()]
     assert {"add", "shout"} <= set(ours.requests[0].tools)
 
 
-async def test_a_function_that_raises_is_an_error_result(ours: Ours) -> None:
+async def test_a_function_that_raises_is_an_error_result(ours: BuiltinAgent) -> None:
     def bad() -> str:
         raise LookupError("nothing there")
 
     events = await ours.events([call("bad"), say("ok")], tools=[bad])
-    assert outcomes(events) == [("bad", "error")]
-    assert "LookupError: nothing there" in told(ours.requests[1], "bad")
+    assert tool_outcomes(events) == [("bad", "error")]
+    assert "LookupError: nothing there" in last_tool_result(ours.requests[1], "bad")
     assert result_from_events(events).ok
 
 
-async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: Ours) -> None:
+async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: BuiltinAgent) -> None:
     held = threading.Event()
 
     def hangs() -> str:
@@ -93,7 +103,7 @@ async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: Ours
         held.set()
 
 
-async def test_hooks_see_change_and_refuse_calls(ours: Ours) -> None:
+async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
     seen: list[str] = []
 
     def add(a: int) -> int:
@@ -123,7 +133,7 @@ async def test_hooks_see_change_and_refuse_calls(ours: Ours) -> None:
     ]
 
 
-async def test_a_policy_that_denies_tools_of_the_callers_denies_them(ours: Ours) -> None:
+async def test_a_policy_that_denies_tools_of_the_callers_denies_them(ours: BuiltinAgent) -> None:
     ran: list[int] = []
 
     def mine() -> None:
@@ -131,10 +141,10 @@ async def test_a_policy_that_denies_tools_of_the_callers_denies_them(ours: Ours)
 
     policy = Policy(mcp="deny")
     events = await ours.events([call("mine"), say("ok")], tools=[mine], policy=policy)
-    assert (outcomes(events), ran) == ([("mine", "denied")], [])
+    assert (tool_outcomes(events), ran) == ([("mine", "denied")], [])
 
 
-async def typed(ours: Ours, script: list[Turn], **more: object) -> Result:
+async def typed(ours: BuiltinAgent, script: list[Turn], **more: object) -> Result:
     env = led(ours, script)
     return await corral.run(
         MODELS["gemini"],
@@ -147,20 +157,20 @@ async def typed(ours: Ours, script: list[Turn], **more: object) -> Result:
     )
 
 
-async def test_a_typed_output_without_tools(ours: Ours) -> None:
+async def test_a_typed_output_without_tools(ours: BuiltinAgent) -> None:
     result = await typed(ours, [call("list_dir"), say(f"Here:\n{GOOD}")])
     assert result.output == Report("fine", 3)
     assert '"score"' in ours.requests[0].last_text
 
 
-async def test_a_typed_output_is_repaired_in_the_same_session(ours: Ours) -> None:
+async def test_a_typed_output_is_repaired_in_the_same_session(ours: BuiltinAgent) -> None:
     result = await typed(ours, [say('{"title": "x"}'), say(GOOD)])
     assert result.output == Report("fine", 3)
     assert len(ours.requests) == 2
     assert "does not fit" in ours.requests[1].last_text
 
 
-async def test_what_is_never_repaired_is_an_error(ours: Ours) -> None:
+async def test_what_is_never_repaired_is_an_error(ours: BuiltinAgent) -> None:
     result = await typed(ours, [say("no"), say("no")], repairs=1)
     assert result.error is not None
     assert (result.ok, result.output, result.error.code) == (False, None, "schema_not_met")
@@ -171,14 +181,14 @@ def helper() -> str:
 
 
 @pytest.mark.parametrize("last", [say("Handed in."), Turn()])
-async def test_a_typed_output_is_handed_in_by_a_tool(ours: Ours, last: Turn) -> None:
+async def test_a_typed_output_is_handed_in_by_a_tool(ours: BuiltinAgent, last: Turn) -> None:
     """After which a model need say nothing more."""
     submit = call("submit_result", title="fine", score=3)
     result = await typed(ours, [call("helper"), submit, last], tools=[helper])
     assert (result.status, result.output) == ("success", Report("fine", 3))
 
 
-async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: Ours) -> None:
+async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: BuiltinAgent) -> None:
     script = [
         call("submit_result", title="fine"),
         call("submit_result", title="fine", score=3),
@@ -189,7 +199,7 @@ async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: Ours) 
     assert "score" in str(ours.requests[1].tool_results[-1])
 
 
-async def test_it_goes_on_until_a_check_holds(ours: Ours) -> None:
+async def test_it_goes_on_until_a_check_holds(ours: BuiltinAgent) -> None:
     write = call("write_file", file_path="done.txt", content="x")
     env = led(ours, [say("Done."), write, say("Now.")])
     result = await corral.run(
@@ -207,7 +217,7 @@ async def test_it_goes_on_until_a_check_holds(ours: Ours) -> None:
     assert result.usage.input is not None
 
 
-async def test_a_prompt_brings_its_words_tools_and_type(ours: Ours) -> None:
+async def test_a_prompt_brings_its_words_tools_and_type(ours: BuiltinAgent) -> None:
     env = led(ours, [call("submit_result", title="fine", score=3), say("ok")])
     section = corral.Section("Help", "Be {style}.", tools=[helper])
     whole = corral.Prompt(
@@ -220,7 +230,7 @@ async def test_a_prompt_brings_its_words_tools_and_type(ours: Ours) -> None:
     assert {"helper", "submit_result"} <= set(ours.requests[0].tools)
 
 
-async def test_images_and_files_go_along(ours: Ours) -> None:
+async def test_images_and_files_go_along(ours: BuiltinAgent) -> None:
     pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
     (ours.workspace / "a.png").write_bytes(pixel)
     (ours.workspace / "notes.txt").write_text("remember é")
@@ -234,7 +244,7 @@ async def test_images_and_files_go_along(ours: Ours) -> None:
     assert '<file path="notes.txt">\nremember é\n</file>' in request.last_text
 
 
-async def test_a_file_that_cannot_be_sent_is_told_before_anything(ours: Ours) -> None:
+async def test_a_file_that_cannot_be_sent_is_told_before_anything(ours: BuiltinAgent) -> None:
     (ours.workspace / "a.bin").write_bytes(b"\xff\x00\x01")
     with pytest.raises(corral.errors.ConfigError, match="neither text nor an image"):
         await ours.events([say("never")], attachments=["a.bin"])
@@ -243,14 +253,14 @@ async def test_a_file_that_cannot_be_sent_is_told_before_anything(ours: Ours) ->
     assert ours.requests == []
 
 
-async def test_a_prompt_file_is_the_prompt(ours: Ours) -> None:
+async def test_a_prompt_file_is_the_prompt(ours: BuiltinAgent) -> None:
     Path(ours.workspace / "task.md").write_text("the task")
     events = await ours.events([say("ok")], prompt_file="task.md")
     assert ours.requests[0].last_text == "the task"
-    assert not of(events, ToolResult)
+    assert not events_of(events, ToolResult)
 
 
-async def test_a_function_may_run_an_agent_itself(ours: Ours) -> None:
+async def test_a_function_may_run_an_agent_itself(ours: BuiltinAgent) -> None:
     """Inside a call, in the same loop."""
     inner = ours.options([say("inner")])
 
@@ -263,10 +273,10 @@ async def test_a_function_may_run_an_agent_itself(ours: Ours) -> None:
         async with asyncio.timeout(30):
             result = await session.run("go")
     assert result.text == "outer"
-    assert told(ours.requests[-1], "delegate") == "inner"
+    assert last_tool_result(ours.requests[-1], "delegate") == "inner"
 
 
-async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: Ours) -> None:
+async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: BuiltinAgent) -> None:
     seen: list[str] = []
 
     def before(call: Called) -> HookVerdict:
@@ -312,7 +322,7 @@ async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: Ours)
     ]
 
 
-async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: Ours) -> None:
+async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: BuiltinAgent) -> None:
     def before(_: Called) -> HookVerdict:
         raise RuntimeError("the guard is ill")
 
@@ -325,4 +335,4 @@ async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: Ours) -> Non
 async def test_an_agent_that_does_not_ask_is_refused_such_hooks(workspace: Path) -> None:
     tools = Tools([], agent_hooks=[Hook()])
     with pytest.raises(ConfigError, match="agent_hooks are not available"):
-        await corral.run("gemini-cli", "do it", tools=tools, **scripted(workspace))
+        await corral.run("gemini-cli", "do it", tools=tools, **scripted_options(workspace))

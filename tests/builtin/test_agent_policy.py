@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.builtin_agent import Ours, of, outcomes, told
+from support.builtin_agent import BuiltinAgent, events_of, last_tool_result, tool_outcomes
 from support.shell_attacks import EVASIONS, RULES
 
 import corral
@@ -71,11 +71,11 @@ ALLOWED = {"success", "error"}  # the page is not there: allowed, and failed
     ],
 )
 async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
-    ours: Ours, policy: Policy, refused: set[str]
+    ours: BuiltinAgent, policy: Policy, refused: set[str]
 ) -> None:
     (ours.workspace / "a.txt").write_text("one")
     events = await ours.events([ALL, say("ok")], policy=policy, tools=[mine])
-    statuses = dict(outcomes(events))
+    statuses = dict(tool_outcomes(events))
     assert {name for name, status in statuses.items() if status == "denied"} == refused
     assert all(status in ALLOWED for name, status in statuses.items() if name not in refused)
     result = result_from_events(events)
@@ -89,7 +89,7 @@ async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
     assert snapshot(ours.workspace) == expected
 
 
-async def test_tools_that_are_denied_by_name_are_not_shown(ours: Ours) -> None:
+async def test_tools_that_are_denied_by_name_are_not_shown(ours: BuiltinAgent) -> None:
     policy = Policy(deny_tools=("shell", "spawn_agent", "mine"))
     await ours.events([say("ok")], policy=policy, tools=[mine])
     assert not {"shell", "spawn_agent", "mine"} & set(ours.requests[0].tools)
@@ -97,25 +97,28 @@ async def test_tools_that_are_denied_by_name_are_not_shown(ours: Ours) -> None:
     assert ours.requests[0].tools == ("grep", "mine")
 
 
-async def test_shell_rules_decide_over_commands(ours: Ours) -> None:
+async def test_shell_rules_decide_over_commands(ours: BuiltinAgent) -> None:
     policy = Policy(shell="deny", shell_rules=("deny echo no*", "allow echo *"))
     commands = ["echo yes", "echo no", "echo yes; touch hidden", "echo $(touch hidden)", "ls"]
     calls = [Call("shell", {"command": command}) for command in commands]
     events = await ours.events([Turn(calls=calls), say("ok")], policy=policy)
-    assert [status for _, status in outcomes(events)] == ["success", *["denied"] * 4]
+    assert [status for _, status in tool_outcomes(events)] == ["success", *["denied"] * 4]
     assert not (ours.workspace / "hidden").exists()
 
 
-async def test_allow_rules_run_the_named_programs_and_no_others(ours: Ours) -> None:
+async def test_allow_rules_run_the_named_programs_and_no_others(ours: BuiltinAgent) -> None:
     commands = [*EVASIONS, "test -d . && printf '%s' x; cp /dev/null 'a copy'"]
     calls = [Call("shell", {"command": command}) for command in commands]
     policy = Policy(shell="deny", shell_rules=RULES)
     events = await ours.events([Turn(calls=calls), say("ok")], policy=policy)
-    assert [status for _, status in outcomes(events)] == [*["denied"] * len(EVASIONS), "success"]
+    assert [status for _, status in tool_outcomes(events)] == [
+        *["denied"] * len(EVASIONS),
+        "success",
+    ]
     assert list(snapshot(ours.workspace)) == ["a copy"]
 
 
-async def test_a_question_is_put_and_its_answer_kept_to(ours: Ours) -> None:
+async def test_a_question_is_put_and_its_answer_kept_to(ours: BuiltinAgent) -> None:
     asked: list[PermissionRequest] = []
     answers: dict[str, Decision] = {"touch a": "allow_once", "touch b": "deny"}
 
@@ -126,19 +129,19 @@ async def test_a_question_is_put_and_its_answer_kept_to(ours: Ours) -> None:
 
     calls = [Call("shell", {"command": command}) for command in ("touch a", "touch b", "touch a")]
     events = await ours.events([Turn(calls=calls), say("ok")], ask=ask)
-    assert [status for _, status in outcomes(events)] == ["success", "denied", "success"]
+    assert [status for _, status in tool_outcomes(events)] == ["success", "denied", "success"]
     assert (len(asked), asked[0].kind, asked[0].title) == (3, "execute", "Run touch a")
     assert sorted(snapshot(ours.workspace)) == ["a"]
-    decisions = of(events, PermissionDecision)
+    decisions = events_of(events, PermissionDecision)
     assert [(d.decision, d.by) for d in decisions] == [
         ("allow_once", "person"), ("deny", "person"), ("allow_once", "person"),
     ]  # fmt: skip
-    requests = of(events, PermissionRequest)
+    requests = events_of(events, PermissionRequest)
     assert [r.request_id for r in requests] == [d.request_id for d in decisions]
-    assert [r.call_id for r in requests] == [e.call_id for e in of(events, ToolResult)]
+    assert [r.call_id for r in requests] == [e.call_id for e in events_of(events, ToolResult)]
 
 
-async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: Ours) -> None:
+async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: BuiltinAgent) -> None:
     asked: list[str] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -157,7 +160,9 @@ async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: Ou
     assert asked == ["Run touch a", "Run touch b"]
 
 
-async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(ours: Ours) -> None:
+async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(
+    ours: BuiltinAgent,
+) -> None:
     def ask(_: PermissionRequest) -> Decision:
         return "cancel"
 
@@ -169,13 +174,13 @@ async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(ours: O
     policy = Policy(write="allow")
     events = await ours.events([Turn(calls=calls), say("never")], ask=ask, policy=policy)
     assert result_from_events(events).status == "interrupted"
-    assert [status for _, status in outcomes(events)] == ["cancelled"] * 3
-    assert len(of(events, PermissionRequest)) == 1
+    assert [status for _, status in tool_outcomes(events)] == ["cancelled"] * 3
+    assert len(events_of(events, PermissionRequest)) == 1
     assert len(ours.requests) == 1
     assert snapshot(ours.workspace) == {}
 
 
-async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: Ours) -> None:
+async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: BuiltinAgent) -> None:
     def ask(_: PermissionRequest) -> Decision:
         return "cancel"
 
@@ -192,7 +197,7 @@ async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: Ours) -> N
 
 @pytest.mark.parametrize(("mode", "status"), [("auto", "success"), ("deny", "denied")])
 async def test_a_mode_answers_in_place_of_a_person(
-    ours: Ours, mode: PermissionMode, status: str
+    ours: BuiltinAgent, mode: PermissionMode, status: str
 ) -> None:
     def ask(_: PermissionRequest) -> Decision:
         raise AssertionError("nobody is asked")
@@ -200,22 +205,22 @@ async def test_a_mode_answers_in_place_of_a_person(
     events = await ours.events(
         [call("shell", command="touch ran"), say("ok")], ask=ask, permission_mode=mode
     )
-    assert outcomes(events) == [("shell", status)]
+    assert tool_outcomes(events) == [("shell", status)]
     assert (ours.workspace / "ran").exists() == (mode == "auto")
 
 
-async def test_what_is_denied_stays_denied_in_every_mode(ours: Ours) -> None:
+async def test_what_is_denied_stays_denied_in_every_mode(ours: BuiltinAgent) -> None:
     script = [call("shell", command="touch ran"), say("ok")]
     events = await ours.events(script, policy=Policy.edits(), permission_mode="auto")
-    assert outcomes(events) == [("shell", "denied")]
+    assert tool_outcomes(events) == [("shell", "denied")]
 
 
-async def test_a_question_that_raises_is_a_refusal(ours: Ours) -> None:
+async def test_a_question_that_raises_is_a_refusal(ours: BuiltinAgent) -> None:
     async def ask(_: PermissionRequest) -> Decision:
         raise RuntimeError("no terminal")
 
     events = await ours.events([call("shell", command="touch ran"), say("ok")], ask=ask)
-    assert outcomes(events) == [("shell", "denied")]
+    assert tool_outcomes(events) == [("shell", "denied")]
     assert snapshot(ours.workspace) == {}
 
 
@@ -228,7 +233,7 @@ async def test_a_question_that_raises_is_a_refusal(ours: Ours) -> None:
     ],
 )
 async def test_no_network_beside_a_free_shell_is_refused_before_anything(
-    ours: Ours, policy: Policy, mode: PermissionMode
+    ours: BuiltinAgent, policy: Policy, mode: PermissionMode
 ) -> None:
     with pytest.raises(corral.errors.PolicyNotEnforceable, match="network=deny"):
         await ours.events([say("never")], policy=policy, permission_mode=mode)
@@ -237,7 +242,7 @@ async def test_no_network_beside_a_free_shell_is_refused_before_anything(
     assert result.ok
 
 
-async def test_a_slip_in_a_tools_name_is_told(ours: Ours) -> None:
+async def test_a_slip_in_a_tools_name_is_told(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.PolicyError, match="did you mean 'write_file'"):
         await ours.events([say("never")], policy=Policy(deny_tools=("write_fil",)))
     assert ours.requests == []
@@ -245,7 +250,7 @@ async def test_a_slip_in_a_tools_name_is_told(ours: Ours) -> None:
 
 @pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])
 async def test_a_name_that_is_no_tool_is_refused_before_anything_is_spent(
-    ours: Ours, where: str
+    ours: BuiltinAgent, where: str
 ) -> None:
     policy = Policy(**{where: ("mine", "run_shell_command")})  # type: ignore[arg-type]
     with pytest.raises(corral.errors.PolicyError, match=r"'run_shell_command'.*'shell'"):
@@ -257,7 +262,7 @@ async def test_a_name_that_is_no_tool_is_refused_before_anything_is_spent(
 
 
 async def test_a_function_of_the_caller_may_be_named_almost_like_a_tool_of_ours(
-    ours: Ours,
+    ours: BuiltinAgent,
 ) -> None:
     def read_files() -> str:
         """Reads."""
@@ -277,7 +282,7 @@ ESCAPES = ["../out.txt", "/etc/passwd", "link/out.txt", "../workspace-evil/out.t
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-async def test_no_tool_leads_out_of_the_workspace(ours: Ours, path: str) -> None:
+async def test_no_tool_leads_out_of_the_workspace(ours: BuiltinAgent, path: str) -> None:
     outside = ours.workspace.parent
     evil = outside / "workspace-evil"
     evil.mkdir()
@@ -302,7 +307,7 @@ async def test_no_tool_leads_out_of_the_workspace(ours: Ours, path: str) -> None
     ]
     names = tuple(dict.fromkeys(made.name for made in calls))
     events = await ours.events([Turn(calls=calls), say("ok")], policy=Policy(allow_tools=names))
-    results = of(events, ToolResult)
+    results = events_of(events, ToolResult)
     assert "secret" not in "".join(str(said) for _, said in ours.requests[1].tool_results)
     for result in results:
         if result.name not in ("glob", "read_many_files", "list_dir"):
@@ -312,7 +317,7 @@ async def test_no_tool_leads_out_of_the_workspace(ours: Ours, path: str) -> None
     assert result_from_events(events).files == ()
 
 
-async def test_further_folders_are_read_and_only_writable_ones_written(ours: Ours) -> None:
+async def test_further_folders_are_read_and_only_writable_ones_written(ours: BuiltinAgent) -> None:
     read, write = ours.workspace.parent / "read", ours.workspace.parent / "write"
     for folder in (read, write):
         folder.mkdir()
@@ -327,9 +332,9 @@ async def test_further_folders_are_read_and_only_writable_ones_written(ours: Our
     events = await ours.events(
         [Turn(calls=calls), say("ok")], policy=policy, include_directories=[str(read)]
     )
-    assert [s for _, s in outcomes(events)] == ["success", "success", "error", "success"]
+    assert [s for _, s in tool_outcomes(events)] == ["success", "success", "error", "success"]
     assert (
-        "may be read but not written" in told(ours.requests[1], "write_file")
+        "may be read but not written" in last_tool_result(ours.requests[1], "write_file")
         or not (read / "b.txt").exists()
     )
     assert (write / "b.txt").read_text() == "x"

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.builtin_agent import Ours
+from support.builtin_agent import BuiltinAgent
 
 from corral.builtin.project_documents import LARGEST, git_branch, project_documents
 from corral.models.families import family_of
@@ -18,7 +18,7 @@ from corral.testing import say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
-async def test_the_environment_is_described(ours: Ours) -> None:
+async def test_the_environment_is_described(ours: BuiltinAgent) -> None:
     subprocess.run(["git", "init", "-q", "-b", "trunk", ours.workspace], check=True)
     await ours.events([say("ok")])
     system = ours.requests[0].system
@@ -29,7 +29,7 @@ async def test_the_environment_is_described(ours: Ours) -> None:
     assert "Model: gemini:gemini-2.5-flash" in block
 
 
-async def test_the_policy_is_told(ours: Ours) -> None:
+async def test_the_policy_is_told(ours: BuiltinAgent) -> None:
     await ours.events([say("ok")], policy=Policy(write="allow", shell="deny"))
     said = "reading: allowed, writing files: allowed, commands: not allowed, network: asks"
     assert said in ours.requests[0].system
@@ -38,7 +38,7 @@ async def test_the_policy_is_told(ours: Ours) -> None:
 
 
 async def test_documents_from_the_root_down_to_the_folder_and_the_users_words_last(
-    ours: Ours,
+    ours: BuiltinAgent,
 ) -> None:
     deep = ours.workspace / "a" / "b"
     deep.mkdir(parents=True)
@@ -68,7 +68,7 @@ async def test_documents_from_the_root_down_to_the_folder_and_the_users_words_la
     ],
 )
 async def test_each_family_has_its_documents(
-    ours: Ours, wire: str, theirs: list[str], others: list[str]
+    ours: BuiltinAgent, wire: str, theirs: list[str], others: list[str]
 ) -> None:
     for name in ("AGENTS.md", "GEMINI.md", "CLAUDE.md"):
         (ours.workspace / name).write_text(f"this is {name}")
@@ -78,7 +78,7 @@ async def test_each_family_has_its_documents(
     assert not any(f"this is {name}" in system for name in others)
 
 
-async def test_another_base_replaces_ours_and_nothing_else(ours: Ours) -> None:
+async def test_another_base_replaces_ours_and_nothing_else(ours: BuiltinAgent) -> None:
     (ours.workspace / "AGENTS.md").write_text("of the project")
     await ours.events([say("ok")], replace_system_prompt="You are a poet.")
     system = ours.requests[0].system
@@ -163,7 +163,9 @@ EDITS = {"edit_file", "write_file"}
 @pytest.mark.parametrize(
     ("wire", "edits"), [("gemini", True), ("anthropic", True), ("openai", False), ("chat", True)]
 )
-async def test_openai_patches_and_the_others_edit(ours: Ours, wire: str, edits: bool) -> None:
+async def test_openai_patches_and_the_others_edit(
+    ours: BuiltinAgent, wire: str, edits: bool
+) -> None:
     await ours.events([say("ok")], wire=wire)
     tools = set(ours.requests[0].tools)
     assert {"read_file", "glob", "grep", "shell", "spawn_agent"} <= tools

@@ -14,16 +14,16 @@ import pytest
 from support.builtin_agent import (
     KEY,
     MODELS,
-    Ours,
-    command_line,
+    BuiltinAgent,
+    events_of,
     inline_media,
-    keyed,
-    of,
-    pid_in,
-    runs,
-    told,
+    last_tool_result,
+    model_env,
+    process_exists,
+    read_pid,
+    run_command,
 )
-from support.scripted_agent import children
+from support.scripted_agent import child_pids
 
 import corral
 from corral.builtin.history import CUT_OFF, NAME, History
@@ -48,8 +48,8 @@ asyncio.run(main())
 """
 
 
-async def _child(ours: Ours, *words: str) -> Process:
-    env = {**os.environ, **keyed(ours.lane)}
+async def _child(ours: BuiltinAgent, *words: str) -> Process:
+    env = {**os.environ, **model_env(ours.lane)}
     argv = [sys.executable, "-c", CHILD, MODELS["gemini"], *words]
     return await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
 
@@ -66,7 +66,7 @@ async def _told(process: Process) -> list[str]:
     return out.decode().splitlines()
 
 
-async def test_prompts_of_a_session_share_a_history(ours: Ours) -> None:
+async def test_prompts_of_a_session_share_a_history(ours: BuiltinAgent) -> None:
     async with ours.session([say("One."), call("list_dir"), say("Two."), say("Three.")]) as session:
         results: list[Result] = [await session.run(text) for text in ("a", "b", "c")]
     assert [result.final_text for result in results] == ["One.", "Two.", "Three."]
@@ -75,7 +75,7 @@ async def test_prompts_of_a_session_share_a_history(ours: Ours) -> None:
     assert len({result.run_id for result in results}) == 3
 
 
-async def test_another_process_goes_on_where_one_ended(ours: Ours) -> None:
+async def test_another_process_goes_on_where_one_ended(ours: BuiltinAgent) -> None:
     ours.options([call("list_dir"), say("One."), say("Two.")])
     token, said = await _told(await _child(ours, "first"))
     again, answer = await _told(await _child(ours, "second", token))
@@ -87,13 +87,13 @@ async def test_another_process_goes_on_where_one_ended(ours: Ours) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1])
-async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: int) -> None:
+async def test_what_was_killed_in_the_middle_goes_on_whole(ours: BuiltinAgent, turns: int) -> None:
     """In its first turn, or in a later one."""
     hangs = Turn(text="Trying.", calls=[Call("shell", {"command": "echo $$ > pid; sleep 300"})])
     ours.options([*[say("One.")] * turns, hangs, say("Back.")])
     token = (await _told(await _child(ours, "first")))[0] if turns else None
     process = await _child(ours, "second", *([token] if token else []))
-    pid = await pid_in(ours.workspace / "pid")
+    pid = await read_pid(ours.workspace / "pid")
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     await process.end(1)
@@ -105,9 +105,11 @@ async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: in
     last = ours.requests[-1]
     assert "second" in last.texts
     assert last.last_text == "third"
-    assert told(last, "shell") == CUT_OFF
+    assert last_tool_result(last, "shell") == CUT_OFF
     assert len(last.tool_calls) == len(last.tool_results) == 1
-    if runs(pid):  # its parent was killed: the kernel takes it along, a moment later perhaps
+    if process_exists(
+        pid
+    ):  # its parent was killed: the kernel takes it along, a moment later perhaps
         os.kill(pid, signal.SIGKILL)
     await _buried()
 
@@ -115,22 +117,22 @@ async def test_what_was_killed_in_the_middle_goes_on_whole(ours: Ours, turns: in
 async def _buried() -> None:
     """What a killed process leaves falls to us, as we are the reaper of our descendants."""
     async with asyncio.timeout(20):
-        while children():
+        while child_pids():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
             await asyncio.sleep(0.01)
 
 
-async def test_the_command_line_goes_on_with_the_last(ours: Ours) -> None:
-    code, out, told_ = await command_line(ours, [say("One.")], prompt="first")
+async def test_the_command_line_goes_on_with_the_last(ours: BuiltinAgent) -> None:
+    code, out, told_ = await run_command(ours, [say("One.")], prompt="first")
     assert (code, out) == (0, "One.\n"), told_
-    code, out, told_ = await command_line(ours, [say("Two.")], "--resume", "last", prompt="second")
+    code, out, told_ = await run_command(ours, [say("Two.")], "--resume", "last", prompt="second")
     assert (code, out) == (0, "Two.\n"), told_
     assert ours.requests[-1].texts == ["first", "One.", "second"]
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
-async def test_another_vendors_model_goes_on(ours: Ours, wire: str) -> None:
+async def test_another_vendors_model_goes_on(ours: BuiltinAgent, wire: str) -> None:
     thought = Turn(thoughts="hm", text="One.", calls=[Call("list_dir")])
     first = await ours.run([thought, say("Two.")])
     led = ours.options([say("Three.")], wire, resume=first.resume_token or "")
@@ -142,7 +144,7 @@ async def test_another_vendors_model_goes_on(ours: Ours, wire: str) -> None:
     assert result.model == MODELS[wire]
 
 
-async def test_nothing_is_left_of_what_is_not_kept(ours: Ours) -> None:
+async def test_nothing_is_left_of_what_is_not_kept(ours: BuiltinAgent) -> None:
     result = await ours.run([call("list_dir"), say("ok")], keep=False)
     assert result.ok
     assert result.resume_token is None
@@ -150,7 +152,9 @@ async def test_nothing_is_left_of_what_is_not_kept(ours: Ours) -> None:
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(ours: Ours) -> None:
+async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(
+    ours: BuiltinAgent,
+) -> None:
     first = await ours.run([say("One.")], "first")
     kept = store.find(first.resume_token or "")
     before = (kept.folder / NAME).read_bytes()
@@ -161,7 +165,7 @@ async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(our
     assert (kept.folder / NAME).read_bytes() == before
 
 
-async def test_a_history_that_is_gone_is_no_fresh_start(ours: Ours) -> None:
+async def test_a_history_that_is_gone_is_no_fresh_start(ours: BuiltinAgent) -> None:
     first = await ours.run([say("One.")])
     (store.find(first.resume_token or "").folder / NAME).unlink()
     with pytest.raises(corral.errors.ResumeLost):
@@ -169,7 +173,7 @@ async def test_a_history_that_is_gone_is_no_fresh_start(ours: Ours) -> None:
     assert ours.requests == []
 
 
-async def test_one_conversation_is_not_led_twice_at_once(ours: Ours) -> None:
+async def test_one_conversation_is_not_led_twice_at_once(ours: BuiltinAgent) -> None:
     first = await ours.run([say("One.")])
     token = first.resume_token or ""
     async with ours.session([say("Two.")], resume=token) as session:
@@ -179,7 +183,7 @@ async def test_one_conversation_is_not_led_twice_at_once(ours: Ours) -> None:
             break
 
 
-async def test_a_transcript_is_kept_where_one_is_asked_for(ours: Ours) -> None:
+async def test_a_transcript_is_kept_where_one_is_asked_for(ours: BuiltinAgent) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
     kept = store.find(result_from_events(events).resume_token or "")
     begin, _prompt, *rest = kept.events()
@@ -188,7 +192,7 @@ async def test_a_transcript_is_kept_where_one_is_asked_for(ours: Ours) -> None:
         assert (kept.folder / name).stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_history_holds_images_and_they_come_back(ours: Ours) -> None:
+async def test_the_history_holds_images_and_they_come_back(ours: BuiltinAgent) -> None:
     pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
     (ours.workspace / "a.png").write_bytes(pixel)
     first = await ours.run([say("A cat.")], images=["a.png"])
@@ -234,7 +238,7 @@ def test_a_history_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert back.content[1].source == "data:image/png;base64,AP8="
 
 
-async def test_what_goes_to_disk_names_no_key(ours: Ours) -> None:
+async def test_what_goes_to_disk_names_no_key(ours: BuiltinAgent) -> None:
     """Also where the user, or the model after him, wrote it."""
     made = Turn(text=f"The key is {KEY}.", calls=[Call("shell", {"command": f"echo {KEY} > k"})])
     events = await ours.events([made, say("ok")], f"My key is {KEY}", policy="all", record=True)
@@ -245,4 +249,4 @@ async def test_what_goes_to_disk_names_no_key(ours: Ours) -> None:
     assert (ours.workspace / "k").read_text() == f"{KEY}\n"
     messages = [json.loads(line) for line in (kept.folder / NAME).read_text().splitlines()]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
-    assert of(events, Init)
+    assert events_of(events, Init)

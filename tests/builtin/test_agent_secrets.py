@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.builtin_agent import KEY, MODELS, Ours, keyed, of, told
+from support.builtin_agent import KEY, MODELS, BuiltinAgent, events_of, last_tool_result, model_env
 
 import corral
 from corral.builtin.secret_filter import SecretFilter
@@ -25,11 +25,11 @@ def written(events: list[Event]) -> str:
 
 @pytest.mark.parametrize("given", ["by environment", "by option"])
 async def test_a_command_sees_no_key(
-    ours: Ours, given: str, monkeypatch: pytest.MonkeyPatch
+    ours: BuiltinAgent, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = ours.options([call("shell", command="env > seen"), say("ok")], policy="all")
     if given == "by environment":
-        for name, value in keyed(ours.lane).items():
+        for name, value in model_env(ours.lane).items():
             monkeypatch.setenv(name, value)
         del led["env"]
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2hunter2")
@@ -50,10 +50,10 @@ def test_no_vendors_key_has_a_name_that_commands_would_see() -> None:
 
 
 async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told(
-    ours: Ours, monkeypatch: pytest.MonkeyPatch
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours.options([call("shell", command="echo $GEMINI_API_KEY | tee k"), say("ok")])
-    for name, value in keyed(ours.lane).items():
+    for name, value in model_env(ours.lane).items():
         monkeypatch.setenv(name, value)
     async with corral.session(
         model=MODELS["gemini"],
@@ -65,18 +65,18 @@ async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told
         events = [event async for event in session.prompt("print it")]
     assert (ours.workspace / "k").read_text() == f"{KEY}\n"
     assert KEY not in written(events)
-    (result,) = of(events, ToolResult)
+    (result,) = events_of(events, ToolResult)
     assert result.output is not None
     assert MARK in result.output
-    assert MARK in "".join(event.delta for event in of(events, ToolOutput))
-    assert told(ours.requests[1], "shell").startswith(MARK)
+    assert MARK in "".join(event.delta for event in events_of(events, ToolOutput))
+    assert last_tool_result(ours.requests[1], "shell").startswith(MARK)
     kept = store.find(result_from_events(events).resume_token or "")
     for path in kept.folder.rglob("*"):
         if path.is_file():
             assert KEY not in path.read_text(), path
 
 
-async def test_a_key_in_a_file_is_not_told_to_the_model(ours: Ours) -> None:
+async def test_a_key_in_a_file_is_not_told_to_the_model(ours: BuiltinAgent) -> None:
     (ours.workspace / ".env").write_text(f"GEMINI_API_KEY={KEY}\n")
     script = [call("read_file", file_path=".env"), call("grep", pattern="KEY"), say("ok")]
     events = await ours.events(script)
@@ -84,7 +84,7 @@ async def test_a_key_in_a_file_is_not_told_to_the_model(ours: Ours) -> None:
     assert KEY not in str([request.body for request in ours.requests])
 
 
-async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: Ours) -> None:
+async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: BuiltinAgent) -> None:
     """The model sees half of the limit from each end; of a flood the event has as much."""
     (ours.workspace / "k").write_text(KEY)
     script = [
@@ -92,10 +92,10 @@ async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: Ours) -> None
         for before, after in ((14_950 - 4, 40_000), (40_000, 14_950 - 4), (500_000 - 4, 900_000))
     ]
     events = await ours.events([*script, say("ok")], policy="all")
-    results = of(events, ToolResult)
+    results = events_of(events, ToolResult)
     assert [result.status for result in results] == ["success"] * 3
     said = [str(result.output) for result in results]
-    said += [told(request, "shell") for request in ours.requests[1:]]
+    said += [last_tool_result(request, "shell") for request in ours.requests[1:]]
     for text in said:
         assert "left out" in text or "let go" in text or MARK in text
         for end in range(4, len(KEY)):
@@ -103,32 +103,34 @@ async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: Ours) -> None
             assert KEY[-end:] not in text
 
 
-async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: Ours) -> None:
+async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: BuiltinAgent) -> None:
     def ask(_: PermissionRequest) -> corral.events.Decision:
         return "allow_once"
 
     calls = [Call("shell", {"command": f"echo {KEY} > k"}), Call("nope", {"key": [KEY]})]
     events = await ours.events([Turn(calls=calls), say("ok")], ask=ask)
     assert KEY not in written(events)
-    assert of(events, ToolUse)[0].input == {"command": f"echo {MARK} > k"}
+    assert events_of(events, ToolUse)[0].input == {"command": f"echo {MARK} > k"}
     assert (ours.workspace / "k").read_text() == f"{KEY}\n"
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
-async def test_a_key_in_an_error_is_struck_out(ours: Ours, status: int) -> None:
+async def test_a_key_in_an_error_is_struck_out(ours: BuiltinAgent, status: int) -> None:
     events = await ours.events([fail(status, f"the key {KEY} is bad", retry_after=0.01)])
     assert result_from_events(events).error is not None
     assert KEY not in written(events)
 
 
-async def test_a_key_in_a_warning_is_struck_out(ours: Ours) -> None:
+async def test_a_key_in_a_warning_is_struck_out(ours: BuiltinAgent) -> None:
     script = [fail(503, f"the key {KEY} is slow", retry_after=0.01), say("ok")]
     events = await ours.events(script, retries=2)
     assert result_from_events(events).ok
     assert KEY not in written(events)
 
 
-async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(ours: Ours) -> None:
+async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(
+    ours: BuiltinAgent,
+) -> None:
     def leak() -> str:
         raise RuntimeError(f"refused: {KEY}")
 
@@ -137,20 +139,20 @@ async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(ours: O
     assert KEY not in str(ours.requests[-1].body)
 
 
-async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: Ours) -> None:
+async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: BuiltinAgent) -> None:
     head, tail = KEY[:11], KEY[11:]
     command = f"printf {head}; sleep 0.3; printf '{tail} and {head}'"
     events = await ours.events([call("shell", command=command), say("ok")], policy="all")
-    live = "".join(event.delta for event in of(events, ToolOutput))
+    live = "".join(event.delta for event in events_of(events, ToolOutput))
     assert live == f"{MARK} and {head}"
 
 
-async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: Ours) -> None:
+async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: BuiltinAgent) -> None:
     thoughts = ["a", KEY[:5], KEY[5:], "b"]
     script = [Turn(thoughts=thoughts, text=["It is ", *KEY, ", or so. ", KEY[:4]])]
     events = await ours.events(script, f"My key is {KEY}")
     assert result_from_events(events).text == f"It is {MARK}, or so. {KEY[:4]}"
-    assert "".join(event.delta for event in of(events, Thinking)) == f"a{MARK}b"
+    assert "".join(event.delta for event in events_of(events, Thinking)) == f"a{MARK}b"
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40])

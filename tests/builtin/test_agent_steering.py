@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.builtin_agent import Ours
-from support.scripted_agent import GOOD, scripted
+from support.builtin_agent import BuiltinAgent
+from support.scripted_agent import GOOD, scripted_options
 
 import corral
 from corral.events import Init, ToolUse
@@ -15,7 +15,7 @@ from corral.testing import Call, Turn, call, say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
-async def test_steering_reaches_the_model_after_the_tools(ours: Ours) -> None:
+async def test_steering_reaches_the_model_after_the_tools(ours: BuiltinAgent) -> None:
     go = asyncio.Event()
 
     async def slow() -> str:
@@ -33,7 +33,7 @@ async def test_steering_reaches_the_model_after_the_tools(ours: Ours) -> None:
     assert [name for name, _ in second.tool_results] == ["slow"]
 
 
-async def test_steering_where_no_tool_runs_is_heard_after_the_answer(ours: Ours) -> None:
+async def test_steering_where_no_tool_runs_is_heard_after_the_answer(ours: BuiltinAgent) -> None:
     async with ours.session([say("One."), say("Un.")]) as session:
         async for event in session.prompt("begin"):
             if isinstance(event, Init):
@@ -41,7 +41,7 @@ async def test_steering_where_no_tool_runs_is_heard_after_the_answer(ours: Ours)
     assert [request.last_text for request in ours.requests] == ["begin", "in French"]
 
 
-async def test_a_follow_up_comes_after_the_answer_in_the_same_turn(ours: Ours) -> None:
+async def test_a_follow_up_comes_after_the_answer_in_the_same_turn(ours: BuiltinAgent) -> None:
     script = [call("list_dir"), say("One."), say("Two.")]
     async with ours.session(script) as session:
         turn = session.prompt("begin")
@@ -51,7 +51,7 @@ async def test_a_follow_up_comes_after_the_answer_in_the_same_turn(ours: Ours) -
     assert result.final_text == "Two."
 
 
-async def test_several_words_come_in_their_order(ours: Ours) -> None:
+async def test_several_words_come_in_their_order(ours: BuiltinAgent) -> None:
     script = [call("list_dir"), say("One."), say("Two.")]
     async with ours.session(script) as session:
         turn = session.prompt("begin")
@@ -62,7 +62,9 @@ async def test_several_words_come_in_their_order(ours: Ours) -> None:
     assert [text for text in ours.requests[-1].texts if len(text) == 1] == ["a", "b", "c"]
 
 
-async def test_words_for_a_turn_that_was_cancelled_do_not_reach_the_next(ours: Ours) -> None:
+async def test_words_for_a_turn_that_was_cancelled_do_not_reach_the_next(
+    ours: BuiltinAgent,
+) -> None:
     script = [Turn(calls=[Call("shell", {"command": "sleep 300"})]), call("list_dir"), say("ok")]
     async with ours.session(script, policy="all") as session:
         turn = session.prompt("begin")
@@ -78,8 +80,8 @@ async def test_words_for_a_turn_that_was_cancelled_do_not_reach_the_next(ours: O
     assert "and more" not in said
 
 
-async def test_an_agent_that_cannot_be_steered_says_so(ours: Ours) -> None:
-    led = scripted(ours.workspace, env={"SCRIPT": GOOD})
+async def test_an_agent_that_cannot_be_steered_says_so(ours: BuiltinAgent) -> None:
+    led = scripted_options(ours.workspace, env={"SCRIPT": GOOD})
     async with corral.session("gemini-cli", **led) as session:
         session.prompt("begin")
         with pytest.raises(corral.errors.ConfigError, match="cannot be steered"):

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from support.builtin_agent import Ours, eventually, of, outcomes, pid_in, runs, told, warnings
+from support.builtin_agent import (
+    BuiltinAgent,
+    events_of,
+    last_tool_result,
+    process_exists,
+    read_pid,
+    tool_outcomes,
+    wait_until,
+    warning_codes,
+)
 
 from corral.events import (
     Decision,
@@ -38,34 +47,34 @@ def use(tool: str, **args: object) -> Turn:
     return Turn(calls=[Call(tool, args)])  # type: ignore[arg-type]
 
 
-async def test_one_is_started_waited_for_and_its_words_handed_over(ours: Ours) -> None:
+async def test_one_is_started_waited_for_and_its_words_handed_over(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait"), say("Both.")], under=[say("Found it.")])
     events = await ours.events(cast, "main")
-    assert outcomes(events) == [("spawn_agent", "success"), ("wait", "success")]
+    assert tool_outcomes(events) == [("spawn_agent", "success"), ("wait", "success")]
     last = ours.requests[-1]
-    assert told(last, "spawn_agent") == "agent-1 is at work"
-    assert told(last, "wait") == "agent-1: Found it."
+    assert last_tool_result(last, "spawn_agent") == "agent-1 is at work"
+    assert last_tool_result(last, "wait") == "agent-1: Found it."
     assert result_from_events(events).final_text == "Both."
 
 
-async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: Ours) -> None:
+async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[spawn("under"), use("wait"), use("list_dir"), say("ok")],
         under=[use("list_dir"), use("glob", pattern="*"), say("ok")],
     )
     events = await ours.events(cast, "main")
-    parent = next(e.call_id for e in of(events, ToolUse) if e.name == "spawn_agent")
+    parent = next(e.call_id for e in events_of(events, ToolUse) if e.name == "spawn_agent")
     under = [event for event in events if event.parent is not None]
     assert {event.parent for event in under} == {parent}
-    uses = [event.call_id for event in of(under, ToolUse)]
+    uses = [event.call_id for event in events_of(under, ToolUse)]
     assert all(call_id.startswith("agent-1/") for call_id in uses)
-    assert [event.call_id for event in of(under, ToolResult)] == uses
-    assert "".join(event.delta for event in of(under, Text)) == "ok"
-    own = [e.name for e in of(events, ToolUse) if e.parent is None]
+    assert [event.call_id for event in events_of(under, ToolResult)] == uses
+    assert "".join(event.delta for event in events_of(under, Text)) == "ok"
+    own = [e.name for e in events_of(events, ToolUse) if e.parent is None]
     assert own == ["spawn_agent", "wait", "list_dir"]
 
 
-async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: Ours) -> None:
+async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[spawn("under"), use("wait"), say("ok")],
         under=[use("spawn_agent", task="deeper"), say("could not")],
@@ -75,11 +84,11 @@ async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: Ours
     assert not {"spawn_agent", "send_input", "wait", "close_agent"} & set(theirs[0].tools)
     assert {"read_file", "edit_file", "shell"} <= set(theirs[0].tools)
     assert theirs[0].texts == ["under"]
-    assert "no tool 'spawn_agent'" in told(theirs[1], "spawn_agent")
+    assert "no tool 'spawn_agent'" in last_tool_result(theirs[1], "spawn_agent")
     assert result_from_events(events).ok
 
 
-async def test_its_tokens_are_counted_in(ours: Ours) -> None:
+async def test_its_tokens_are_counted_in(ours: BuiltinAgent) -> None:
     usage = {"input": 100, "output": 10}
     cast = Cast(
         main=[
@@ -94,7 +103,7 @@ async def test_its_tokens_are_counted_in(ours: Ours) -> None:
     assert result.cost.usd is not None
 
 
-async def test_what_it_changes_is_a_change_of_the_run(ours: Ours) -> None:
+async def test_what_it_changes_is_a_change_of_the_run(ours: BuiltinAgent) -> None:
     write = use("write_file", file_path="new.txt", content="x")
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[write, say("ok")])
     result = result_from_events(await ours.events(cast, "main", policy="edits"))
@@ -103,7 +112,7 @@ async def test_what_it_changes_is_a_change_of_the_run(ours: Ours) -> None:
     ]
 
 
-async def test_it_stands_under_the_same_policy(ours: Ours) -> None:
+async def test_it_stands_under_the_same_policy(ours: BuiltinAgent) -> None:
     under = [use("shell", command="touch ran"), say("refused")]
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=under)
     result = result_from_events(await ours.events(cast, "main", policy="edits"))
@@ -111,7 +120,7 @@ async def test_it_stands_under_the_same_policy(ours: Ours) -> None:
     assert not (ours.workspace / "ran").exists()
 
 
-async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: Ours) -> None:
+async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: BuiltinAgent) -> None:
     asked: list[str] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -126,7 +135,7 @@ async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: Ours
     assert result_from_events(events).ok
 
 
-async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: Ours) -> None:
+async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: BuiltinAgent) -> None:
     wait = "while [ ! -e go ]; do sleep 0.01; done"
     cast = Cast(
         main=[
@@ -141,11 +150,11 @@ async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: Ours) -> N
     events = await ours.events(cast, "main", policy="all")
     last = [request for request in ours.requests if request.texts[0] == "under"][-1]
     assert last.last_text == "hurry"
-    assert "agent-1: hurried" in told(ours.requests[-1], "wait")
+    assert "agent-1: hurried" in last_tool_result(ours.requests[-1], "wait")
     assert result_from_events(events).ok
 
 
-async def test_words_for_one_that_has_answered_make_it_go_on(ours: Ours) -> None:
+async def test_words_for_one_that_has_answered_make_it_go_on(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -157,13 +166,13 @@ async def test_words_for_one_that_has_answered_make_it_go_on(ours: Ours) -> None
         under=[say("first"), say("second")],
     )
     await ours.events(cast, "main")
-    assert told(ours.requests[-1], "send_input") == "agent-1 is at work again"
-    assert told(ours.requests[-1], "wait") == "agent-1: second"
+    assert last_tool_result(ours.requests[-1], "send_input") == "agent-1 is at work again"
+    assert last_tool_result(ours.requests[-1], "wait") == "agent-1: second"
     last = [request for request in ours.requests if request.texts[0] == "under"][-1]
     assert last.texts == ["under", "first", "more"]
 
 
-async def test_one_that_is_closed_is_gone_with_its_command(ours: Ours) -> None:
+async def test_one_that_is_closed_is_gone_with_its_command(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -175,13 +184,13 @@ async def test_one_that_is_closed_is_gone_with_its_command(ours: Ours) -> None:
         under=[use("shell", command="echo $$ > pid; sleep 300")],
     )
     events = await ours.events(cast, "main", policy="all")
-    assert not runs(await pid_in(ours.workspace / "pid"))
-    assert "there is no agent 'agent-1'" in told(ours.requests[-1], "wait")
-    assert warnings(events) == []
+    assert not process_exists(await read_pid(ours.workspace / "pid"))
+    assert "there is no agent 'agent-1'" in last_tool_result(ours.requests[-1], "wait")
+    assert warning_codes(events) == []
     assert result_from_events(events).ok
 
 
-async def test_an_id_is_not_given_twice(ours: Ours) -> None:
+async def test_an_id_is_not_given_twice(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("a", "b"),
@@ -196,19 +205,19 @@ async def test_an_id_is_not_given_twice(ours: Ours) -> None:
         c=[say("C")],
     )
     await ours.events(cast, "main")
-    assert told(ours.requests[-1], "wait") == "agent-2: B\n\nagent-3: C"
+    assert last_tool_result(ours.requests[-1], "wait") == "agent-2: B\n\nagent-3: C"
 
 
-async def test_more_than_eight_at_once_are_refused(ours: Ours) -> None:
+async def test_more_than_eight_at_once_are_refused(ours: BuiltinAgent) -> None:
     names = [f"a{n}" for n in range(9)]
     cast = Cast(main=[spawn(*names), say("ok")], **{name: [hang()] for name in names})
     events = await ours.events(cast, "main")
-    statuses = [status for _, status in outcomes(events)]
+    statuses = [status for _, status in tool_outcomes(events)]
     assert statuses == [*["success"] * 8, "error"]
-    assert "8 agents are at work already" in told(ours.requests[-1], "spawn_agent")
+    assert "8 agents are at work already" in last_tool_result(ours.requests[-1], "spawn_agent")
 
 
-async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: Ours) -> None:
+async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -218,14 +227,14 @@ async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: Our
         under=[use("shell", command="echo $$ > pid; sleep 300")],
     )
     events = await ours.events(cast, "main", policy="all")
-    assert warnings(events) == ["subagents_ended"]
-    assert not runs(await pid_in(ours.workspace / "pid"))
+    assert warning_codes(events) == ["subagents_ended"]
+    assert not process_exists(await read_pid(ours.workspace / "pid"))
     assert result_from_events(events).ok
-    open_ones = [e for e in of(events, ToolResult) if e.parent is not None]
+    open_ones = [e for e in events_of(events, ToolResult) if e.parent is not None]
     assert all(event.status == "cancelled" for event in open_ones)
 
 
-async def test_breaking_off_ends_them_before_the_next_prompt(ours: Ours) -> None:
+async def test_breaking_off_ends_them_before_the_next_prompt(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[spawn("under"), use("shell", command="sleep 300"), say("next")],
         under=[use("shell", command="echo $$ > pid; sleep 300")],
@@ -234,39 +243,39 @@ async def test_breaking_off_ends_them_before_the_next_prompt(ours: Ours) -> None
     async with ours.session(cast, policy="all") as session:
         async for event in session.prompt("main"):
             if isinstance(event, ToolUse) and event.parent is not None:
-                pid = await pid_in(ours.workspace / "pid")
+                pid = await read_pid(ours.workspace / "pid")
                 break
         result = await session.run("and now?")
-        assert not runs(pid)
+        assert not process_exists(pid)
     assert result.final_text == "next"
 
 
-async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: Ours) -> None:
+async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[Turn(block_reason="SAFETY")])
     events = await ours.events(cast, "main")
-    assert "agent-1: failed: " in told(ours.requests[-1], "wait")
+    assert "agent-1: failed: " in last_tool_result(ours.requests[-1], "wait")
     assert result_from_events(events).ok
 
 
-async def test_waiting_has_an_end(ours: Ours) -> None:
+async def test_waiting_has_an_end(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait", timeout_ms=50), say("ok")], under=[hang()])
     await ours.events(cast, "main")
-    assert told(ours.requests[-1], "wait") == "agent-1: still at work"
+    assert last_tool_result(ours.requests[-1], "wait") == "agent-1: still at work"
 
 
-async def test_a_turn_that_fails_takes_them_along(ours: Ours) -> None:
+async def test_a_turn_that_fails_takes_them_along(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), Turn(block_reason="SAFETY")], under=[hang()])
     events = await ours.events(cast, "main")
     assert result_from_events(events).status == "error"
-    assert "subagents_ended" in warnings(events)
-    assert [e.code for e in of(events, Error) if e.level == "error"] == ["content_refused"]
+    assert "subagents_ended" in warning_codes(events)
+    assert [e.code for e in events_of(events, Error) if e.level == "error"] == ["content_refused"]
 
 
-async def test_many_at_once_are_lawful(ours: Ours) -> None:
+async def test_many_at_once_are_lawful(ours: BuiltinAgent) -> None:
     names = [f"a{n}" for n in range(8)]
     parts = {name: [use("list_dir"), use("list_dir"), say(name)] for name in names}
     cast = Cast(main=[spawn(*names), use("wait"), say("ok")], **parts)
     events: list[Event] = await ours.events(cast, "main")
-    said = told(ours.requests[-1], "wait")
+    said = last_tool_result(ours.requests[-1], "wait")
     assert all(f"agent-{n + 1}: a{n}" in said for n in range(8))
-    await eventually(lambda: result_from_events(events).ok)
+    await wait_until(lambda: result_from_events(events).ok)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from support.builtin_agent import MODELS, Ours, of, outcomes, told, warnings
+from support.builtin_agent import (
+    MODELS,
+    BuiltinAgent,
+    events_of,
+    last_tool_result,
+    tool_outcomes,
+    warning_codes,
+)
 
 import corral
 from corral.events import Json, ToolResult
@@ -25,7 +32,7 @@ def edit(wire: str) -> Call:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
+async def test_a_run_is_the_same_over_every_wire(ours: BuiltinAgent, wire: str) -> None:
     (ours.workspace / "a.py").write_text("x = 1\n")
     shell = Call("shell", {"command": "touch ran"})
     script = [
@@ -42,7 +49,7 @@ async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
     result = result_from_events(events)
     assert (result.status, result.error) == ("success", None)
     assert (result.text, result.final_text) == ("Reading.\n\nAll done.", "All done.")
-    assert outcomes(events) == [
+    assert tool_outcomes(events) == [
         ("read_file", "success"),
         ("glob", "success"),
         (edit(wire).name, "success"),
@@ -55,8 +62,8 @@ async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
     assert (result.usage.input, result.usage.output) == (600, 60)
     assert result.model == MODELS[wire]
     last = ours.requests[-1]
-    assert told(last, "read_file") == "     1\tx = 1\n"
-    assert told(last, "shell").endswith("not allowed: shell=deny")
+    assert last_tool_result(last, "read_file") == "     1\tx = 1\n"
+    assert last_tool_result(last, "shell").endswith("not allowed: shell=deny")
     assert [made.name for made in last.tool_calls] == [
         "read_file",
         "glob",
@@ -64,11 +71,11 @@ async def test_a_run_is_the_same_over_every_wire(ours: Ours, wire: str) -> None:
         "shell",
     ]
     assert ours.failures == []
-    assert warnings(events) == []
+    assert warning_codes(events) == []
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_session_goes_on_over_every_wire(ours: Ours, wire: str) -> None:
+async def test_a_session_goes_on_over_every_wire(ours: BuiltinAgent, wire: str) -> None:
     led = ours.options([call("list_dir"), say("One."), call("list_dir"), say("Two.")], wire)
     async with corral.session(**led) as session:
         first, second = await session.run("a"), await session.run("b")
@@ -77,16 +84,16 @@ async def test_a_session_goes_on_over_every_wire(ours: Ours, wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
-async def test_ids_that_a_vendor_sends_twice_are_told_apart(ours: Ours, wire: str) -> None:
+async def test_ids_that_a_vendor_sends_twice_are_told_apart(ours: BuiltinAgent, wire: str) -> None:
     twice = Turn(calls=[Call("list_dir", {}, "same"), Call("glob", {"pattern": "*"}, "same")])
     events = await ours.events([twice, call("list_dir"), say("ok")], wire=wire)
-    ids = [event.call_id for event in of(events, ToolResult)]
+    ids = [event.call_id for event in events_of(events, ToolResult)]
     assert len(set(ids)) == 3
     assert result_from_events(events).ok
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_reasoning_effort_reaches_the_model(ours: Ours, wire: str) -> None:
+async def test_reasoning_effort_reaches_the_model(ours: BuiltinAgent, wire: str) -> None:
     events = await ours.events([say("ok")], wire=wire, reasoning_effort="low")
     assert result_from_events(events).ok
     body = str(ours.requests[0].body)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools.edit_summary import diff, numbers
 from corral.builtin.tools.workspace import Workspace
@@ -16,12 +16,12 @@ from corral.builtin.tools.workspace import Workspace
 
 async def edit(workspace: Path, old: str, new: str, **more: bool) -> str:
     args = {"file_path": "a", "old_string": old, "new_string": new}
-    return await done(Workspace(workspace), "edit_file", **args, **more)
+    return await call_ok(Workspace(workspace), "edit_file", **args, **more)
 
 
 async def edit_refused(workspace: Path, old: str, new: str) -> str:
     args = {"file_path": "a", "old_string": old, "new_string": new}
-    return await refused(Workspace(workspace), "edit_file", **args)
+    return await call_error(Workspace(workspace), "edit_file", **args)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ async def test_what_is_no_text_file_cannot_be_edited(workspace: Path) -> None:
 
 async def test_a_misspelt_name_is_answered_with_the_near_ones(workspace: Path) -> None:
     (workspace / "settings.toml").touch()
-    said = await refused(Workspace(workspace), "read_file", file_path="setings.toml")
+    said = await call_error(Workspace(workspace), "read_file", file_path="setings.toml")
     assert said == "setings.toml does not exist; did you mean settings.toml?"
 
 
 async def test_an_edit_shows_what_changed(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"line {n}\n" for n in range(1, 100)))
-    outcome = await call(
+    outcome = await call_tool(
         Workspace(workspace),
         "edit_file",
         file_path="a",
@@ -129,7 +129,7 @@ async def test_a_huge_change_is_shown_within_the_limit(workspace: Path) -> None:
 
 
 async def test_writing_makes_folders_and_counts_lines(workspace: Path) -> None:
-    outcome = await call(
+    outcome = await call_tool(
         Workspace(workspace), "write_file", file_path="new/deep/f.txt", content="é\nb"
     )
     assert outcome.shown == "Created new/deep/f.txt (2 lines)"
@@ -137,7 +137,7 @@ async def test_writing_makes_folders_and_counts_lines(workspace: Path) -> None:
     assert [(e.kind, e.lines_added, e.lines_removed) for e in outcome.effects] == [
         ("created", 2, 0)
     ]
-    again = await call(
+    again = await call_tool(
         Workspace(workspace), "write_file", file_path="new/deep/f.txt", content="é\nc\n"
     )
     assert [(e.kind, e.lines_added, e.lines_removed) for e in again.effects] == [("modified", 1, 1)]
@@ -149,8 +149,8 @@ async def test_a_file_keeps_its_mode_and_a_new_one_obeys_the_mask(workspace: Pat
     here = Workspace(workspace)
     old = os.umask(0o027)
     try:
-        await done(here, "write_file", file_path="run", content="new")
-        await done(here, "write_file", file_path="fresh", content="new")
+        await call_ok(here, "write_file", file_path="run", content="new")
+        await call_ok(here, "write_file", file_path="fresh", content="new")
     finally:
         os.umask(old)
     assert (workspace / "run").stat().st_mode & 0o7777 == 0o750
@@ -160,7 +160,7 @@ async def test_a_file_keeps_its_mode_and_a_new_one_obeys_the_mask(workspace: Pat
 async def test_the_bit_that_lends_rights_is_not_kept(workspace: Path) -> None:
     (workspace / "run").touch()
     (workspace / "run").chmod(0o4755)
-    await done(Workspace(workspace), "write_file", file_path="run", content="new")
+    await call_ok(Workspace(workspace), "write_file", file_path="run", content="new")
     assert (workspace / "run").stat().st_mode & 0o7777 == 0o755
 
 
@@ -168,7 +168,7 @@ async def test_a_file_is_replaced_in_one_step(workspace: Path) -> None:
     """Who has the old one open goes on reading the old one."""
     (workspace / "a").write_text("old")
     with (workspace / "a").open() as reading:
-        await done(Workspace(workspace), "write_file", file_path="a", content="new")
+        await call_ok(Workspace(workspace), "write_file", file_path="a", content="new")
         assert reading.read() == "old"
     assert os.listdir(workspace) == ["a"]
 
@@ -177,7 +177,7 @@ async def test_a_file_is_replaced_in_one_step(workspace: Path) -> None:
 async def test_what_is_read_only_is_left_alone(workspace: Path) -> None:
     (workspace / "a").write_text("old")
     (workspace / "a").chmod(0o444)
-    said = await refused(Workspace(workspace), "write_file", file_path="a", content="new")
+    said = await call_error(Workspace(workspace), "write_file", file_path="a", content="new")
     assert said == "a is read-only"
 
 
@@ -186,11 +186,11 @@ async def test_a_file_cannot_be_where_a_folder_is(workspace: Path) -> None:
     (workspace / "file").touch()
     here = Workspace(workspace)
     for path, why in (("folder", "is a folder"), (".", "is a folder"), ("file/x", "cannot be")):
-        assert why in await refused(here, "write_file", file_path=path, content="x")
+        assert why in await call_error(here, "write_file", file_path=path, content="x")
 
 
 async def test_wrong_arguments_are_all_told_at_once(workspace: Path) -> None:
-    said = await refused(Workspace(workspace), "write_file", file_path=3, contents="x")
+    said = await call_error(Workspace(workspace), "write_file", file_path=3, contents="x")
     assert said.splitlines() == [
         "the arguments do not fit write_file:",
         "- content: is required and missing",
@@ -202,7 +202,7 @@ async def test_wrong_arguments_are_all_told_at_once(workspace: Path) -> None:
 async def test_a_null_means_the_default(workspace: Path) -> None:
     (workspace / "a").write_text("x\n")
     here = Workspace(workspace)
-    assert "x" in await done(here, "read_file", file_path="a", offset=None, limit=None)
+    assert "x" in await call_ok(here, "read_file", file_path="a", offset=None, limit=None)
 
 
 texts = st.lists(st.sampled_from("abc"), max_size=12).map(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.builtin_tools import done, refused
+from support.builtin_tools import call_error, call_ok
 
 from corral.builtin.tools.workspace import Workspace
 
@@ -18,21 +18,21 @@ async def test_no_file_tool_writes_into_git(workspace: Path, path: str) -> None:
     (workspace / "sub" / ".git").mkdir(parents=True)
     (workspace / "link").symlink_to(".git")
     here = Workspace(workspace)
-    said = await refused(here, "write_file", file_path=path, content="#!/bin/sh\n")
+    said = await call_error(here, "write_file", file_path=path, content="#!/bin/sh\n")
     assert "belongs to git" in said
     patch = f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"
-    assert "belongs to git" in await refused(here, "apply_patch", patch=patch)
+    assert "belongs to git" in await call_error(here, "apply_patch", patch=patch)
     assert not (workspace / path).exists()
 
 
 async def test_what_git_keeps_can_be_read(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    assert "main" in await done(Workspace(workspace), "read_file", file_path=".git/HEAD")
+    assert "main" in await call_ok(Workspace(workspace), "read_file", file_path=".git/HEAD")
 
 
 async def test_a_name_that_only_begins_so_is_a_file_like_any(workspace: Path) -> None:
-    await done(Workspace(workspace), "write_file", file_path=".gitignore", content="x\n")
+    await call_ok(Workspace(workspace), "write_file", file_path=".gitignore", content="x\n")
     assert (workspace / ".gitignore").read_text() == "x\n"
 
 
@@ -45,8 +45,8 @@ async def test_no_protected_name_is_written_unless_the_policy_is_unlimited(
 ) -> None:
     (workspace / "way").symlink_to(".claude")
     here = Workspace(workspace, protects=True)
-    said = await refused(here, "write_file", file_path=path, content="{}")
+    said = await call_error(here, "write_file", file_path=path, content="{}")
     assert "is protected" in said
     assert not (workspace / path).exists()
-    await done(Workspace(workspace), "write_file", file_path=path, content="{}")
+    await call_ok(Workspace(workspace), "write_file", file_path=path, content="{}")
     assert (workspace / path).exists()

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools.apply_patch import State, carry_out
 from corral.builtin.tools.files import Text
@@ -181,7 +181,7 @@ async def test_one_patch_adds_updates_moves_and_deletes(workspace: Path) -> None
         +1
         *** Delete File: c
     """)
-    outcome = await call(Workspace(workspace), "apply_patch", patch=patch)
+    outcome = await call_tool(Workspace(workspace), "apply_patch", patch=patch)
     assert not outcome.is_error, outcome.text
     assert (workspace / "deep/er/new.txt").read_text() == "first\n\nthird\n"
     assert (workspace / "a").read_text() == "one\n2\n"
@@ -230,7 +230,7 @@ async def test_a_patch_with_one_bad_part_changes_nothing(
     patch = patch_of("*** Add File: new\n+x\n*** Update File: good\n-one\n+1\n").replace(
         "*** End Patch", f"{last}\n*** End Patch"
     )
-    assert why in await refused(Workspace(workspace), "apply_patch", patch=patch)
+    assert why in await call_error(Workspace(workspace), "apply_patch", patch=patch)
     assert (workspace / "good").read_text() == (workspace / "b").read_text() == "one\n"
     assert sorted(os.listdir(workspace)) == ["a", "b", "binary", "folder", "good", "link"]
     assert not (workspace.parent / "out").exists()
@@ -250,7 +250,7 @@ async def test_later_parts_of_a_patch_see_what_earlier_ones_did(workspace: Path)
         *** Add File: a
         +anew
     """)
-    await done(Workspace(workspace), "apply_patch", patch=patch)
+    await call_ok(Workspace(workspace), "apply_patch", patch=patch)
     assert (workspace / "a").read_text() == "anew\n"
 
 
@@ -270,7 +270,7 @@ def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace
 
 async def test_bytes_that_are_no_utf8_and_the_mark_at_the_beginning_stay(workspace: Path) -> None:
     (workspace / "a").write_bytes(b"\xef\xbb\xbffirst\r\n\xe9t\xe9\r\n")
-    await done(Workspace(workspace), "apply_patch", patch=update("-first", "+FIRST"))
+    await call_ok(Workspace(workspace), "apply_patch", patch=update("-first", "+FIRST"))
     assert (workspace / "a").read_bytes() == b"\xef\xbb\xbfFIRST\r\n\xe9t\xe9\r\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools.search import included, pattern
 from corral.builtin.tools.workspace import Workspace
@@ -16,7 +16,7 @@ from corral.builtin.tools.workspace import Workspace
 
 async def test_lines_are_numbered_from_one(workspace: Path) -> None:
     (workspace / "a").write_bytes("é\r\n\r\n日本".encode())
-    assert await done(Workspace(workspace), "read_file", file_path="a") == (
+    assert await call_ok(Workspace(workspace), "read_file", file_path="a") == (
         "     1\té\n     2\t\n     3\t日本\n"
     )
 
@@ -24,18 +24,18 @@ async def test_lines_are_numbered_from_one(workspace: Path) -> None:
 async def test_a_piece_says_where_it_is_and_how_to_go_on(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"l{n}\n" for n in range(1, 5_001)))
     here = Workspace(workspace)
-    said = await done(here, "read_file", file_path="a", offset=10, limit=2)
+    said = await call_ok(here, "read_file", file_path="a", offset=10, limit=2)
     assert said == "    10\tl10\n    11\tl11\n(lines 10 to 11 of 5,000; go on with offset=12)\n"
-    assert "(lines 1 to 2,000 of 5,000" in await done(here, "read_file", file_path="a")
-    assert await done(here, "read_file", file_path="a", offset=5_000) == "  5000\tl5000\n"
-    said = await refused(here, "read_file", file_path="a", offset=5_001)
+    assert "(lines 1 to 2,000 of 5,000" in await call_ok(here, "read_file", file_path="a")
+    assert await call_ok(here, "read_file", file_path="a", offset=5_000) == "  5000\tl5000\n"
+    said = await call_error(here, "read_file", file_path="a", offset=5_001)
     assert said == "a has only 5,000 lines, and 5,001 is past them"
-    assert "at least 1" in await refused(here, "read_file", file_path="a", offset=0)
+    assert "at least 1" in await call_error(here, "read_file", file_path="a", offset=0)
 
 
 async def test_an_empty_file_is_said_to_be(workspace: Path) -> None:
     (workspace / "a").touch()
-    assert await done(Workspace(workspace), "read_file", file_path="a") == "(a is empty)"
+    assert await call_ok(Workspace(workspace), "read_file", file_path="a") == "(a is empty)"
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ async def test_an_empty_file_is_said_to_be(workspace: Path) -> None:
 )
 async def test_what_is_no_text_is_named(workspace: Path, head: bytes, kind: str) -> None:
     (workspace / "a").write_bytes(head)
-    said = await refused(Workspace(workspace), "read_file", file_path="a")
+    said = await call_error(Workspace(workspace), "read_file", file_path="a")
     assert said == f"a is {kind} of {len(head)} bytes, which cannot be shown as text"
 
 
 async def test_bytes_that_are_no_utf8_are_replaced_and_told(workspace: Path) -> None:
     (workspace / "a").write_bytes(b"caf\xe9\n")
-    said = await done(Workspace(workspace), "read_file", file_path="a")
+    said = await call_ok(Workspace(workspace), "read_file", file_path="a")
     assert said.startswith("     1\tcaf\ufffd\n(some bytes are not UTF-8")
 
 
@@ -64,7 +64,7 @@ async def test_a_huge_file_of_one_line_is_read_within_bounds(workspace: Path) ->
     with (workspace / "a").open("wb") as file:
         file.write(b"x" * 100_000 + b"\nsecond\n")
         file.truncate(200_000_000)  # zeros to the end, which take no room on the disk
-    said = await done(Workspace(workspace), "read_file", file_path="a", limit=2)
+    said = await call_ok(Workspace(workspace), "read_file", file_path="a", limit=2)
     assert "[… 98,000 more in this line]" in said
     assert "     2\tsecond\n" in said
     assert len(said) < 3_000
@@ -72,7 +72,7 @@ async def test_a_huge_file_of_one_line_is_read_within_bounds(workspace: Path) ->
 
 async def test_a_long_file_is_cut_for_the_model_and_whole_for_the_event(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"{'x' * 90} {n}\n" for n in range(1_000)))
-    outcome = await call(Workspace(workspace), "read_file", file_path="a")
+    outcome = await call_tool(Workspace(workspace), "read_file", file_path="a")
     assert len(outcome.shown) <= 50_000 < len(outcome.text)
     assert "left out here" in outcome.shown
     assert "left out here" not in outcome.text
@@ -84,7 +84,7 @@ async def test_many_files_come_by_path_and_by_pattern(workspace: Path) -> None:
     for name in ("src/a.py", "src/b.py", "c.txt", "src/[x].py"):
         (workspace / name).write_text(f"in {name}\n")
     here = Workspace(workspace)
-    said = await done(here, "read_many_files", paths=["c.txt", "src/?.py", "missing", "*.none"])
+    said = await call_ok(here, "read_many_files", paths=["c.txt", "src/?.py", "missing", "*.none"])
     assert said == (
         "==> c.txt <==\n     1\tin c.txt\n\n\n"
         "==> src/a.py <==\n     1\tin src/a.py\n\n\n"
@@ -92,14 +92,14 @@ async def test_many_files_come_by_path_and_by_pattern(workspace: Path) -> None:
         "==> missing <==\n[missing does not exist]\n\n"
         "[no file fits *.none]"
     )
-    assert "in src/[x].py" in await done(here, "read_many_files", paths=["src/[x].py"])
-    assert "no file fits" in await refused(here, "read_many_files", paths=["*.none"])
+    assert "in src/[x].py" in await call_ok(here, "read_many_files", paths=["src/[x].py"])
+    assert "no file fits" in await call_error(here, "read_many_files", paths=["*.none"])
 
 
 async def test_many_large_files_each_get_their_share(workspace: Path) -> None:
     for number in range(10):
         (workspace / f"{number}.txt").write_text(f"{number}\n" * 20_000)
-    outcome = await call(Workspace(workspace), "read_many_files", paths=["*.txt"])
+    outcome = await call_tool(Workspace(workspace), "read_many_files", paths=["*.txt"])
     assert len(outcome.shown) <= 50_000
     assert all(f"==> {number}.txt <==\n     1\t{number}\n" in outcome.shown for number in range(10))
 
@@ -113,7 +113,7 @@ async def test_a_folder_is_listed_with_kinds_and_sizes(workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     os.close(os.open(os.fsencode(workspace) + b"/odd\xff", os.O_CREAT, 0o644))
     here = Workspace(workspace)
-    assert (await done(here, "list_dir")).splitlines() == [
+    assert (await call_ok(here, "list_dir")).splitlines() == [
         "z/",
         "a.txt (5 bytes)",
         "link -> a.txt",
@@ -121,8 +121,8 @@ async def test_a_folder_is_listed_with_kinds_and_sizes(workspace: Path) -> None:
         "pipe (not a regular file)",
         "run* (1 byte)",
     ]
-    assert await done(here, "list_dir", path="z") == "(z is empty)"
-    assert "a.txt is not a folder" in await refused(here, "list_dir", path="a.txt")
+    assert await call_ok(here, "list_dir", path="z") == "(z is empty)"
+    assert "a.txt is not a folder" in await call_error(here, "list_dir", path="a.txt")
 
 
 async def test_files_are_found_newest_first(workspace: Path) -> None:
@@ -134,19 +134,19 @@ async def test_files_are_found_newest_first(workspace: Path) -> None:
     (workspace / "node_modules").mkdir()
     (workspace / "node_modules" / "x.py").touch()
     here = Workspace(workspace)
-    found = (await done(here, "glob", pattern="**/*.py")).splitlines()
+    found = (await call_ok(here, "glob", pattern="**/*.py")).splitlines()
     assert found == ["new.py", "deep/er/mid.py", "deep/old.py"]
-    assert await done(here, "glob", pattern="*.py", path="deep") == "deep/old.py"
-    assert await done(here, "glob", pattern="deep/*.{py,txt}") == "deep/old.py"
-    assert await done(here, "glob", pattern=f"{workspace}/deep/*.py") == "deep/old.py"
-    assert await done(here, "glob", pattern="*", path="node_modules") == "node_modules/x.py"
-    assert await done(here, "glob", pattern="*.rs") == "No file fits *.rs"
+    assert await call_ok(here, "glob", pattern="*.py", path="deep") == "deep/old.py"
+    assert await call_ok(here, "glob", pattern="deep/*.{py,txt}") == "deep/old.py"
+    assert await call_ok(here, "glob", pattern=f"{workspace}/deep/*.py") == "deep/old.py"
+    assert await call_ok(here, "glob", pattern="*", path="node_modules") == "node_modules/x.py"
+    assert await call_ok(here, "glob", pattern="*.rs") == "No file fits *.rs"
 
 
 async def test_very_many_files_are_bounded(workspace: Path) -> None:
     for number in range(700):
         (workspace / f"{number}").touch()
-    outcome = await call(Workspace(workspace), "glob", pattern="*")
+    outcome = await call_tool(Workspace(workspace), "glob", pattern="*")
     assert len(outcome.text.splitlines()) == 700
     assert len(outcome.shown.splitlines()) <= 500
 

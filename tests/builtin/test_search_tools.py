@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import grep as grep_module
 from corral.builtin.tools.workspace import Workspace
@@ -53,25 +53,25 @@ def fill(root: Path, files: dict[str, str | bytes]) -> None:
 
 async def test_lines_come_with_path_and_number(here: Workspace) -> None:
     fill(here.root, {"a.py": "import os\nx = 1\n", "src/b.py": "y\nimport re\n", "c": "export\n"})
-    said = await done(here, "grep", pattern=r"^import \w+")
+    said = await call_ok(here, "grep", pattern=r"^import \w+")
     assert sorted(said.splitlines()) == ["a.py:1:import os", "src/b.py:2:import re"]
 
 
 async def test_a_folder_a_file_and_a_glob_narrow_it(here: Workspace) -> None:
     for name in ("a.py", "a.txt", "src/a.py", "src/deep/b.py"):
         fill(here.root, {name: "x\n"})
-    assert await done(here, "grep", pattern="x", path="a.txt") == "a.txt:1:x"
-    assert await done(here, "grep", pattern="x", path="src/deep") == "src/deep/b.py:1:x"
-    found = await done(here, "grep", pattern="x", include="*.py", path="src")
+    assert await call_ok(here, "grep", pattern="x", path="a.txt") == "a.txt:1:x"
+    assert await call_ok(here, "grep", pattern="x", path="src/deep") == "src/deep/b.py:1:x"
+    found = await call_ok(here, "grep", pattern="x", include="*.py", path="src")
     assert sorted(found.splitlines()) == ["src/a.py:1:x", "src/deep/b.py:1:x"]
-    assert await done(here, "grep", pattern="x", include="src/*.py") == "src/a.py:1:x"
-    assert await done(here, "grep", pattern="x", include="*.{txt,md}") == "a.txt:1:x"
+    assert await call_ok(here, "grep", pattern="x", include="src/*.py") == "src/a.py:1:x"
+    assert await call_ok(here, "grep", pattern="x", include="*.{txt,md}") == "a.txt:1:x"
 
 
 async def test_case_counts_unless_told(here: Workspace) -> None:
     fill(here.root, {"a": "Über\nÜBER\n"})
-    assert await done(here, "grep", pattern="über") == "No line fits über"
-    found = await done(here, "grep", pattern="über", ignore_case=True)
+    assert await call_ok(here, "grep", pattern="über") == "No line fits über"
+    found = await call_ok(here, "grep", pattern="über", ignore_case=True)
     assert found.splitlines() == ["a:1:Über", "a:2:ÜBER"]
 
 
@@ -79,26 +79,26 @@ async def test_machine_made_folders_and_binaries_are_left_out(here: Workspace) -
     for name in ("node_modules/x", "src/node_modules/x", ".git/config", ".github/ci", "ok"):
         fill(here.root, {name: "hit\n"})
     fill(here.root, {"binary": b"\0hit\n"})
-    said = await done(here, "grep", pattern="hit")
+    said = await call_ok(here, "grep", pattern="hit")
     assert sorted(said.splitlines()) == [".github/ci:1:hit", "ok:1:hit"]
-    assert await done(here, "grep", pattern="hit", path="node_modules") == "node_modules/x:1:hit"
+    assert await call_ok(here, "grep", pattern="hit", path="node_modules") == "node_modules/x:1:hit"
 
 
 async def test_results_stop_at_the_number_asked_for(here: Workspace) -> None:
     fill(here.root, {"a": "x\n" * 10})
-    said = await done(here, "grep", pattern="x", max_results=3)
+    said = await call_ok(here, "grep", pattern="x", max_results=3)
     assert said.splitlines() == [
         "a:1:x",
         "a:2:x",
         "a:3:x",
         "(there are more than these 3: narrow the search)",
     ]
-    assert "more than" not in await done(here, "grep", pattern="x", max_results=10)
+    assert "more than" not in await call_ok(here, "grep", pattern="x", max_results=10)
 
 
 async def test_many_results_are_cut_for_the_model_alone(here: Workspace) -> None:
     fill(here.root, {"a": "x\n" * 1_500})
-    outcome = await call(here, "grep", pattern="x", max_results=2_000)
+    outcome = await call_tool(here, "grep", pattern="x", max_results=2_000)
     assert len(outcome.text.splitlines()) == 1_500
     assert len(outcome.shown.splitlines()) <= 200
 
@@ -106,9 +106,9 @@ async def test_many_results_are_cut_for_the_model_alone(here: Workspace) -> None
 async def test_windows_line_ends_odd_bytes_and_long_lines_are_searched(here: Workspace) -> None:
     fill(here.root, {"a": b"end\r\nnot the end.\r\n", "b": b"caf\xe9 bar\n"})
     fill(here.root, {"c": "y" * 5_000 + "hit\n"})
-    assert await done(here, "grep", pattern="end$") == "a:1:end"
-    assert await done(here, "grep", pattern="bar") == "b:1:caf\ufffd bar"
-    assert len(await done(here, "grep", pattern="hit")) < 700
+    assert await call_ok(here, "grep", pattern="end$") == "a:1:end"
+    assert await call_ok(here, "grep", pattern="bar") == "b:1:caf\ufffd bar"
+    assert len(await call_ok(here, "grep", pattern="hit")) < 700
 
 
 async def test_odd_names_are_told_plainly(here: Workspace) -> None:
@@ -116,20 +116,20 @@ async def test_odd_names_are_told_plainly(here: Workspace) -> None:
     fd = os.open(os.fsencode(here.root) + b"/odd\xff:1", os.O_CREAT | os.O_WRONLY)
     os.write(fd, b"x\n")
     os.close(fd)
-    said = await done(here, "grep", pattern="x")
+    said = await call_ok(here, "grep", pattern="x")
     assert sorted(said.splitlines()) == ["-rf:1:x", "odd?:1:1:x"]
-    assert await done(here, "grep", pattern="x", path="-rf") == "-rf:1:x"
+    assert await call_ok(here, "grep", pattern="x", path="-rf") == "-rf:1:x"
 
 
 @pytest.mark.parametrize("pattern", ["(", "[z-a]", "*x"])
 async def test_what_is_no_regular_expression_is_refused(here: Workspace, pattern: str) -> None:
-    assert (await refused(here, "grep", pattern=pattern)).startswith("the search failed: ")
+    assert (await call_error(here, "grep", pattern=pattern)).startswith("the search failed: ")
 
 
 async def test_a_pattern_is_never_an_option(here: Workspace) -> None:
     fill(here.root, {"a": "--files\n-e\n"})
-    assert await done(here, "grep", pattern="--files") == "a:1:--files"
-    assert await done(here, "grep", pattern="-e", include="-*") == "No line fits -e"
+    assert await call_ok(here, "grep", pattern="--files") == "a:1:--files"
+    assert await call_ok(here, "grep", pattern="-e", include="-*") == "No line fits -e"
 
 
 async def test_an_expression_that_never_ends_is_ended(
@@ -137,7 +137,7 @@ async def test_an_expression_that_never_ends_is_ended(
 ) -> None:
     monkeypatch.setattr(grep_module, "SECONDS", 1.0)
     fill(here.root, {"a": "a" * 60 + "!\n", "z": "aaa\n"})
-    said = await done(here, "grep", pattern="^(a+)+$")
+    said = await call_ok(here, "grep", pattern="^(a+)+$")
     assert "not everything was searched: 1 s" in said or said == "z:1:aaa"
 
 
@@ -151,6 +151,6 @@ async def test_what_the_tools_can_write_is_never_run(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
     fill(here.root, {"a": "x\n"})
-    assert await done(here, "grep", pattern="^x") == "a:1:x"
+    assert await call_ok(here, "grep", pattern="^x") == "a:1:x"
     assert not (here.root / "ran").exists()
     assert not (fake.parent / "ran").exists()

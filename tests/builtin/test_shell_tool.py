@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import by_name
 from corral.builtin.tools.run_program import run
@@ -59,25 +59,25 @@ async def started(workspace: Path, count: int) -> None:
 
 async def test_output_and_errors_come_in_order_with_the_exit_code(workspace: Path) -> None:
     command = "echo one; echo two >&2; echo three; exit 3"
-    said = await refused(Workspace(workspace), "shell", command=command)
+    said = await call_error(Workspace(workspace), "shell", command=command)
     assert said == "one\ntwo\nthree\n[the command exited with 3]"
 
 
 async def test_a_command_works_in_the_root_without_input(workspace: Path) -> None:
-    said = await done(Workspace(workspace), "shell", command="pwd; cat; printf end")
+    said = await call_ok(Workspace(workspace), "shell", command="pwd; cat; printf end")
     assert said == f"{workspace}\nend\n[the command exited with 0]"
 
 
 async def test_a_command_that_is_killed_or_silent_says_so(workspace: Path) -> None:
     here = Workspace(workspace)
-    assert "killed by signal 9" in await refused(here, "shell", command="kill -9 $$")
-    assert await done(here, "shell", command="true") == (
+    assert "killed by signal 9" in await call_error(here, "shell", command="kill -9 $$")
+    assert await call_ok(here, "shell", command="true") == (
         "[the command exited with 0, without output]"
     )
 
 
 async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) -> None:
-    said = await refused(
+    said = await call_error(
         Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
     )
     assert said.startswith("started\n[the command did not end within 1.5 s and was ended")
@@ -86,7 +86,7 @@ async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) 
 
 
 async def test_a_cancelled_call_takes_the_whole_tree_along(workspace: Path) -> None:
-    task = asyncio.create_task(call(Workspace(workspace), "shell", command=python(FORKS)))
+    task = asyncio.create_task(call_tool(Workspace(workspace), "shell", command=python(FORKS)))
     await started(workspace, 2)
     assert all(is_there(pid) for pid in pids(workspace))
     task.cancel()
@@ -98,14 +98,14 @@ async def test_a_cancelled_call_takes_the_whole_tree_along(workspace: Path) -> N
 async def test_what_is_left_in_the_background_neither_hangs_nor_stays(workspace: Path) -> None:
     command = "sleep 300 & echo $! >> pids; setsid sleep 300 & echo $! >> pids; echo done"
     async with asyncio.timeout(30):
-        said = await done(Workspace(workspace), "shell", command=command)
+        said = await call_ok(Workspace(workspace), "shell", command=command)
     assert said == "done\n[the command exited with 0]"
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
 async def test_what_a_command_says_on_being_ended_is_kept(workspace: Path) -> None:
     command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
-    said = await refused(Workspace(workspace), "shell", command=command, timeout_ms=500)
+    said = await call_error(Workspace(workspace), "shell", command=command, timeout_ms=500)
     assert said.startswith("begun\n")
     assert "tidied" in said
     assert "did not end within 0.5 s" in said
@@ -142,7 +142,7 @@ async def test_a_flood_that_is_heard_slowly_still_ends_in_time(workspace: Path) 
 
 
 async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:
-    said = await done(
+    said = await call_ok(
         Workspace(workspace), "shell", command="echo first; yes | head -c 5M; echo last"
     )
     assert said.startswith("first\n")
@@ -173,7 +173,7 @@ async def test_output_is_told_while_the_command_runs(workspace: Path) -> None:
 
 
 async def test_output_that_is_no_utf8_is_replaced(workspace: Path) -> None:
-    said = await done(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
+    said = await call_ok(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
     assert said.startswith("a\ufffdb 日本\n")
 
 
@@ -189,21 +189,21 @@ async def test_secrets_stay_home_unless_passed_on_purpose(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "canary")
-    assert "canary" not in await done(Workspace(workspace), "shell", command="env")
+    assert "canary" not in await call_ok(Workspace(workspace), "shell", command="env")
     passed = Workspace(workspace, pass_env=[name])
-    assert f"{name}=canary" in await done(passed, "shell", command="env")
+    assert f"{name}=canary" in await call_ok(passed, "shell", command="env")
     given = Workspace(workspace, env={name: "given"})
-    assert f"{name}=given" in await done(given, "shell", command="env")
+    assert f"{name}=given" in await call_ok(given, "shell", command="env")
 
 
 async def test_nobody_turns_pages_or_asks_for_a_password(workspace: Path) -> None:
     command = "echo $PAGER $GIT_PAGER $GIT_TERMINAL_PROMPT"
-    assert (await done(Workspace(workspace), "shell", command=command)).startswith("cat cat 0\n")
+    assert (await call_ok(Workspace(workspace), "shell", command=command)).startswith("cat cat 0\n")
 
 
 @pytest.mark.parametrize("timeout", [0, 600_001, "soon"])
 async def test_a_timeout_that_cannot_be_is_refused(workspace: Path, timeout: int | str) -> None:
-    said = await refused(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
+    said = await call_error(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
     assert "timeout_ms: expected" in said
     assert not (workspace / "x").exists()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import fetch
 from corral.builtin.tools.workspace import Workspace
@@ -57,7 +57,7 @@ async def test_a_page_becomes_text(here: Workspace) -> None:
         "<table><tr><td>1</td><td>2</td></tr></table><a href='javascript:x'>not</a></body></html>"
     )
     async with serving(always(lambda: web.Response(text=html, content_type="text/html"))) as url:
-        said = await done(here, "web_fetch", url=url)
+        said = await call_ok(here, "web_fetch", url=url)
     assert said.startswith(
         f"{url} (status 200, text/html)\n\n# A & B\n\n## Über uns\n\nOne two three."
     )
@@ -84,20 +84,20 @@ async def test_other_text_comes_as_it_is(
 ) -> None:
     answer = always(lambda: web.Response(body=body, headers={"Content-Type": kind}))
     async with serving(answer) as url:
-        assert (await done(here, "web_fetch", url=url)).endswith(f"\n\n{text}")
+        assert (await call_ok(here, "web_fetch", url=url)).endswith(f"\n\n{text}")
 
 
 async def test_what_is_no_text_is_named(here: Workspace) -> None:
     async with serving(always(lambda: web.Response(body=b"x", content_type="image/png"))) as url:
-        said = await refused(here, "web_fetch", url=url)
+        said = await call_error(here, "web_fetch", url=url)
     assert said == f"{url} is no text but image/png of 1 bytes, which cannot be shown"
     async with serving(always(lambda: web.Response(body=b"\0", content_type="text/plain"))) as url:
-        assert "is binary" in await refused(here, "web_fetch", url=url)
+        assert "is binary" in await call_error(here, "web_fetch", url=url)
 
 
 async def test_an_error_of_the_server_is_told_with_its_page(here: Workspace) -> None:
     async with serving(always(lambda: web.Response(text="gone fishing", status=404))) as url:
-        said = await refused(here, "web_fetch", url=url)
+        said = await call_error(here, "web_fetch", url=url)
     assert "status 404" in said
     assert "gone fishing" in said
 
@@ -110,7 +110,7 @@ async def test_an_error_of_the_server_is_told_with_its_page(here: Workspace) -> 
     ],
 )
 async def test_only_web_addresses_are_fetched(here: Workspace, url: str) -> None:
-    said = await refused(here, "web_fetch", url=url)
+    said = await call_error(here, "web_fetch", url=url)
     assert "only addresses with http" in said or "not an address" in said
 
 
@@ -127,11 +127,11 @@ async def test_redirects_are_followed_but_not_for_ever_and_not_anywhere(here: Wo
                 return web.Response(status=307, headers={"Location": request.path + "x"})
 
     async with serving(handler) as url:
-        assert await done(here, "web_fetch", url=f"{url}/once") == (
+        assert await call_ok(here, "web_fetch", url=f"{url}/once") == (
             f"{url}/there (status 200, text/plain)\n\narrived"
         )
-        assert "over 5 redirects" in await refused(here, "web_fetch", url=f"{url}/loop")
-        assert "only addresses with http" in await refused(here, "web_fetch", url=f"{url}/file")
+        assert "over 5 redirects" in await call_error(here, "web_fetch", url=f"{url}/loop")
+        assert "only addresses with http" in await call_error(here, "web_fetch", url=f"{url}/file")
 
 
 async def test_a_page_without_end_and_one_that_unpacks_to_much_are_cut(here: Workspace) -> None:
@@ -148,7 +148,7 @@ async def test_a_page_without_end_and_one_that_unpacks_to_much_are_cut(here: Wor
     headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
     for handler in (endless, always(lambda: web.Response(body=packed, headers=headers))):
         async with asyncio.timeout(30), serving(handler) as url:
-            outcome = await call(here, "web_fetch", url=url)
+            outcome = await call_tool(here, "web_fetch", url=url)
         assert outcome.text.endswith("[only the first 2,000,000 bytes were read]")
         assert len(outcome.shown) <= 50_000
 
@@ -164,7 +164,7 @@ async def test_a_server_that_says_nothing_is_given_up(
         return web.Response()
 
     async with serving(silent) as url:
-        said = await refused(here, "web_fetch", url=url)
+        said = await call_error(here, "web_fetch", url=url)
         over.set()
     assert said == f"{url} did not answer in full within 0.3 s"
 
@@ -172,7 +172,7 @@ async def test_a_server_that_says_nothing_is_given_up(
 async def test_nobody_there_is_said(here: Workspace) -> None:
     async with serving(always(web.Response)) as url:
         pass
-    assert "cannot be fetched" in await refused(here, "web_fetch", url=url)
+    assert "cannot be fetched" in await call_error(here, "web_fetch", url=url)
 
 
 async def test_a_page_made_to_take_long_is_given_up_and_holds_up_nobody(
@@ -182,6 +182,6 @@ async def test_a_page_made_to_take_long_is_given_up_and_holds_up_nobody(
     html = "<a " * 100_000
     async with serving(always(lambda: web.Response(text=html, content_type="text/html"))) as url:
         async with asyncio.timeout(20):
-            said = (await call(here, "web_fetch", url=url)).text
+            said = (await call_tool(here, "web_fetch", url=url)).text
     # A newer Python may well read it in time.
     assert "cannot be turned into text" in said or "nothing to read" in said or "<a" in said

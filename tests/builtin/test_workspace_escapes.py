@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.builtin_tools import call, done, refused
+from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import all_tools
 from corral.builtin.tools import files as tool_files
@@ -88,7 +88,7 @@ def outside(root: Path) -> dict[str, str]:
 async def test_a_path_that_leads_out_is_refused(root: Path, tool: str, path: str) -> None:
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
-    said = await refused(Workspace(root), tool, **CALLS[tool](path))
+    said = await call_error(Workspace(root), tool, **CALLS[tool](path))
     assert SECRET not in said
     assert "secret.txt" not in said.replace(path, "")
     assert outside(root) == before
@@ -108,7 +108,7 @@ async def test_a_patch_that_leads_out_is_refused(root: Path, patch: str, path: s
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
     whole = f"*** Begin Patch\n{patch.format(path)}\n*** End Patch"
-    assert SECRET not in (await refused(Workspace(root), "apply_patch", patch=whole)).replace(
+    assert SECRET not in (await call_error(Workspace(root), "apply_patch", patch=whole)).replace(
         patch, ""
     ).replace(f"-{SECRET}", "")
     assert outside(root) == before
@@ -131,20 +131,20 @@ async def test_a_patch_that_leads_out_is_refused(root: Path, patch: str, path: s
 async def test_a_pattern_that_leads_out_is_refused(root: Path, pattern: str) -> None:
     pattern = pattern.replace("{evil}", str(root.parent / "repo-evil"))
     workspace = Workspace(root)
-    assert "secret.txt" not in await refused(workspace, "glob", pattern=pattern)
-    assert SECRET not in await refused(workspace, "read_many_files", paths=[pattern])
+    assert "secret.txt" not in await call_error(workspace, "glob", pattern=pattern)
+    assert SECRET not in await call_error(workspace, "read_many_files", paths=[pattern])
 
 
 async def test_many_files_come_also_through_links_that_stay_inside(root: Path) -> None:
     (root / "alias.md").symlink_to("own.txt")
-    assert "own" in await done(Workspace(root), "read_many_files", paths=["*.md"])
+    assert "own" in await call_ok(Workspace(root), "read_many_files", paths=["*.md"])
 
 
 async def test_a_search_follows_no_link_out_of_the_workspace(root: Path) -> None:
     workspace = Workspace(root)
-    assert "No line" in await done(workspace, "grep", pattern=SECRET)
-    assert "secret" not in await done(workspace, "glob", pattern="**")
-    whole = await call(workspace, "read_many_files", paths=["**"])
+    assert "No line" in await call_ok(workspace, "grep", pattern=SECRET)
+    assert "secret" not in await call_ok(workspace, "glob", pattern="**")
+    whole = await call_tool(workspace, "read_many_files", paths=["**"])
     assert "own" in whole.text
     assert SECRET not in whole.text
 
@@ -163,8 +163,8 @@ def test_links_in_a_circle_are_named(root: Path, path: str) -> None:
 async def test_links_that_stay_inside_are_followed_and_stay_links(root: Path) -> None:
     (root / "alias").symlink_to("inner/back/own.txt")
     workspace = Workspace(root)
-    assert "own" in await done(workspace, "read_file", file_path="alias")
-    await done(workspace, "write_file", file_path="alias", content="changed\n")
+    assert "own" in await call_ok(workspace, "read_file", file_path="alias")
+    await call_ok(workspace, "write_file", file_path="alias", content="changed\n")
     assert (root / "alias").is_symlink()
     assert (root / "own.txt").read_text() == "changed\n"
 
@@ -173,12 +173,12 @@ async def test_extra_folders_are_read_and_writable_ones_written(root: Path, tmp_
     evil, other = tmp_path / "repo-evil", tmp_path / "other"
     other.mkdir()
     workspace = Workspace(root, extra=[evil], writable=["../other"])
-    assert SECRET in await done(workspace, "read_file", file_path=str(evil / "secret.txt"))
-    assert SECRET in await done(workspace, "read_file", file_path="link.txt")
+    assert SECRET in await call_ok(workspace, "read_file", file_path=str(evil / "secret.txt"))
+    assert SECRET in await call_ok(workspace, "read_file", file_path="link.txt")
     for path in ("link.txt", "dangling", str(evil / "new.txt")):
-        said = await refused(workspace, "write_file", file_path=path, content="")
+        said = await call_error(workspace, "write_file", file_path=path, content="")
         assert said.endswith("may be read but not written")
-    await done(workspace, "write_file", file_path=str(other / "new.txt"), content="x")
+    await call_ok(workspace, "write_file", file_path=str(other / "new.txt"), content="x")
     assert (other / "new.txt").read_text() == "x"
 
 
@@ -215,14 +215,14 @@ def test_a_link_put_in_the_place_of_a_file_after_the_check_is_not_followed(root:
 async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path) -> None:
     os.link(root.parent / "repo-evil" / "secret.txt", root / "hard")
     before = outside(root)
-    await done(Workspace(root), "write_file", file_path="hard", content="own now")
+    await call_ok(Workspace(root), "write_file", file_path="hard", content="own now")
     assert outside(root) == before
 
 
 @pytest.mark.parametrize("tool", ["read_file", "edit_file", "write_file", "grep"])
 async def test_a_pipe_is_never_waited_for(root: Path, tool: str) -> None:
     os.mkfifo(root / "pipe")
-    said = (await call(Workspace(root), tool, **CALLS[tool]("pipe"))).text
+    said = (await call_tool(Workspace(root), tool, **CALLS[tool]("pipe"))).text
     assert said == "pipe is not a regular file"
 
 

@@ -13,9 +13,17 @@ import msgspec
 import pytest
 from claude.conftest import KEY
 from support.claude_tools import read, shell
-from support.gemini_tools import bell, holding, names, notes_server, running, sent, steps
-from support.real_agents import cancelled_at_work
-from support.stream_checks import lawful
+from support.gemini_tools import (
+    fifo_signal,
+    file_names,
+    files_containing,
+    notes_server,
+    processes_matching,
+    sent_json,
+    steps,
+)
+from support.real_agents import cancel_while_running
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -48,7 +56,7 @@ async def test_words_and_thoughts_come_as_they_are_said_with_what_was_spent(
 ) -> None:
     spent = {"input": 1200, "cached": 200, "written": 100, "output": 7, "thoughts": 3}
     script = [Turn(thoughts="weighing", text=("Hel", "lo."), usage=spent)]
-    events = lawful(await claude.events(script, "first question"))
+    events = check_stream(await claude.events(script, "first question"))
     result = result_from_events(events)
     assert result.ok
     assert [e.delta for e in events if isinstance(e, Text)] == ["Hel", "lo."]
@@ -61,7 +69,7 @@ async def test_words_and_thoughts_come_as_they_are_said_with_what_was_spent(
     assert isinstance(events[0], Init)
     assert events[0].agent_version == "2.1.325"
     assert not [e for e in events if isinstance(e, Error)]  # its stdin was closed, and it went
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_a_prompt_is_text_whatever_it_looks_like(claude: Claude, workspace: Path) -> None:
@@ -73,8 +81,8 @@ async def test_a_prompt_is_text_whatever_it_looks_like(claude: Claude, workspace
     assert [result.text for result in heard] == ["heard"] * len(odd)
     told = [request.last_text.strip("\u2060 ") for request in claude.requests]
     assert told == [prompt.strip() for prompt in odd]
-    assert "seed words" not in sent(claude.requests)
-    assert names(workspace) == ["seed.txt"]
+    assert "seed words" not in sent_json(claude.requests)
+    assert file_names(workspace) == ["seed.txt"]
 
 
 async def test_it_is_resumed_and_forked_and_each_run_tells_its_own_cost(claude: Claude) -> None:
@@ -204,24 +212,24 @@ async def test_our_functions_are_its_tools(claude: Claude) -> None:
     result = await corral.run("claude", "which?", tools=[deployed_version], **options)
     assert result.ok
     assert asked == ["api"]
-    assert "2.4.1" in sent(claude.requests)
+    assert "2.4.1" in sent_json(claude.requests)
 
 
 async def test_cancelling_ends_the_running_command_and_the_session_goes_on(
     claude: Claude, workspace: Path, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         options = claude.options([Turn(calls=[shell(command)]), say("still here")], policy="all")
         async with corral.session("claude", **options) as session:
-            result = await cancelled_at_work(session, sign, rung)
+            result = await cancel_while_running(session, sign, rung)
             again = await session.run("and now?")
-        assert running(str(tmp_path)) == []
+        assert processes_matching(str(tmp_path)) == []
     assert result.usage.total
     assert (workspace / "ran.txt").exists()
     assert again.text == "still here"
-    assert "do it" in sent(claude.requests[-1:])
+    assert "do it" in sent_json(claude.requests[-1:])
 
 
 async def test_leaving_early_leaves_nothing(claude: Claude, tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ async def test_leaving_early_leaves_nothing(claude: Claude, tmp_path: Path) -> N
         async for event in session.prompt("do it"):
             if isinstance(event, Text):
                 break
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_system_prompts_images_folders_and_effort_reach_the_model(
@@ -253,7 +261,7 @@ async def test_system_prompts_images_folders_and_effort_reach_the_model(
     assert "Claude" in first.system
     assert base64.b64encode(PIXEL).decode() in json.dumps(first.body)
     assert '"low"' in json.dumps(first.body.get("output_config"))
-    assert "far words" in sent(claude.requests)
+    assert "far words" in sent_json(claude.requests)
     await claude.run([say("ok")], replace_system_prompt="You are a poet.")
     assert "You are a poet." in claude.requests[0].system
     assert "software engineering" not in claude.requests[0].system
@@ -314,14 +322,14 @@ async def test_the_key_is_in_no_event_and_no_file(
     server = notes_server(notes, NOTES_TOKEN=secret)
     events = await claude.events(steps(*tried), policy="all", mcp_servers=[server], record=True)
     told = b"".join(corral.events.to_json(event) for event in events).decode()
-    assert secret in sent(claude.requests)  # it reached the server, which told it
+    assert secret in sent_json(claude.requests)  # it reached the server, which told it
     assert secret not in told
     assert KEY not in told
     outputs = [e.output or "" for e in events if isinstance(e, ToolResult)]
     assert all("redacted" in output for output in outputs)
-    held = holding(tmp_path / "corral-home", KEY)
+    held = files_containing(tmp_path / "corral-home", KEY)
     assert [path for path in held if "/.claude/projects/" not in path] == []  # its own memory
-    assert holding(workspace, KEY) == []
+    assert files_containing(workspace, KEY) == []
 
 
 async def test_what_it_has_no_option_for_is_refused_by_name_before_it_starts(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.claude_tools import read, shell, write
-from support.gemini_tools import names, refused, running, sent, steps
+from support.gemini_tools import denied_tools, file_names, processes_matching, sent_json, steps
 from support.installed_agents import installed
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors, result_from_events
@@ -51,18 +51,18 @@ async def test_edits_stay_in_the_workspace_and_a_hostile_repository_is_not_obeye
     ]
     options = bridge.options(script, policy="edits")
     async with corral.session("claude-acp", **options) as session:
-        events = lawful([event async for event in session.prompt("/do it")])
+        events = check_stream([event async for event in session.prompt("/do it")])
         again = await session.run("again")
     result = result_from_events(events)
     assert (result.text, again.text) == ("done", "second answer")
     assert (workspace / "new.txt").exists()
     assert not (tmp_path / "up.txt").exists()
-    assert names(loot) == []
-    assert refused(result) == ["Write", "Bash", "Bash"]
-    assert "HIJACKED" not in sent(bridge.requests)
+    assert file_names(loot) == []
+    assert denied_tools(result) == ["Write", "Bash", "Bash"]
+    assert "HIJACKED" not in sent_json(bridge.requests)
     asked = [request for request in bridge.requests if request.tools]
     assert len(asked) == 6  # and none for what nobody asked
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_whoever_is_asked_decides_and_errors_have_their_class(
@@ -76,7 +76,7 @@ async def test_whoever_is_asked_decides_and_errors_have_their_class(
     async with corral.session("claude-acp", ask=ask, **bridge.options(script)) as session:
         result = await session.run("do it")
         failed = await session.run("fail")
-    assert names(workspace) == ["wanted.txt"]
-    assert refused(result) == ["Bash", "Read"]
+    assert file_names(workspace) == ["wanted.txt"]
+    assert denied_tools(result) == ["Bash", "Read"]
     with pytest.raises(errors.AuthenticationFailed):
         failed.raise_for_status()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import pytest
 from msgspec.structs import replace
 from support.claude_tools import edit, fetch, read, shell, write
-from support.gemini_tools import sent
+from support.gemini_tools import sent_json
 from support.installed_agents import installed
 from support.shell_attacks import EVASIONS, RULES
 
@@ -150,7 +150,7 @@ def runs() -> list[Call]:
 
 
 def nothing_outside_was_read(claude: Claude) -> None:
-    said = sent(claude.requests)
+    said = sent_json(claude.requests)
     assert SECRET not in said
     assert LISTED not in said
     assert "canary-key" not in said

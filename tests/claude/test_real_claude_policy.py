@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.claude_tools import delegate, edit, fetch, read, shell, write
-from support.gemini_tools import names, notes_server, refused, returned, steps
-from support.stream_checks import lawful
+from support.gemini_tools import denied_tools, file_names, notes_server, steps, tool_results_json
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, result_from_events
@@ -40,16 +40,16 @@ async def test_without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_
         KEEP,
     ]
     server = notes_server(tmp_path)
-    events = lawful(await claude.events(steps(*tried), mcp_servers=[server]))
+    events = check_stream(await claude.events(steps(*tried), mcp_servers=[server]))
     result = result_from_events(events)
     assert result.ok
     assert result.text == "done"
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (tmp_path / "note.txt").exists()
-    assert refused(result) == ["Write", "Edit", "Bash", "Bash", "WebFetch", "mcp__notes__keep"]
+    assert denied_tools(result) == ["Write", "Edit", "Bash", "Bash", "WebFetch", "mcp__notes__keep"]
     assert not (tmp_path / "started").exists()
-    assert "seed words" in returned(claude.requests[1])
+    assert "seed words" in tool_results_json(claude.requests[1])
 
 
 async def test_what_is_denied_is_not_offered_and_not_done(
@@ -67,13 +67,13 @@ async def test_what_is_denied_is_not_offered_and_not_done(
     server = notes_server(tmp_path)
     result = await claude.run(steps(*tried), policy=policy, mcp_servers=[server])
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert not (tmp_path / "started").exists()
     for name in ("Read", "Write", "Edit", "Bash", "Monitor", "WebFetch", "Grep", "Glob"):
         assert name not in claude.requests[0].tools
-    assert "seed words" not in returned(claude.requests[-1])
+    assert "seed words" not in tool_results_json(claude.requests[-1])
     tools = ["Read", "Write", "Bash", "Bash", "WebFetch", "Monitor", "Grep", "mcp__notes__keep"]
-    assert refused(result) == tools
+    assert denied_tools(result) == tools
 
 
 async def test_full_does_all_of_it_without_a_question_and_also_as_root(
@@ -86,8 +86,8 @@ async def test_full_does_all_of_it_without_a_question_and_also_as_root(
     events = await claude.events(steps(*tried), policy="all", mcp_servers=[server])
     result = result_from_events(events)
     assert result.ok
-    assert names(workspace) == ["new.txt", "ran.txt", "seed.txt"]
-    assert names(beyond) == ["far.txt"]
+    assert file_names(workspace) == ["new.txt", "ran.txt", "seed.txt"]
+    assert file_names(beyond) == ["far.txt"]
     assert (tmp_path / "note.txt").exists()
     assert result.denied == ()
     assert not [e for e in events if isinstance(e, PermissionRequest)]
@@ -110,9 +110,9 @@ async def test_whoever_is_asked_gives_leave_or_does_not_and_shell_rules_need_nob
     rules = ("allow touch ruled.txt", "deny touch forbidden.txt")
     result = await claude.run(steps(*tried), ask=ask, policy=Policy(shell_rules=rules))
     assert result.ok
-    assert names(workspace) == ["ruled.txt", "seed.txt", "wanted-too.txt", "wanted.txt"]
+    assert file_names(workspace) == ["ruled.txt", "seed.txt", "wanted-too.txt", "wanted.txt"]
     assert [kind for kind, _ in asked] == ["execute", "execute", "execute", "edit"]
-    assert refused(result) == ["Bash", "Bash", "Bash"]
+    assert denied_tools(result) == ["Bash", "Bash", "Bash"]
 
 
 async def test_leave_for_the_session_lasts_from_turn_to_turn_and_no_longer(
@@ -131,7 +131,7 @@ async def test_leave_for_the_session_lasts_from_turn_to_turn_and_no_longer(
         for _ in range(5):
             assert (await session.run("do it")).denied == ()
     assert len(asked) == 3  # one for each command, one for whatever it writes
-    assert names(workspace) == ["new.txt", "one.txt", "seed.txt", "two.txt"]
+    assert file_names(workspace) == ["new.txt", "one.txt", "seed.txt", "two.txt"]
     async with corral.session("claude", ask=ask, **options) as other:
         await other.run("do it")
     assert len(asked) == 4
@@ -143,13 +143,13 @@ async def test_rules_hold_under_a_denied_and_over_a_free_shell(
     tried = [shell("touch ruled.txt"), shell("touch other.txt"), shell("echo free")]
     policy = Policy(shell="deny", shell_rules=("allow touch ruled.txt",))
     result = await claude.run(steps(*tried), policy=policy)
-    assert refused(result) == ["Bash", "Bash"]
-    assert names(workspace) == ["ruled.txt", "seed.txt"]
+    assert denied_tools(result) == ["Bash", "Bash"]
+    assert file_names(workspace) == ["ruled.txt", "seed.txt"]
     policy = Policy(shell="allow", shell_rules=("deny touch ruled*",))
     (workspace / "ruled.txt").unlink()
     result = await claude.run(steps(*tried), policy=policy)
-    assert refused(result) == ["Bash"]
-    assert names(workspace) == ["other.txt", "seed.txt"]
+    assert denied_tools(result) == ["Bash"]
+    assert file_names(workspace) == ["other.txt", "seed.txt"]
 
 
 async def test_a_list_of_tools_is_all_there_is(
@@ -159,10 +159,10 @@ async def test_a_list_of_tools_is_all_there_is(
     policy = Policy(allow_tools=("Write", "Read"), deny_tools=("Read",))
     server = notes_server(tmp_path)
     result = await claude.run(steps(*tried), policy=policy, mcp_servers=[server])
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
     assert set(claude.requests[0].tools) - {"mcp__notes__keep"} == {"Write"}
     assert not (tmp_path / "note.txt").exists()
-    assert refused(result) == ["Read", "Bash", "mcp__notes__keep", "Edit"]
+    assert denied_tools(result) == ["Read", "Bash", "mcp__notes__keep", "Edit"]
     listed = Policy(allow_tools=("mcp__notes__keep",))
     result = await claude.run(steps(KEEP), policy=listed, mcp_servers=[server])
     assert (tmp_path / "note.txt").exists()
@@ -180,12 +180,12 @@ async def test_a_sub_agent_has_no_right_that_its_master_has_not(
             return Turn(text="at it", calls=[tried[done]]) if done < 3 else say("sub over")
         return Turn(calls=[delegate("the subtask")]) if not done else say("main over")
 
-    events = lawful(await claude.events(script, policy=Policy(write="allow")))
+    events = check_stream(await claude.events(script, policy=Policy(write="allow")))
     result = result_from_events(events)
     assert result.ok
     assert result.text == "main over"
-    assert names(workspace) == ["seed.txt", "sub.txt"]
-    assert refused(result) == ["Bash", "Bash"]
+    assert file_names(workspace) == ["seed.txt", "sub.txt"]
+    assert denied_tools(result) == ["Bash", "Bash"]
     below = [e.name for e in events if isinstance(e, ToolUse) and e.parent == "toolu_master"]
     assert below == ["Write", "Bash", "Bash"]
 
@@ -194,5 +194,5 @@ async def test_planning_writes_nothing_whatever_is_tried(claude: Claude, workspa
     tried = [read("seed.txt"), write("new.txt"), shell("touch ran.txt")]
     result = await claude.run(steps(*tried), policy=Policy.plan())
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
-    assert refused(result) == ["Write", "Bash"]
+    assert file_names(workspace) == ["seed.txt"]
+    assert denied_tools(result) == ["Write", "Bash"]

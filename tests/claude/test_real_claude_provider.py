@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from claude.conftest import KEY, MODEL
 from support.claude_tools import read, shell, write
-from support.gemini_tools import names, running, sent, steps
+from support.gemini_tools import file_names, processes_matching, sent_json, steps
 
 from corral.providers import ProviderError, ResponseProvider, ResponseProviderFactory
 from corral.testing import Turn, fail, say
@@ -46,11 +46,11 @@ def test_an_engine_gets_the_response_and_what_was_written(
     )
     assert result.response == "done"
     assert result.files == {str(workspace / "a.txt"): None}
-    assert names(workspace) == ["a.txt", "prompt.md"]  # edits are allowed, the shell is not
+    assert file_names(workspace) == ["a.txt", "prompt.md"]  # edits are allowed, the shell is not
     first = claude.requests[0]
     assert first.last_text == "Write a.txt, please"
     assert "Be brief." in first.system
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_its_own_words_for_what_it_may_do_are_kept_to(
     script = steps(write("a.txt"), shell("touch ran.txt"))
     made = provider(claude, monkeypatch, script, permission_mode=mode)
     made.generate("do it", {"project_root": workspace})
-    assert names(workspace) == written
+    assert file_names(workspace) == written
 
 
 def test_its_other_keys_reach_it(
@@ -85,9 +85,9 @@ def test_its_other_keys_reach_it(
     config = {"add_dirs": [str(more)], "allowed_tools": ["Read"], "working_dir": str(workspace)}
     made = provider(claude, monkeypatch, script, **config)
     assert made.generate("do it").response == "done"
-    assert "far words" in sent(claude.requests)
+    assert "far words" in sent_json(claude.requests)
     assert "Bash" not in claude.requests[0].tools
-    assert names(workspace) == ["a.txt"]
+    assert file_names(workspace) == ["a.txt"]
 
     endless = [Turn(calls=[read("nope")], usage={"input": 90_000, "output": 900}, repeat="forever")]
     made = provider(claude, monkeypatch, endless, max_turns=2)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import MODEL, Model, results_of
+from support.batches import MODEL, CountingModel, results_of
 from support.pipeline_command import CORRAL, corral
 
 from corral.testing import ModelServer, Turn, fail, hang
 
 
 @pytest.fixture
-def model(model_server: ModelServer, request: pytest.FixtureRequest) -> Model:
-    return Model(model_server, request.node.nodeid)
+def model(model_server: ModelServer, request: pytest.FixtureRequest) -> CountingModel:
+    return CountingModel(model_server, request.node.nodeid)
 
 
 def put(folder: Path, count: int, name: str = "tasks.jsonl") -> str:
@@ -31,7 +31,7 @@ def put(folder: Path, count: int, name: str = "tasks.jsonl") -> str:
 
 
 def batch(
-    *words: str, cwd: Path, model: Model | None = None, timeout: float = 100
+    *words: str, cwd: Path, model: CountingModel | None = None, timeout: float = 100
 ) -> subprocess.CompletedProcess[str]:
     env = model.env if model is not None else {}
     more = ("--model", MODEL) if model is not None else ()
@@ -62,7 +62,7 @@ def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def test_results_on_stdout_and_a_report_for_people(workspace: Path, model: Model) -> None:
+def test_results_on_stdout_and_a_report_for_people(workspace: Path, model: CountingModel) -> None:
     tasks = put(workspace, 3)
     model.special = lambda task, _request: fail(400, "no such luck") if task == "2" else None
     done = batch(tasks, "-p", "task {{n}}", "--no-durable", cwd=workspace, model=model)
@@ -87,7 +87,7 @@ def test_the_report_as_json_and_a_quiet_one(workspace: Path) -> None:
     assert set(results_of(workspace / "r.jsonl")) == {"1", "2", "3"}
 
 
-def test_prompt_and_schema_from_files(workspace: Path, model: Model) -> None:
+def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> None:
     (workspace / "p.md").write_text("task {{n}}\n")
     (workspace / "s.json").write_text('{"type": "object", "required": ["a"]}')
     model.special = lambda task, _request: Turn(text='{"a": 1}' if task == "1" else "never")
@@ -109,7 +109,7 @@ def test_prompt_and_schema_from_files(workspace: Path, model: Model) -> None:
         (("empty.jsonl",), "holds no tasks"),
         (("t.jsonl", "-p", "{{x}}"), "task '1' has no field 'x'"),
         (("t.jsonl", "-p", "@gone.md"), "gone.md"),
-        (("t.jsonl", "-p", "{{n}}", "--schema", "bad.jsonl"), "is no JSON"),
+        (("t.jsonl", "-p", "{{n}}", "--schema", "bad.jsonl"), "is not JSON"),
         (("t.jsonl", "-p", "{{n}}", "-o", "no/such/r.jsonl"), "results cannot be written"),
         (("t.jsonl", "-p", "{{n}}", "-o", "notes.txt"), "is no result of a batch"),
         (("t.jsonl", "-p", "{{n}}", "--no-durable", "--queue", "q"), "both given"),
@@ -133,7 +133,9 @@ def test_bad_input_is_refused_before_anything_is_begun(
     assert not (Path(os.environ["CORRAL_HOME"]) / "batches").exists()
 
 
-def test_killed_and_given_again_no_task_is_asked_twice(workspace: Path, model: Model) -> None:
+def test_killed_and_given_again_no_task_is_asked_twice(
+    workspace: Path, model: CountingModel
+) -> None:
     """Its agents are in a process of their own, and are found there again."""
     count = 12
     words = (put(workspace, count), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "3")
@@ -152,11 +154,11 @@ def test_killed_and_given_again_no_task_is_asked_twice(workspace: Path, model: M
     assert {key: line["text"] for key, line in found.items()} == {
         str(n): f"did {n}" for n in range(1, count + 1)
     }
-    assert model.asked == {str(n): 1 for n in range(1, count + 1)}
+    assert model.counts == {str(n): 1 for n in range(1, count + 1)}
     assert "of them earlier" in done.stderr
 
 
-def test_interrupted_it_says_how_to_go_on(workspace: Path, model: Model) -> None:
+def test_interrupted_it_says_how_to_go_on(workspace: Path, model: CountingModel) -> None:
     words = (put(workspace, 8), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
     model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
     process = start(*words, cwd=workspace, env=model.env)
@@ -167,15 +169,15 @@ def test_interrupted_it_says_how_to_go_on(workspace: Path, model: Model) -> None
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert "of 8 done; what is under way ends in the background" in said
-    assert "give the same command again" in said
+    assert "of 8 done; running tasks finish in the background" in said
+    assert "run the same command again" in said
     assert said.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
     assert batch(*words, cwd=workspace, model=model).returncode == 0
     assert len(results_of(workspace / "r.jsonl")) == 8
-    assert model.asked.total() == 8
+    assert model.counts.total() == 8
 
 
-def test_two_at_the_same_file_do_not_mix(workspace: Path, model: Model) -> None:
+def test_two_at_the_same_file_do_not_mix(workspace: Path, model: CountingModel) -> None:
     words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
     model.special = lambda task, _request: hang("did") if task == "2" else None
     process = start(*words, "--model", MODEL, cwd=workspace, env=model.env)
@@ -192,14 +194,14 @@ def test_two_at_the_same_file_do_not_mix(workspace: Path, model: Model) -> None:
     assert len(results_of(workspace / "r.jsonl")) == 4
 
 
-def test_a_spent_budget_has_an_exit_code_of_its_own(workspace: Path, model: Model) -> None:
+def test_a_spent_budget_has_an_exit_code_of_its_own(workspace: Path, model: CountingModel) -> None:
     model.special = lambda task, _request: Turn(text="x", usage={"input": 1_000_000, "output": 0})
     words = (put(workspace, 5), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
     done = batch(*words, "--max-budget-usd", "0.5", cwd=workspace, model=model)
     assert done.returncode == 8, done.stderr
     assert "the budget is spent" in done.stderr
     assert batch(*words, cwd=workspace, model=model).returncode == 0
-    assert model.asked.total() == 5
+    assert model.counts.total() == 5
 
 
 @pytest.mark.timeout(600)
@@ -223,7 +225,7 @@ def test_thousands_of_tasks_killed_on_the_way(workspace: Path, count: int) -> No
     assert len(results_of(workspace / "r.jsonl")) == count
 
 
-def test_the_example_of_the_docs_runs(workspace: Path, model: Model) -> None:
+def test_the_example_of_the_docs_runs(workspace: Path, model: CountingModel) -> None:
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     done = subprocess.run(
@@ -288,7 +290,7 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert "2: 2 done, 0 failed, 0 left" in shown
     assert str(workspace / "r.jsonl") in shown
     ended = corral("batches", "cancel", "b", cwd=workspace)
-    assert (ended.returncode, "ended already: success" in ended.stderr) == (2, True)
+    assert (ended.returncode, "already ended: success" in ended.stderr) == (2, True)
     wrong = corral("prune", "--older-than", "soon", cwd=workspace)
     assert (wrong.returncode, "is no duration" in wrong.stderr) == (2, True)
     said = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout

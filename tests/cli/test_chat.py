@@ -59,7 +59,7 @@ def test_each_line_is_a_prompt_of_one_conversation(place: Place) -> None:
     done = place.corral("chat", *MODEL, stdin="hi\nwhat did I say?\n")
     assert (done.returncode, done.stdout) == (0, "Hello.\nYou said hi.\n")
     assert place.heard(1) == ["hi", "Hello.", "what did I say?"]
-    assert "go on with: corral chat --resume 2" in done.stderr
+    assert "continue with: corral chat --resume 2" in done.stderr
 
 
 @playing(say("Hello."), say("You said hi."))

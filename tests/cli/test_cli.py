@@ -274,7 +274,7 @@ def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
     assert (workspace / "out.ndjson").read_text() == exported
     again = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_a_session_is_resumed_by_name(workspace: Path) -> None:

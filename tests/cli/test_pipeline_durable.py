@@ -135,7 +135,7 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert answered.returncode == 0, answered.stderr
     assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
     told = pipeline("show", name, "--db", "mine.db", cwd=workspace)
-    assert "answered, and not taken yet" in told.stdout
+    assert "answered; the run has not read it yet" in told.stdout
     assert "corral pipeline answer" not in told.stdout
     told = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
     assert [each["answered"] for each in json.loads(told.stdout)["questions"]] == [True]
@@ -187,7 +187,7 @@ def test_a_node_of_any_name_is_told_and_what_has_ended_takes_no_answer(workspace
     assert pipeline("cancel", name, cwd=workspace).returncode == 0
     late = pipeline("answer", name, "Y", cwd=workspace)
     assert late.returncode == 2
-    assert f"{name} has ended already: cancelled" in late.stderr
+    assert f"{name} has already ended: cancelled" in late.stderr
 
 
 def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
     assert (workspace / "done.txt").read_text().split()[5:] == ["one", "two", "three"]
     late = pipeline("cancel", name, cwd=workspace)
     assert late.returncode == 2
-    assert "ended already: success" in late.stderr
+    assert "already ended: success" in late.stderr
     nowhere = pipeline("fork", name, "--from", "nowhere", cwd=workspace)
     assert nowhere.returncode == 2
     assert "nowhere" in nowhere.stderr
@@ -358,7 +358,7 @@ def test_workers_take_a_run_up_and_end_in_order(
         "--limit", "codex-cli=1,each:1,9/1m", cwd=workspace,
     )  # fmt: skip
     assert worker.stderr
-    assert "at work on far" in worker.stderr.readline()
+    assert "serving far" in worker.stderr.readline()
     (workspace / "go").touch()
     words = ("--db", "shared.db", "--queue", "far")
     done = pipeline("run", put(workspace, STEPS), *words, cwd=workspace)
@@ -385,8 +385,8 @@ def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
 
 
 def test_a_limit_may_be_of_all_of_each_and_of_a_time() -> None:
-    assert worker_command.limit_of("codex-cli=2") == Limit(resource="codex-cli", everywhere=2)
-    whole = worker_command.limit_of("gemini-acp@team=4,each:2, 30/1m")
+    assert worker_command.parse_limit("codex-cli=2") == Limit(resource="codex-cli", everywhere=2)
+    whole = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
     assert whole == Limit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 
 

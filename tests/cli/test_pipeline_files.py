@@ -112,7 +112,7 @@ def test_a_new_pipeline_lints_and_is_never_written_over_a_file(name: str, worksp
     (workspace / f"{name}.dot").write_text("mine")
     again = pipeline("new", "--template", name, cwd=workspace)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert (workspace / f"{name}.dot").read_text() == "mine"
     assert name in pipeline("new", "--list", cwd=workspace).stdout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.database_option import option
+from corral.cli.database_option import database_option
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from corral.cli.database_option import option
     ],
 )
 def test_a_database_is_told_without_its_password(given: str | None, told: str) -> None:
-    assert option(given) == told
+    assert database_option(given) == told

@@ -100,7 +100,7 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
         (TINY, ("--import", "no_such_module"), "no_such_module"),
         (TINY, ("--model", "gemini:gemini-2.5-flash"), "GEMINI_API_KEY"),
         (TINY, ("--agent", "nobody"), "nobody"),
-        (GATE, ("--simulate",), "nobody is here"),
+        (GATE, ("--simulate",), "there is no terminal"),
         (
             'digraph p { start [shape=Mdiamond] c [type=include, dotfile="absent.dot"]'
             " done [shape=Msquare] start -> c -> done }",

@@ -203,7 +203,7 @@ def test_no_line_of_a_question_can_pass_for_ours() -> None:
 
 
 def test_a_question_without_arguments_says_so() -> None:
-    assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(nothing is known of what it does)"]
+    assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(no details are known)"]
     assert f"{BAR}do it" in lines_of(PermissionRequest("1", input="do it"), 80)
 
 
@@ -293,7 +293,7 @@ def test_a_traceback_is_cleaned(workspace: Path) -> None:
 
 def test_what_a_library_logs_is_cleaned() -> None:
     code = (
-        "import sys, logging; from corral.cli.ui.terminal import protect; protect();"
+        "import sys, logging; from corral.cli.ui.terminal import clean_stderr; clean_stderr();"
         f"logging.getLogger('x').warning({ATTACK!r}); sys.stderr.writelines([{ATTACK!r}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import refused, running, sent, steps
+from support.gemini_tools import denied_tools, processes_matching, sent_json, steps
 from support.real_agents import KEY
 
 import corral
@@ -49,10 +49,10 @@ async def test_writes_stay_in_the_workspace_and_there_is_no_sub_agent_to_act_una
     assert (workspace / "deep/er/new.txt").read_text() == "words\n"
     assert {Path(file.path).name for file in result.files if file.by_tool} == {"new.txt"}
     assert [*tmp_path.rglob("*out.txt")] == []
-    assert refused(result) == ["editor"] * 4
+    assert denied_tools(result) == ["editor"] * 4
     assert "spawn_agent" not in cline.requests[0].tools
-    assert KEY not in sent(cline.requests)
-    assert running(str(tmp_path)) == []
+    assert KEY not in sent_json(cline.requests)
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_one_command_of_many_that_a_rule_forbids_stops_them_all(

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.real_agents import KEY
-from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, listener, told
+from support.real_attacks import (
+    COMMANDS,
+    READS,
+    SECRET,
+    WRITES,
+    AttackWorkspace,
+    describe_results,
+    listener,
+    run_attempts,
+)
 
 from corral import Policy
 from corral.testing import Call
@@ -20,7 +29,7 @@ pytestmark = [pytest.mark.cline, pytest.mark.timeout(300)]
 PEER = "cline-acp"
 
 
-def reads(trap: Trap) -> list[Call]:
+def reads(trap: AttackWorkspace) -> list[Call]:
     return [
         *(Call("read_files", {"files": [{"path": trap.at(path)}]}) for path in READS),
         Call(
@@ -34,7 +43,7 @@ def reads(trap: Trap) -> list[Call]:
     ]
 
 
-def writes(trap: Trap) -> list[Call]:
+def writes(trap: AttackWorkspace) -> list[Call]:
     patch = "*** Begin Patch\n*** Add File: .git/hooks/update\n+x\n*** End Patch"
     return [
         *(Call("editor", {"path": trap.at(path), "new_text": "x"}) for path in WRITES),
@@ -43,7 +52,7 @@ def writes(trap: Trap) -> list[Call]:
     ]
 
 
-def commands(trap: Trap) -> list[Call]:
+def commands(trap: AttackWorkspace) -> list[Call]:
     return [Call("run_commands", {"commands": [trap.command(text)]}) for text in COMMANDS]
 
 
@@ -51,7 +60,7 @@ def commands(trap: Trap) -> list[Call]:
 async def test_nothing_outside_is_read_and_nothing_outside_or_protected_is_written(
     cline: Cline, workspace: Path, policy: Policy
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     with listener() as (url, seen_there):
         calls = [
             *reads(trap),
@@ -62,11 +71,11 @@ async def test_nothing_outside_is_read_and_nothing_outside_or_protected_is_writt
             Call("editor", {"path": trap.at("new.txt"), "new_text": "x"}),
             Call("read_files", {"files": [{"path": trap.at("seed.txt")}]}),
         ]
-        results, seen = await attempt(cline, PEER, calls, policy=policy)
+        results, seen = await run_attempts(cline, PEER, calls, policy=policy)
         assert seen_there == []
     new = [str(workspace / "new.txt")] if policy.write == "allow" else []
-    assert trap.changes() == new, told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    assert trap.changes() == new, describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert KEY not in seen
     assert "uid=" not in seen
     assert "seed words" in seen

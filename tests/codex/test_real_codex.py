@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from support.codex_tools import shell, write
-from support.gemini_tools import bell, holding, names, running, sent
-from support.real_agents import KEY, cancelled_at_work
-from support.stream_checks import lawful
+from support.gemini_tools import (
+    fifo_signal,
+    file_names,
+    files_containing,
+    processes_matching,
+    sent_json,
+)
+from support.real_agents import KEY, cancel_while_running
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -56,8 +62,8 @@ async def test_a_turn_is_told_from_its_thoughts_to_its_tokens(
         input=360, output=30, reasoning=9, cache_read=60, cache_write=0, coverage="complete"
     )
     assert [request.last_text for request in codex.requests] == ["do it"] * 3
-    assert holding(tmp_path / "corral-home", KEY) == []
-    assert running(str(tmp_path)) == []
+    assert files_containing(tmp_path / "corral-home", KEY) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_options_reach_the_model(codex: Codex, tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ async def test_options_reach_the_model(codex: Codex, tmp_path: Path) -> None:
     (request,) = codex.requests
     assert odd in request.last_text
     assert 'Say "please".\n\x7f' in request.system
-    assert "data:image/png;base64," in sent([request])
+    assert "data:image/png;base64," in sent_json([request])
     reasoning: Any = request.body["reasoning"]
     assert reasoning["effort"] == "low"
 
@@ -116,7 +122,7 @@ async def test_a_strict_schema_is_answered_by_codex_itself_and_any_other_in_word
     options = codex.options([say('```json\n{"title": "a"}\n```')])
     result = await corral.run("codex", "report", output=loose, **options)
     assert result.output == {"title": "a"}
-    assert "json_schema" not in sent(codex.requests)
+    assert "json_schema" not in sent_json(codex.requests)
 
 
 async def test_a_fork_goes_on_from_a_session_that_stays_as_it_was(codex: Codex) -> None:
@@ -153,7 +159,7 @@ async def test_a_session_goes_on_is_resumed_by_its_token_and_counts_each_turn_al
         first, second = await session.run("first"), await session.run("second")
     options["resume"] = second.resume_token
     async with corral.session("codex", **options) as session:
-        events = lawful([event async for event in session.prompt("third")])
+        events = check_stream([event async for event in session.prompt("third")])
     assert isinstance(events[0], Init)
     assert events[0].resumed
     third = result_from_events(events)
@@ -206,23 +212,23 @@ async def test_cancelling_ends_the_running_command_and_all_it_started(
     codex: Codex, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"sleep {sign} & setsid sleep {sign} & echo up > {rung.path}; sleep {sign}"
         options = codex.options([Turn(calls=[shell(command)])], policy="all")
         async with corral.session("codex", **options) as session:
-            await cancelled_at_work(session, sign, rung, at_once=False)
-    assert running(str(tmp_path)) == []
+            await cancel_while_running(session, sign, rung, at_once=False)
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_a_command_in_the_sandbox_ends_with_it(codex: Codex, workspace: Path) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(workspace / "bell") as rung:
+    with fifo_signal(workspace / "bell") as rung:
         command = f"setsid sleep {sign} & echo up > {rung.path}; sleep {sign}"
         policy = Policy(write="allow", shell="allow")
         options = codex.options([Turn(calls=[shell(command)])], policy=policy)
         async with corral.session("codex", **options) as session:
-            await cancelled_at_work(session, sign, rung, at_once=False)
-    assert names(workspace) == ["bell"]
+            await cancel_while_running(session, sign, rung, at_once=False)
+    assert file_names(workspace) == ["bell"]
 
 
 async def test_a_model_it_does_not_know_is_a_warning_and_no_failure(codex: Codex) -> None:

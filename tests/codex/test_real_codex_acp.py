@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.codex_tools import shell, write
-from support.gemini_tools import names, refused, returned, running, steps
+from support.gemini_tools import (
+    denied_tools,
+    file_names,
+    processes_matching,
+    steps,
+    tool_results_json,
+)
 from support.installed_agents import installed
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -46,26 +52,26 @@ async def test_one_process_edits_in_the_workspace_calls_our_tools_and_offers_no_
     ]
     options = codex.options(script, policy="edits")
     async with corral.session("codex-acp", tools=[double], **options) as session:
-        events = lawful([event async for event in session.prompt("first")])
+        events = check_stream([event async for event in session.prompt("first")])
         outside = await session.run("second")
         third = await session.run("third")
     first = result_from_events(events)
     assert first.ok
-    assert names(workspace) == ["new.txt"]
+    assert file_names(workspace) == ["new.txt"]
     decided = [(e.decision, e.by, e.rule) for e in events if isinstance(e, PermissionDecision)]
     assert decided == [
         ("allow_once", "policy", "write=allow"),
         ("allow_once", "policy", "mcp=allow"),
     ]
     assert not {*codex.requests[0].tools} & {"exec_command", "write_stdin", "shell"}
-    assert "42" in returned(codex.requests[3])
+    assert "42" in tool_results_json(codex.requests[3])
     assert first.usage.coverage == "complete"
     # Where it gets no leave it gives up its turn, but not its session.
     assert not (tmp_path / "up.txt").exists()
     assert outside.status == "denied"
-    assert refused(outside) == ["edit"]
+    assert denied_tools(outside) == ["edit"]
     assert third.text == "still here"
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_whoever_is_asked_decides(codex: Codex, workspace: Path) -> None:
@@ -79,7 +85,7 @@ async def test_whoever_is_asked_decides(codex: Codex, workspace: Path) -> None:
     options = codex.options(script, policy=Policy(deny_tools=("web_search",)))
     async with corral.session("codex-acp", ask=ask, **options) as session:
         result = await session.run("do it")
-    assert names(workspace) == ["wanted.txt"]
+    assert file_names(workspace) == ["wanted.txt"]
     assert len(asked) == 2
     assert result.status == "denied"
     with pytest.raises(errors.PermissionRefused):
@@ -91,9 +97,9 @@ async def test_full_asks_for_nothing_and_what_it_cannot_hold_is_refused_before_i
 ) -> None:
     script = steps(shell(f"touch ran.txt {tmp_path}/up.txt"))
     async with corral.session("codex-acp", **codex.options(script, policy="all")) as session:
-        events = lawful([event async for event in session.prompt("do it")])
+        events = check_stream([event async for event in session.prompt("do it")])
     assert result_from_events(events).ok
-    assert names(workspace) == ["ran.txt"]
+    assert file_names(workspace) == ["ran.txt"]
     assert (tmp_path / "up.txt").exists()
     assert not [e for e in events if isinstance(e, PermissionRequest)]
     listed = Policy(allow_tools=("exec_command",))

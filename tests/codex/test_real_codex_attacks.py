@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.codex_tools import shell, write
-from support.gemini_tools import git, names, sent, steps
+from support.gemini_tools import file_names, git, sent_json, steps
 from support.installed_agents import installed
-from support.refusing_proxy import visitors
+from support.refusing_proxy import refusing_proxy
 
 import corral
 from corral import Policy, errors
@@ -92,7 +92,9 @@ def furnish(workspace: Path, outside: Path) -> None:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in names(folder) if "link-" not in name}
+    return {
+        name: (folder / name).read_bytes() for name in file_names(folder) if "link-" not in name
+    }
 
 
 async def test_edits_change_no_git_folder_no_settings_and_nothing_outside(
@@ -142,10 +144,10 @@ async def test_reads_see_images_of_the_workspace_and_run_nothing(
     ]
     await attempt(codex, agent, calls, "reads")
     assert tree(workspace) == before
-    assert "data:image" not in sent(codex.requests)
-    assert "canary" not in sent(codex.requests)
+    assert "data:image" not in sent_json(codex.requests)
+    assert "canary" not in sent_json(codex.requests)
     await attempt(codex, agent, [view("near.png")], "reads")
-    assert "data:image" in sent(codex.requests)
+    assert "data:image" in sent_json(codex.requests)
 
 
 async def test_it_runs_nothing_that_the_settings_of_the_repository_name_and_calls_nobody(
@@ -161,7 +163,7 @@ async def test_it_runs_nothing_that_the_settings_of_the_repository_name_and_call
     for key in ("filter.evil.clean", "core.fsmonitor", "diff.external", "diff.evil.textconv"):
         git(workspace, "config", key, f"sh -c 'touch {loot}/{key}; cat'")
     (workspace / "a.txt").write_text("b\n")  # as long as before: git must look into it
-    with visitors() as called:
+    with refusing_proxy() as called:
         policy = Policy.full() if agent == "codex-acp" else Policy(write="allow", shell="allow")
         script = steps(write("new.txt"), shell("git rev-parse --show-toplevel"))
         options = codex.options(script, policy=policy, env=called.env)
@@ -169,10 +171,10 @@ async def test_it_runs_nothing_that_the_settings_of_the_repository_name_and_call
             result = await session.run("do it")
     assert result.ok
     assert (workspace / "new.txt").exists()
-    assert names(loot) == []
-    assert called.asked == []
+    assert file_names(loot) == []
+    assert called.requests == []
     # The agent's own commands see the repository all the same.
-    assert f"{workspace}\\n" in sent(codex.requests)
+    assert f"{workspace}\\n" in sent_json(codex.requests)
 
 
 @pytest.mark.parametrize("agent", ["codex-acp"])
@@ -202,8 +204,8 @@ async def test_the_bridge_obeys_no_settings_of_a_repository(
     # In a folder above: not refused, for not obeyed.
     result = await corral.run(agent, "do it", **{**options, "cwd": inner})  # type: ignore[arg-type]
     assert result.ok
-    assert names(loot) == []
-    assert "HIJACKED" not in sent(codex.requests)
+    assert file_names(loot) == []
+    assert "HIJACKED" not in sent_json(codex.requests)
 
 
 @pytest.mark.parametrize("agent", ["codex-acp"])
@@ -226,7 +228,7 @@ async def test_in_a_pool_images_are_those_of_the_prompts_own_folder(
     async with corral.pool(agent, **options) as pool:
         await pool.run("attempt -first-", cwd=workspace / "one")
         await pool.run("attempt -far-", cwd=workspace / "two")
-        assert "data:image" not in sent(codex.requests)
+        assert "data:image" not in sent_json(codex.requests)
         await pool.run("attempt -near-", cwd=workspace / "two")
         assert pool.started == 1
-    assert "data:image" in sent(codex.requests)
+    assert "data:image" in sent_json(codex.requests)

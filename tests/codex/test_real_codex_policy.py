@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.codex_tools import shell, write
-from support.gemini_tools import git, names, notes_server, refused, returned, steps
+from support.gemini_tools import (
+    denied_tools,
+    file_names,
+    git,
+    notes_server,
+    steps,
+    tool_results_json,
+)
 from support.real_agents import KEY
 
 import corral
@@ -51,8 +58,8 @@ async def test_without_leave_nothing_is_written_or_run_and_what_is_told_is_liste
     script = steps(shell("touch ran.txt"), write("new.txt"))
     result = await codex.run(script)
     assert result.ok
-    assert names(workspace) == []
-    assert refused(result) == ["exec_command", "apply_patch"]
+    assert file_names(workspace) == []
+    assert denied_tools(result) == ["exec_command", "apply_patch"]
     assert not result.denied_complete
     offered = set(codex.requests[0].tools)
     assert "apply_patch" in offered
@@ -65,7 +72,7 @@ async def test_edits_are_made_in_the_workspace_and_what_is_writable_and_nowhere_
     more = tmp_path / "more"
     more.mkdir()
     git(workspace, "init", "-q")
-    before = names(workspace)
+    before = file_names(workspace)
     script = steps(
         write("new.txt"),
         write(more / "also.txt"),
@@ -77,10 +84,10 @@ async def test_edits_are_made_in_the_workspace_and_what_is_writable_and_nowhere_
     policy = Policy(write="allow", shell="deny", writable=(str(more),))
     result = await codex.run(script, policy=policy)
     assert result.ok
-    assert names(workspace) == sorted([*before, "new.txt"])
-    assert names(more) == ["also.txt"]
+    assert file_names(workspace) == sorted([*before, "new.txt"])
+    assert file_names(more) == ["also.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert refused(result) == ["apply_patch"] * 3 + ["exec_command"]
+    assert denied_tools(result) == ["apply_patch"] * 3 + ["exec_command"]
 
 
 async def test_a_shell_without_leave_to_write_reads_and_runs_and_writes_nowhere(
@@ -97,10 +104,10 @@ async def test_a_shell_without_leave_to_write_reads_and_runs_and_writes_nowhere(
         result = await codex.run(script, policy=policy)
         assert not visited(listener)
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert "seed words" in returned(codex.requests[1])
-    told = returned(codex.requests[2])
+    assert "seed words" in tool_results_json(codex.requests[1])
+    told = tool_results_json(codex.requests[2])
     assert "Read-only file system" in told
     assert KEY not in told
     assert "OPENAI_API_KEY" not in told
@@ -122,9 +129,9 @@ async def test_a_shell_that_writes_is_held_to_the_workspace_and_to_the_policy_of
         reached = visited(listener)
     assert result.ok
     assert reached == (network == "allow")
-    assert names(workspace) == ["ran.txt", *(["reached.txt"] if reached else [])]
+    assert file_names(workspace) == ["ran.txt", *(["reached.txt"] if reached else [])]
     assert not (tmp_path / "up.txt").exists()
-    assert "kept" in returned(codex.requests[1])
+    assert "kept" in tool_results_json(codex.requests[1])
     assert ("web_search" in [t.get("type") for t in declared(codex)]) == (network == "allow")
 
 
@@ -141,7 +148,7 @@ async def test_full_leaves_nothing_out(codex: Codex, workspace: Path, tmp_path: 
     assert result.ok
     assert result.denied_complete
     assert (tmp_path / "up.txt").exists()
-    assert names(workspace) == ["ran.txt", "reached.txt"]
+    assert file_names(workspace) == ["ran.txt", "reached.txt"]
 
 
 async def test_reading_is_kept_from_it_only_where_the_shell_is(
@@ -164,16 +171,16 @@ async def test_a_server_without_leave_is_not_even_started(
     # Of a model that it does not know Codex declares a server's tools at once.
     denied = await codex.run(steps(keep), policy="edits", mcp_servers=servers, model="scripted")
     assert denied.ok
-    assert refused(denied) == ["mcp__notes__keep"]
-    assert names(notes) == []
+    assert denied_tools(denied) == ["mcp__notes__keep"]
+    assert file_names(notes) == []
 
     policy = Policy(mcp="allow", shell="allow")
     script = steps(keep, shell("env"))
     result = await codex.run(script, policy=policy, mcp_servers=servers, model="scripted")
     assert result.ok
     assert (notes / "note.txt").read_text() == "remember"
-    assert "canary-notes-token" in returned(codex.requests[1])
-    assert "canary-notes-token" not in returned(codex.requests[2]).replace(
+    assert "canary-notes-token" in tool_results_json(codex.requests[1])
+    assert "canary-notes-token" not in tool_results_json(codex.requests[2]).replace(
         "kept, with token canary-notes-token", ""
     )
 
@@ -191,7 +198,7 @@ async def test_functions_of_ours_are_called_unless_the_policy_denies_them(codex:
     result = await corral.run("codex", "do it", tools=[double], **options)
     assert result.ok
     assert called == [21]
-    assert "42" in returned(codex.requests[1])
+    assert "42" in tool_results_json(codex.requests[1])
 
     options = codex.options(script, policy="reads", model="scripted")
     result = await corral.run("codex", "do it", tools=[double], **options)
@@ -235,6 +242,6 @@ async def test_a_repository_has_no_say(codex: Codex, workspace: Path, tmp_path: 
         policy=Policy(write="allow", shell="allow"),
     )
     assert result.ok
-    assert names(loot) == []
+    assert file_names(loot) == []
     told = "".join([codex.requests[0].system, *codex.requests[0].texts])
     assert "HIJACKED" not in told

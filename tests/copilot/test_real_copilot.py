@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.gemini_tools import (
-    bell,
+    denied_tools,
+    fifo_signal,
+    file_names,
     git,
-    names,
     notes_server,
-    refused,
-    returned,
-    running,
-    sent,
+    processes_matching,
+    sent_json,
     steps,
+    tool_results_json,
 )
-from support.real_agents import cancelled_at_work, three_questions
+from support.real_agents import cancel_while_running, check_three_prompts
 
 import corral
 from corral import Policy, errors
@@ -58,15 +58,15 @@ async def test_an_answer_is_told_with_its_tokens_and_what_was_said_before(
 ) -> None:
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
     prompt = '/help --yolo "quoted" @seed.txt $HOME\nend'
-    results = await three_questions(copilot, agent, prompt)
+    results = await check_three_prompts(copilot, agent, prompt)
     tokens = corral.Usage(
         input=120, output=10, reasoning=3, cache_read=20, cache_write=0, coverage="complete"
     )
     assert [result.usage for result in results] == [tokens] * 3
     # As a peer it reads them whatever its switch says.
-    assert ("WORDS" in sent(copilot.requests)) is (agent == PEER)
-    assert "seed words" not in sent(copilot.requests)
-    assert names(workspace) == ["AGENTS.md", "seed.txt"]
+    assert ("WORDS" in sent_json(copilot.requests)) is (agent == PEER)
+    assert "seed words" not in sent_json(copilot.requests)
+    assert file_names(workspace) == ["AGENTS.md", "seed.txt"]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ async def test_without_leave_nothing_is_written_run_or_called_and_what_was_tried
     result = await corral.run(agent, "do it", **options)
     assert result.ok
     assert result.final_text == "done"
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (tmp_path / "note.txt").exists()
     # As a peer it says nothing of tools that are not offered.
-    assert len(refused(result)) == (5 if agent == ALONE else 1)
+    assert len(denied_tools(result)) == (5 if agent == ALONE else 1)
     assert result.denied_complete is (agent == ALONE)
     assert not {*copilot.requests[0].tools} & {"bash", "create", "edit", "apply_patch"}
-    assert "seed words" in returned(copilot.requests[1])
+    assert "seed words" in tool_results_json(copilot.requests[1])
 
 
 async def test_reading_can_be_denied_and_stays_in_the_workspace(
@@ -113,12 +113,12 @@ async def test_reading_can_be_denied_and_stays_in_the_workspace(
     options = copilot.options(steps(*calls), policy=Policy(read="deny"))
     result = await corral.run(ALONE, "do it", **options)
     assert result.ok
-    assert refused(result) == ["view", "view", "grep", "glob"]
-    assert "words" not in "".join(returned(request) for request in copilot.requests)
+    assert denied_tools(result) == ["view", "view", "grep", "glob"]
+    assert "words" not in "".join(tool_results_json(request) for request in copilot.requests)
     options = copilot.options(steps(*calls[:2]))
     result = await corral.run(ALONE, "do it", **options)
-    assert refused(result) == ["view"]
-    assert "secret words" not in sent(copilot.requests)
+    assert denied_tools(result) == ["view"]
+    assert "secret words" not in sent_json(copilot.requests)
 
 
 @pytest.mark.parametrize("outside", [read, edit])
@@ -147,14 +147,14 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
     server = notes_server(notes, NOTES_TOKEN="canary-of-the-notes")
     options = copilot.options(script, policy=policy, mcp_servers=[server])
     result = await corral.run(agent, "do it", **options)
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
     assert (workspace / "seed.txt").read_text() == "grown words\n"
-    assert names(more) == ["also.txt"]
+    assert file_names(more) == ["also.txt"]
     assert (tmp_path / "up.txt").read_text() == "secret words\n"
-    assert len(refused(result)) == 1
+    assert len(denied_tools(result)) == 1
     assert "bash" not in copilot.requests[0].tools
     assert (notes / "note.txt").read_text() == "remember"
-    assert "secret words" not in sent(copilot.requests)
+    assert "secret words" not in sent_json(copilot.requests)
     kinds = {file.path: file.kind for file in result.files}
     assert kinds[str(workspace / "new.txt")] == "created"
     assert kinds[str(workspace / "seed.txt")] == "modified"
@@ -165,8 +165,8 @@ async def test_only_listed_tools_may_be_used(copilot: Copilot, workspace: Path) 
     options = copilot.options(script, policy=Policy(allow_tools=("bash",)))
     result = await corral.run(ALONE, "do it", **options)
     assert result.ok
-    assert names(workspace) == ["ran.txt", "seed.txt"]
-    assert refused(result) == ["view", "create"]
+    assert file_names(workspace) == ["ran.txt", "seed.txt"]
+    assert denied_tools(result) == ["view", "create"]
     assert copilot.requests[0].tools == ("bash",)
 
 
@@ -181,9 +181,9 @@ async def test_a_peers_questions_come_to_whoever_answers(copilot: Copilot, works
     options = copilot.options(script, strict=False)  # it runs some commands without asking
     async with corral.session(PEER, ask=ask, **options) as session:
         result = await session.run("do it")
-    assert names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
+    assert file_names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
     assert [kind for kind, _ in asked] == ["edit", "execute", "execute"]
-    assert len(refused(result)) == 1
+    assert len(denied_tools(result)) == 1
 
 
 @pytest.mark.parametrize("agent", [ALONE, PEER])
@@ -191,13 +191,13 @@ async def test_with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_com
     copilot: Copilot, workspace: Path, tmp_path: Path, agent: str
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = steps(write(tmp_path / "up.txt"), shell(command))
         options = copilot.options(script, policy="all")
         async with corral.session(agent, **options) as session:
-            await cancelled_at_work(session, sign, rung)
-        assert running(str(tmp_path)) == []
+            await cancel_while_running(session, sign, rung)
+        assert processes_matching(str(tmp_path)) == []
     assert (workspace / "ran.txt").exists()
     assert (tmp_path / "up.txt").exists()
 
@@ -255,4 +255,4 @@ async def test_a_hostile_repository_is_not_obeyed(
         shutil.rmtree(workspace / ".github" / "hooks")
     result = await corral.run(agent, "do it", **options)
     assert result.ok
-    assert names(loot) == []
+    assert file_names(loot) == []

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.real_agents import KEY
-from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, listener, told
+from support.real_attacks import (
+    COMMANDS,
+    READS,
+    SECRET,
+    WRITES,
+    AttackWorkspace,
+    describe_results,
+    listener,
+    run_attempts,
+)
 
 import corral
 from corral import Policy, errors
@@ -22,7 +31,7 @@ pytestmark = [pytest.mark.copilot, pytest.mark.timeout(400)]
 ALONE, PEER = "copilot-cli", "copilot-acp"
 
 
-def reads(trap: Trap) -> list[Call]:
+def reads(trap: AttackWorkspace) -> list[Call]:
     return [
         *(Call("view", {"path": trap.at(path)}) for path in READS),
         Call("view", {"path": str(trap.out)}),
@@ -40,7 +49,7 @@ def reads(trap: Trap) -> list[Call]:
     ]
 
 
-def writes(trap: Trap) -> list[Call]:
+def writes(trap: AttackWorkspace) -> list[Call]:
     patch = "*** Begin Patch\n*** Add File: .git/hooks/update\n+x\n*** End Patch"
     return [
         *(Call("create", {"path": trap.at(path), "file_text": "x"}) for path in WRITES),
@@ -49,7 +58,7 @@ def writes(trap: Trap) -> list[Call]:
     ]
 
 
-def commands(trap: Trap) -> list[Call]:
+def commands(trap: AttackWorkspace) -> list[Call]:
     return [
         Call("bash", {"command": trap.command(text), "description": "Run it"}) for text in COMMANDS
     ]
@@ -58,7 +67,7 @@ def commands(trap: Trap) -> list[Call]:
 async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
     copilot: Copilot, workspace: Path
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     calls = [
         *reads(trap),
         *writes(trap),
@@ -67,9 +76,9 @@ async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
         Call("create", {"path": trap.at("new.txt"), "file_text": "x"}),
         Call("view", {"path": trap.at("seed.txt")}),
     ]
-    results, seen = await attempt(copilot, PEER, calls, policy=Policy.edits())
-    assert trap.changes() == [str(workspace / "new.txt")], told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    results, seen = await run_attempts(copilot, PEER, calls, policy=Policy.edits())
+    assert trap.changes() == [str(workspace / "new.txt")], describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert KEY not in seen
     assert "seed words" in seen
     assert not {*copilot.requests[0].tools} & {"bash", "task", "web_fetch"}
@@ -79,7 +88,7 @@ async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
 async def test_nobody_to_ask_means_not_offered(
     copilot: Copilot, workspace: Path, agent: str
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     with listener() as (url, seen_there):
         calls = [
             *commands(trap),
@@ -89,10 +98,12 @@ async def test_nobody_to_ask_means_not_offered(
             *reads(trap),
             Call("view", {"path": trap.at("seed.txt")}),
         ]
-        results, seen = await attempt(copilot, agent, calls, turns=agent == PEER, policy=Policy())
+        results, seen = await run_attempts(
+            copilot, agent, calls, turns=agent == PEER, policy=Policy()
+        )
         assert seen_there == []
-    assert trap.changes() == [], told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    assert trap.changes() == [], describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert KEY not in seen
     assert "uid=" not in seen
     assert "seed words" in seen
@@ -104,15 +115,15 @@ async def test_nobody_to_ask_means_not_offered(
 async def test_with_somebody_to_ask_a_shell_that_asks_is_still_not_offered(
     copilot: Copilot, workspace: Path
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
 
     def ask(request: PermissionRequest) -> Decision:
         return "allow_once" if request.kind == "edit" else "deny"
 
     calls = [*commands(trap)[:4], *writes(trap)[:1],
              Call("create", {"path": trap.at("new.txt"), "file_text": "x"})]  # fmt: skip
-    results, seen = await attempt(copilot, PEER, calls, ask, policy=Policy())
-    assert trap.changes() == [str(workspace / "new.txt")], told(results, calls)
+    results, seen = await run_attempts(copilot, PEER, calls, ask, policy=Policy())
+    assert trap.changes() == [str(workspace / "new.txt")], describe_results(results, calls)
     assert "uid=" not in seen
     assert "bash" not in copilot.requests[0].tools
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from support import fast_selection
-from support.durable_processes import World, Zygote, the_zygote
+from support.durable_processes import DurableProcesses, ForkServer, fork_server
 
 from corral.durable.dbos import adapter
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Zygote:
-    return the_zygote()
+def zygote() -> ForkServer:
+    return fork_server()
 
 
 @pytest.fixture(scope="session")
@@ -87,14 +87,14 @@ def db(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(zygote: Zygote, db: str, tmp_path: Path) -> Iterator[World]:
-    made = World(zygote, db, tmp_path)
+def world(zygote: ForkServer, db: str, tmp_path: Path) -> Iterator[DurableProcesses]:
+    made = DurableProcesses(zygote, db, tmp_path)
     with contextlib.closing(made):
         yield made
 
 
 @pytest.fixture
-def file_world(zygote: Zygote, new_file: str, tmp_path: Path) -> Iterator[World]:
-    made = World(zygote, new_file, tmp_path)
+def file_world(zygote: ForkServer, new_file: str, tmp_path: Path) -> Iterator[DurableProcesses]:
+    made = DurableProcesses(zygote, new_file, tmp_path)
     with contextlib.closing(made):
         yield made

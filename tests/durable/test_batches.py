@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.batches import MODEL, Model, results_of
+from support.batches import MODEL, CountingModel, results_of
 
 import corral
 from corral.durable.worker import executor
@@ -25,8 +25,8 @@ BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory
 @pytest.fixture
 def model(
     model_server: ModelServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Model:
-    made = Model(model_server, request.node.nodeid)
+) -> CountingModel:
+    made = CountingModel(model_server, request.node.nodeid)
     for name, value in made.env.items():
         monkeypatch.setenv(name, value)
     return made
@@ -38,14 +38,16 @@ def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: An
 
 
 @BOTH
-async def test_every_task_has_its_result(model: Model, workspace: Path, durable: bool) -> None:
+async def test_every_task_has_its_result(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
     file = workspace / "r.jsonl"
     report = await begin(workspace, durable=durable, results=file, label="night")
     assert report.ok
     assert {each.label for each in report.results} == {"night"}
     assert [each.id for each in report.results] == [task["id"] for task in TASKS]
     assert [each.text for each in report.results] == [f"did {task['id']}" for task in TASKS]
-    assert model.asked == {str(task["id"]): 1 for task in TASKS}
+    assert model.counts == {str(task["id"]): 1 for task in TASKS}
     assert {key: line["text"] for key, line in results_of(file).items()} == {
         each.id: each.text for each in report.results
     }
@@ -53,12 +55,12 @@ async def test_every_task_has_its_result(model: Model, workspace: Path, durable:
     assert executor.running() is None
     again = await begin(workspace, durable=durable, results=file, label="night")
     assert (again.earlier, again.succeeded) == (6, 6)
-    assert model.asked.total() == 6
+    assert model.counts.total() == 6
 
 
 @BOTH
 async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     file = workspace / "r.jsonl"
     async with begin(workspace, durable=durable, results=file, concurrency=1) as batch:
@@ -74,13 +76,15 @@ async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
     assert set(results_of(file)) == set(seen)
 
 
-def test_a_program_without_a_loop(model: Model, workspace: Path) -> None:
+def test_a_program_without_a_loop(model: CountingModel, workspace: Path) -> None:
     report = corral.batch_sync(["task a", "task b"], model=MODEL, cwd=workspace, durable=False)
     assert [(each.id, each.text) for each in report.results] == [("1", "did a"), ("2", "did b")]
 
 
 @BOTH
-async def test_a_value_of_a_type_or_a_failure(model: Model, workspace: Path, durable: bool) -> None:
+async def test_a_value_of_a_type_or_a_failure(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
     class Found(msgspec.Struct):
         number: int
 
@@ -96,7 +100,7 @@ async def test_a_value_of_a_type_or_a_failure(model: Model, workspace: Path, dur
 
 @BOTH
 async def test_those_that_failed_are_done_again_and_no_others(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     bad = {"t1", "t4"}
 
@@ -111,10 +115,10 @@ async def test_those_that_failed_are_done_again_and_no_others(
     bad.clear()
     same = await begin(workspace, durable=durable, results=file)
     assert same.failed == 2
-    asked = model.asked.copy()
+    asked = model.counts.copy()
     second = await begin(workspace, durable=durable, results=file, retry_failed=True)
     assert second.ok
-    assert model.asked - asked == {"t1": 1, "t4": 1}
+    assert model.counts - asked == {"t1": 1, "t4": 1}
     assert all(line["status"] == "success" for line in results_of(file).values())
     assert len(results_of(file)) == 6
     third = await begin(workspace, durable=durable, results=file, retry_failed=True)
@@ -123,7 +127,7 @@ async def test_those_that_failed_are_done_again_and_no_others(
 
 
 async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
-    model: Model, workspace: Path
+    model: CountingModel, workspace: Path
 ) -> None:
     bad = {"t1", "t2", "t4"}
     model.special = lambda task, _request: fail(400, "no") if task in bad else None
@@ -146,7 +150,7 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
     second = await begin(workspace, retry_failed=True, **options)
     assert (second.succeeded, second.failed) == (5, 1)
     # It was tried in this round: the next one is for another command.
-    assert (model.asked["t1"], model.asked["t2"], model.asked["t4"]) == (2, 2, 2)
+    assert (model.counts["t1"], model.counts["t2"], model.counts["t4"]) == (2, 2, 2)
     bad.clear()
     assert (await begin(workspace, retry_failed=True, **options)).ok
     assert len(results_of(file)) == 6
@@ -154,10 +158,10 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
 
 @BOTH
 async def test_a_failure_that_passes_is_tried_again(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def special(task: str, _request: Request) -> Turn | None:
-        return fail(503, "later") if task == "t2" and model.asked[task] == 1 else None
+        return fail(503, "later") if task == "t2" and model.counts[task] == 1 else None
 
     model.special = special
     report = await begin(workspace, durable=durable, retries=1, attempts=2)
@@ -167,7 +171,7 @@ async def test_a_failure_that_passes_is_tried_again(
 
 @BOTH
 async def test_results_in_the_order_of_the_tasks(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def special(task: str, _request: Request) -> Turn | None:
         return Turn(text=f"did {task}", delay=0.5) if task in ("t0", "t3") else None
@@ -181,7 +185,7 @@ async def test_results_in_the_order_of_the_tasks(
 
 @BOTH
 async def test_another_prompt_or_task_is_refused_unless_accepted(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     file = workspace / "r.jsonl"
     await begin(workspace, durable=durable, results=file)
@@ -190,17 +194,17 @@ async def test_another_prompt_or_task_is_refused_unless_accepted(
     tasks = [*TASKS[:5], {"id": "t9", "n": 9}]
     with pytest.raises(ConfigError, match=r"1 task is (gone|new)"):
         await begin(workspace, tasks, durable=durable, results=file)
-    assert model.asked.total() == 6
+    assert model.counts.total() == 6
     report = await begin(workspace, tasks, durable=durable, results=file, accept_changed=True)
     assert report.ok
-    assert model.asked["t9"] == 1
-    assert model.asked.total() == 7
+    assert model.counts["t9"] == 1
+    assert model.counts.total() == 7
     assert set(results_of(file)) == {task["id"] for task in tasks}
 
 
 @BOTH
 async def test_a_budget_stops_what_is_not_begun_and_a_larger_one_goes_on(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     model.special = lambda task, _request: Turn(
         text=f"did {task}", usage={"input": 1_000_000, "output": 0}
@@ -213,15 +217,17 @@ async def test_a_budget_stops_what_is_not_begun_and_a_larger_one_goes_on(
     assert 0 < first.succeeded < 6
     assert first.left == 6 - first.succeeded
     assert first.cost_usd >= 0.5
-    assert model.asked.total() == first.succeeded
+    assert model.counts.total() == first.succeeded
     second = await begin(workspace, max_budget_usd=50, **options)
     assert second.ok
     assert second.stopped == ""
-    assert model.asked.total() == 6
+    assert model.counts.total() == 6
 
 
 @BOTH
-async def test_no_more_than_so_many_at_once(model: Model, workspace: Path, durable: bool) -> None:
+async def test_no_more_than_so_many_at_once(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
     starts: list[float] = []
 
     def special(task: str, _request: Request) -> Turn | None:
@@ -237,7 +243,7 @@ async def test_no_more_than_so_many_at_once(model: Model, workspace: Path, durab
 
 @BOTH
 async def test_a_task_that_hangs_is_ended_by_its_timeout(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     model.special = lambda task, _request: hang() if task == "t0" else None
     report = await begin(workspace, durable=durable, timeout=4.0, attempts=1)
@@ -247,7 +253,7 @@ async def test_a_task_that_hangs_is_ended_by_its_timeout(
 
 @BOTH
 async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
-    model: Model, workspace: Path, durable: bool
+    model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -316,7 +322,7 @@ async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
     ],
 )
 async def test_what_is_wrong_is_said_before_anything_is_spent(
-    model: Model, workspace: Path, given: dict[str, Any], said: str
+    model: CountingModel, workspace: Path, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(corral.CorralError) as raised:
         await begin(workspace, **given)
@@ -324,7 +330,7 @@ async def test_what_is_wrong_is_said_before_anything_is_spent(
     with pytest.raises(corral.CorralError):
         async with begin(workspace, **given):
             raise AssertionError("it was begun")
-    assert model.asked.total() == 0
+    assert model.counts.total() == 0
 
 
 async def test_a_missing_key_is_said_before_anything_is_begun(workspace: Path) -> None:
@@ -332,7 +338,9 @@ async def test_a_missing_key_is_said_before_anything_is_begun(workspace: Path) -
         await begin(workspace, durable=False)
 
 
-async def test_a_batch_that_is_cancelled_goes_on_later(model: Model, workspace: Path) -> None:
+async def test_a_batch_that_is_cancelled_goes_on_later(
+    model: CountingModel, workspace: Path
+) -> None:
     begun = asyncio.Event()
     file = workspace / "r.jsonl"
 
@@ -350,4 +358,4 @@ async def test_a_batch_that_is_cancelled_goes_on_later(model: Model, workspace: 
     report = await begin(workspace, results=file)
     assert report.ok
     assert report.earlier >= 1
-    assert model.asked == {str(task["id"]): 1 for task in TASKS}
+    assert model.counts == {str(task["id"]): 1 for task in TASKS}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.batches import results_of
-from support.durable_processes import World
-from support.scripted_agent import children
+from support.durable_processes import DurableProcesses
+from support.scripted_agent import child_pids
 
 import corral
 from corral.durable.worker import executor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TASKS = [{"id": f"t{n}"} for n in range(30)]
 
 
-async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: World) -> None:
+async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: DurableProcesses) -> None:
     first = world.worker()
     world.worker()
     file = world.workspace / "r.jsonl"
@@ -73,11 +73,11 @@ async def test_warm_agents_serve_many_tasks(gemini: Gemini, durable: bool) -> No
         return say(f"answer to {request.last_text.split()[-1]}")
 
     options: dict[str, Any] = {**gemini.options(answer), "timeout": 200.0}
-    before = children()
+    before = child_pids()
     seen: list[int] = []
 
     def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
-        seen.append(len(set(children()) - set(before)))
+        seen.append(len(set(child_pids()) - set(before)))
 
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(6)],
@@ -90,4 +90,4 @@ async def test_warm_agents_serve_many_tasks(gemini: Gemini, durable: bool) -> No
     )
     assert [each.text for each in report.results] == [f"answer to t{n}" for n in range(6)]
     assert durable or max(seen) <= 2  # of four prompts each
-    assert set(children()) <= set(before)
+    assert set(child_pids()) <= set(before)

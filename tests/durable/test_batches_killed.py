@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.batches import results_of
-from support.durable_processes import Zygote
+from support.durable_processes import ForkServer
 
 COUNT = 7
 SHARES = 48
@@ -19,7 +19,7 @@ SAMPLE = (2, 14, 29, 47)
 
 
 def run(
-    zygote: Zygote,
+    zygote: ForkServer,
     folder: Path,
     at: int = 0,
     *,
@@ -29,13 +29,13 @@ def run(
 ) -> bool:
     """Whether it came to its end; else it was killed."""
     order = {"place": str(folder), "count": count, "at": at, "in_order": in_order}
-    pid = zygote.ask(
+    pid = zygote.request(
         do="batch",
         batch={**order, "poisoned": poison},
         env={key: os.environ[key] for key in ("HOME", "CORRAL_HOME")},
         out=str(folder / "out"),
     )
-    code = zygote.ended(pid, 110)
+    code = zygote.wait(pid, 110)
     assert code in (0, -signal.SIGKILL), (folder / "out").read_text()
     return code == 0
 
@@ -50,7 +50,7 @@ def done(folder: Path) -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def moments(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> int:
+def moments(zygote: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many a batch has that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,7 @@ def moments(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> int:
     return found
 
 
-def killed(zygote: Zygote, workspace: Path, moment: int, in_order: bool) -> Path:
+def killed(zygote: ForkServer, workspace: Path, moment: int, in_order: bool) -> Path:
     """The folder of a batch that was killed at this moment; at an earlier one where it had
     fewer this time, as several results were written at once."""
     for at in range(moment, 0, -1):
@@ -80,7 +80,7 @@ def name_of(share: int) -> Any:
 
 @pytest.mark.parametrize("share", [name_of(each) for each in range(SHARES)])
 def test_killed_at_any_moment_it_goes_on(
-    zygote: Zygote, workspace: Path, moments: int, share: int
+    zygote: ForkServer, workspace: Path, moments: int, share: int
 ) -> None:
     in_order = share % 2 == 1
     folder = killed(zygote, workspace, 1 + share * (moments - 1) // (SHARES - 1), in_order)
@@ -96,7 +96,7 @@ def test_killed_at_any_moment_it_goes_on(
     assert sum(again.values()) <= 3, (where, again)
 
 
-def test_killed_again_and_again(zygote: Zygote, workspace: Path) -> None:
+def test_killed_again_and_again(zygote: ForkServer, workspace: Path) -> None:
     at = 12
     while not run(zygote, workspace, at, count=12):
         at += 9
@@ -105,7 +105,7 @@ def test_killed_again_and_again(zygote: Zygote, workspace: Path) -> None:
     assert len(results_of(workspace / "r.jsonl")) == 12
 
 
-def test_poison_is_given_up_and_the_rest_is_done(zygote: Zygote, workspace: Path) -> None:
+def test_poison_is_given_up_and_the_rest_is_done(zygote: ForkServer, workspace: Path) -> None:
     kills = 0
     while not run(zygote, workspace, poison="t2"):
         kills += 1

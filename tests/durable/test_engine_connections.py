@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.durable_processes import eventually
+from support.durable_processes import wait_until
 
 from corral.durable import api, service
 from corral.durable.dbos import client
@@ -51,7 +51,7 @@ class Looker:
         return int(row[0])
 
     def none(self) -> None:
-        eventually(lambda: self.others() == 0, "every connection to be closed")
+        wait_until(lambda: self.others() == 0, "every connection to be closed")
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_five_runs_leave_what_one_leaves(new_postgres: str, looker: Looker, tmp_
         files, threads = held()
         for number in range(2, 6):
             run(number)
-        eventually(lambda: held()[0] <= files and held()[1] <= threads, "files and threads to go")
+        wait_until(lambda: held()[0] <= files and held()[1] <= threads, "files and threads to go")
 
 
 def test_one_who_waits_in_vain_leaves_no_connection(

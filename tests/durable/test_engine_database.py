@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
-from support.durable_processes import eventually
+from support.durable_processes import wait_until
 
 from corral.durable.dbos import adapter, client, database
 from corral.errors import ConfigError, CorralError, StorageFailed
@@ -167,7 +167,7 @@ def test_many_who_find_it_new_at_once_all_find_it_made(tmp_path: Path) -> None:
         return subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
     makers = [one(number) for number in range(6)]
-    eventually(lambda: len([*tmp_path.glob("ready*")]) == 6, "all to be ready")
+    wait_until(lambda: len([*tmp_path.glob("ready*")]) == 6, "all to be ready")
     (tmp_path / "go").touch()
     said = [maker.communicate(timeout=60)[1] for maker in makers]
     assert [maker.returncode for maker in makers] == [0] * 6, "".join(said)

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.durable_processes import World, eventually, submit
+from support.durable_processes import DurableProcesses, submit, wait_until
 
 from corral.durable import fork as durable_fork
 from corral.durable import service
@@ -23,7 +23,7 @@ CHAIN = """digraph chain {
 }"""
 
 
-def followed(world: World, run: str = "r") -> list[str]:
+def followed(world: DurableProcesses, run: str = "r") -> list[str]:
     async def whole() -> list[str]:
         found = list[str]()
         async for event in service.follow(run, db=world.db):
@@ -40,7 +40,7 @@ def doors_json(event: object) -> bytes:
     return events.to_json(event)  # type: ignore[arg-type]
 
 
-def test_a_run_is_followed_from_its_first_event_to_its_last(world: World) -> None:
+def test_a_run_is_followed_from_its_first_event_to_its_last(world: DurableProcesses) -> None:
     world.worker()
     submit(world, CHAIN)
     found = followed(world)
@@ -58,7 +58,7 @@ def test_a_run_is_followed_from_its_first_event_to_its_last(world: World) -> Non
 
 
 def test_what_an_agent_says_comes_between_the_beginning_and_the_end_of_its_node(
-    file_world: World,
+    file_world: DurableProcesses,
 ) -> None:
     world = file_world
     world.worker()
@@ -68,14 +68,14 @@ def test_what_an_agent_says_comes_between_the_beginning_and_the_end_of_its_node(
     )
     submit(world, graph, simulate=True)
     found = followed(world)
-    assert world.closed().status == "success"
+    assert world.wait_for_run().status == "success"
     assert found.index("step_started talk") < found.index("step_completed talk")
 
 
-def test_a_run_is_shown_with_all_that_came_of_it(world: World) -> None:
+def test_a_run_is_shown_with_all_that_came_of_it(world: DurableProcesses) -> None:
     world.worker()
     submit(world, CHAIN)
-    assert world.closed().status == "success"
+    assert world.wait_for_run().status == "success"
     shown = asyncio.run(service.show("r", db=world.db))
     assert shown.status == "success"
     assert shown.state.completed == ["start", "a", "b", "c", "exit"]
@@ -87,7 +87,7 @@ def test_a_run_is_shown_with_all_that_came_of_it(world: World) -> None:
     assert listed.ended is not None
 
 
-def test_a_failed_run_is_listed_as_failed(world: World) -> None:
+def test_a_failed_run_is_listed_as_failed(world: DurableProcesses) -> None:
     world.worker()
     submit(
         world,
@@ -95,20 +95,20 @@ def test_a_failed_run_is_listed_as_failed(world: World) -> None:
         ' bad [shape=parallelogram, tool_command="false"];'
         ' start -> bad; bad -> exit [condition="outcome=success"] }',
     )
-    assert world.closed().status == "fail"
+    assert world.wait_for_run().status == "fail"
     (listed,) = asyncio.run(service.list_runs(db=world.db))
     assert listed.status == "fail"
 
 
-def test_a_folder_that_is_gone_is_written_again(file_world: World) -> None:
+def test_a_folder_that_is_gone_is_written_again(file_world: DurableProcesses) -> None:
     world = file_world
     graph = CHAIN.replace('c [type="t.step"]', f'c [type="t.wait", file="{world.folder}/go"]')
     run = world.run(graph)
-    eventually(lambda: world.begun()["c.1#1"], "the last node to begin")
+    wait_until(lambda: world.attempt_counts()["c.1#1"], "the last node to begin")
     world.kill(run)
     shutil.rmtree(world.folder / "r")
     (world.folder / "go").touch()
-    assert world.ended(world.run(graph)) == 0, world.said()
+    assert world.wait(world.run(graph)) == 0, world.output()
     checkpoint = json.loads((world.folder / "r" / "checkpoint.json").read_text())
     assert checkpoint["completed_nodes"] == ["start", "a", "b", "c", "exit"]
     types = [
@@ -120,17 +120,21 @@ def test_a_folder_that_is_gone_is_written_again(file_world: World) -> None:
     assert types[-1] == "pipeline_completed"
 
 
-def test_a_folder_that_cannot_be_written_does_not_cost_the_run(file_world: World) -> None:
+def test_a_folder_that_cannot_be_written_does_not_cost_the_run(
+    file_world: DurableProcesses,
+) -> None:
     world = file_world
     (world.folder / "r").write_text("in the way")
-    assert world.ended(world.run(CHAIN)) == 0, world.said()
-    assert "cannot write the run folder" in world.closed().outcomes["a"].failure_reason
+    assert world.wait(world.run(CHAIN)) == 0, world.output()
+    assert "cannot write the run folder" in world.wait_for_run().outcomes["a"].failure_reason
 
 
-def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(world: World) -> None:
+def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(
+    world: DurableProcesses,
+) -> None:
     world.worker()
     submit(world, CHAIN)
-    assert world.closed().status == "success"
+    assert world.wait_for_run().status == "success"
 
     async def fork() -> str:
         return await durable_fork.fork(
@@ -138,26 +142,26 @@ def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(world: Worl
         )
 
     assert asyncio.run(fork()) == "f"
-    closed = world.closed("f")
+    closed = world.wait_for_run("f")
     assert closed.completed == ["start", "a", "b", "c", "exit"]
     assert closed.context["done.a"] == "a.1"
-    assert world.begun() == {"a.1#1": 1, "b.1#1": 2, "b.1#2": 2, "c.1#1": 2}
+    assert world.attempt_counts() == {"a.1#1": 1, "b.1#1": 2, "b.1#2": 2, "c.1#1": 2}
     assert asyncio.run(service.show("f", db=world.db)).begun.forked_from == "r"
 
 
-def test_a_fork_from_where_the_run_has_not_been_is_refused(world: World) -> None:
+def test_a_fork_from_where_the_run_has_not_been_is_refused(world: DurableProcesses) -> None:
     world.worker()
     submit(world, CHAIN)
-    world.closed()
+    world.wait_for_run()
     with pytest.raises(ConfigError, match="was not visited"):
         asyncio.run(durable_fork.fork("r", "nowhere", folder=world.folder / "f", db=world.db))
 
 
-def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: World) -> None:
+def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: DurableProcesses) -> None:
     world.worker()
     waits = f'c [type="t.wait", file="{world.folder}/go"]'
     submit(world, CHAIN.replace('c [type="t.step"]', waits))
-    eventually(lambda: world.begun()["c.1#1"], "the last node to begin")
+    wait_until(lambda: world.attempt_counts()["c.1#1"], "the last node to begin")
     changed = loader.load(CHAIN)
 
     async def go_on(accept: bool) -> str:
@@ -174,9 +178,9 @@ def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: World) -> No
         asyncio.run(go_on(False))
     new = asyncio.run(go_on(True))
     assert new != "r"
-    assert world.closed(new).completed == ["start", "a", "b", "c", "exit"]
-    assert world.closed("r").status == "cancelled"
-    assert world.begun() == {"a.1#1": 1, "b.1#1": 1, "b.1#2": 1, "c.1#1": 2}
+    assert world.wait_for_run(new).completed == ["start", "a", "b", "c", "exit"]
+    assert world.wait_for_run("r").status == "cancelled"
+    assert world.attempt_counts() == {"a.1#1": 1, "b.1#1": 1, "b.1#2": 1, "c.1#1": 2}
 
 
 def test_a_pipeline_that_only_moved_in_its_file_has_not_changed() -> None:
@@ -184,7 +188,7 @@ def test_a_pipeline_that_only_moved_in_its_file_has_not_changed() -> None:
     assert durable_fork.same(loader.load(CHAIN), loader.load(moved))
 
 
-def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: World) -> None:
+def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: DurableProcesses) -> None:
     (world.workspace / "inner.dot").write_text(
         "digraph inner { start [shape=Mdiamond]; exit [shape=Msquare];"
         ' x [type="t.step"]; start -> x -> exit }'
@@ -195,19 +199,19 @@ def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: World) -> None:
         "digraph outer { start [shape=Mdiamond]; exit [shape=Msquare];"
         ' in [type=include, dotfile="inner.dot"]; y [type="t.step"]; start -> in -> y -> exit }',
     )
-    closed = world.closed()
+    closed = world.wait_for_run()
     assert closed.completed == ["start", "in", "y", "exit"]
     assert closed.context["done.x"] == "x.1"
-    assert world.begun() == {"x.1#1": 1, "y.1#1": 1}
+    assert world.attempt_counts() == {"x.1#1": 1, "y.1#1": 1}
     assert [each.id for each in asyncio.run(service.list_runs(db=world.db))] == ["r"]
     assert Path(world.folder / "r/in/child/checkpoint.json").exists()
 
 
-def test_a_pipeline_in_a_pipeline_that_is_not_there_fails_its_node(world: World) -> None:
+def test_a_pipeline_in_a_pipeline_that_is_not_there_fails_its_node(world: DurableProcesses) -> None:
     world.worker()
     submit(
         world,
         "digraph outer { start [shape=Mdiamond]; exit [shape=Msquare];"
         ' in [type=include, dotfile="gone.dot"]; start -> in -> exit }',
     )
-    assert "gone.dot" in world.closed().outcomes["in"].failure_reason
+    assert "gone.dot" in world.wait_for_run().outcomes["in"].failure_reason

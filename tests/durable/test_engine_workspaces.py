@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.durable_processes import World, eventually, submit
+from support.durable_processes import DurableProcesses, submit, wait_until
 from support.repositories import git, repository
 
 from corral.durable.workspace import artifacts, run_worktree
@@ -17,7 +17,7 @@ from corral.errors import ConfigError, StorageFailed
 __all__ = ["repository"]
 
 
-def pipeline(world: World, wait: str = "true") -> str:
+def pipeline(world: DurableProcesses, wait: str = "true") -> str:
     return f"""digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]
         a [shape=parallelogram, tool_command="echo two >> file; echo begin a >> {world.log}"]
         b [shape=parallelogram,
@@ -25,7 +25,7 @@ def pipeline(world: World, wait: str = "true") -> str:
         start -> a -> b -> exit }}"""
 
 
-def begin(world: World, graph: str, repository: Path, **more: Any) -> Path:
+def begin(world: DurableProcesses, graph: str, repository: Path, **more: Any) -> Path:
     """Returns where its worktree is."""
     tree = run_worktree.choose("r", repository)
 
@@ -37,11 +37,13 @@ def begin(world: World, graph: str, repository: Path, **more: Any) -> Path:
     return run_worktree.workspace_folder(tree)
 
 
-def test_a_run_works_in_a_worktree_and_leaves_a_branch(world: World, repository: Path) -> None:
+def test_a_run_works_in_a_worktree_and_leaves_a_branch(
+    world: DurableProcesses, repository: Path
+) -> None:
     (repository / "file").write_text("not committed\n")
     world.worker()
     place = begin(world, pipeline(world), repository, artefacts=f"file://{world.folder}/left")
-    closed = world.closed()
+    closed = world.wait_for_run()
     left = closed.left["workspace"]
     assert isinstance(left, dict)
     assert left.get("files") == ["copy", "file"], closed.outcomes["a"]
@@ -54,19 +56,19 @@ def test_a_run_works_in_a_worktree_and_leaves_a_branch(world: World, repository:
 
 
 def test_a_worktree_that_is_gone_is_made_again_with_what_was_kept(
-    file_world: World, repository: Path
+    file_world: DurableProcesses, repository: Path
 ) -> None:
     world = file_world
     graph = pipeline(world, f"while ! test -e {world.folder}/go; do sleep 0.02; done")
     first = world.worker()
     place = begin(world, graph, repository, detached=False)
-    eventually(lambda: "begin b" in world.lines(), "the second node to begin")
+    wait_until(lambda: "begin b" in world.lines(), "the second node to begin")
     world.kill(first)
     # As on another machine, which has the repository and not the folder.
     subprocess.run(["rm", "-rf", str(place.parent)], check=True, timeout=60)
     (world.folder / "go").touch()
     world.worker()
-    left = world.closed().left["workspace"]
+    left = world.wait_for_run().left["workspace"]
     assert isinstance(left, dict)
     assert git(repository, "show", f"{left['branch']}:copy") == "one\ntwo"
     assert world.lines() == ["begin a", "begin b", "begin b"]

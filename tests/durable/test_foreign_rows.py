@@ -6,7 +6,7 @@ import base64
 import pickle
 import sqlite3
 
-from support.durable_processes import World, eventually, submit
+from support.durable_processes import DurableProcesses, submit, wait_until
 
 
 class Evil:
@@ -17,7 +17,7 @@ class Evil:
         return open, (self.path, "w")
 
 
-def test_a_worker_decodes_no_pickle_of_a_row(file_world: World) -> None:
+def test_a_worker_decodes_no_pickle_of_a_row(file_world: DurableProcesses) -> None:
     """A row that says it is a pickle would run what is in it."""
     world = file_world
     submit(world, "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> exit }")
@@ -33,12 +33,12 @@ def test_a_worker_decodes_no_pickle_of_a_row(file_world: World) -> None:
     opened.close()
     world.worker()
 
-    eventually(lambda: _status(world) != "ENQUEUED", "the row to be taken up")
-    eventually(lambda: trap.exists() or _status(world) == "ERROR", "the row to be refused")
+    wait_until(lambda: _status(world) != "ENQUEUED", "the row to be taken up")
+    wait_until(lambda: trap.exists() or _status(world) == "ERROR", "the row to be refused")
     assert not trap.exists()
 
 
-def _status(world: World) -> str:
+def _status(world: DurableProcesses) -> str:
     with sqlite3.connect(world.db) as looked:
         (status,) = looked.execute("SELECT status FROM workflow_status").fetchone()
     looked.close()

@@ -87,7 +87,7 @@ def test_a_batch_ends_with_an_error_and_goes_on_later(workspace: Path, made_db: 
     done = limited(*words, cwd=workspace, room=db.stat().st_size + 60_000)
     assert done.returncode == 1, done.stderr
     told_of_the_disk(done.stderr, db)
-    assert "then give the same command again: corral batch tasks.jsonl" in done.stderr
+    assert "then run the same command again: corral batch tasks.jsonl" in done.stderr
     again = subprocess.run([CORRAL, *words], cwd=workspace, capture_output=True, timeout=100)
     assert again.returncode == 0, again.stderr
     lines = [json.loads(line) for line in (workspace / "out.jsonl").read_text().splitlines()]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.durable_processes import PATIENCE, World, eventually, is_alive, submit
+from support.durable_processes import TIMEOUT, DurableProcesses, is_alive, submit, wait_until
 
 from corral.durable.worker.executor import SWEEP
 
@@ -49,12 +49,12 @@ def power(postgres_server: Any) -> Iterator[Callable[[bool], None]]:
 
 
 @pytest.fixture
-def far_world(file_world: World, new_postgres: str) -> World:
+def far_world(file_world: DurableProcesses, new_postgres: str) -> DurableProcesses:
     file_world.db = new_postgres
     return file_world
 
 
-def waiting(world: World) -> str:
+def waiting(world: DurableProcesses) -> str:
     """A command that says it began, and waits for a file ``go``."""
     until = f"while ! test -e {world.folder}/go; do sleep 0.05; done"
     command = f"echo begin a.1#1 $$ >> {world.log}; {until}"
@@ -64,26 +64,28 @@ def waiting(world: World) -> str:
     )
 
 
-def pids(world: World) -> list[int]:
+def pids(world: DurableProcesses) -> list[int]:
     return [int(line.split()[2]) for line in world.lines()]
 
 
-def test_within_its_grace_a_worker_goes_on(power: Callable[[bool], None], far_world: World) -> None:
+def test_within_its_grace_a_worker_goes_on(
+    power: Callable[[bool], None], far_world: DurableProcesses
+) -> None:
     world = far_world
     world.worker(grace=100.0)
     submit(world, waiting(world))
-    (pid,) = eventually(lambda: pids(world), "the command to begin")
+    (pid,) = wait_until(lambda: pids(world), "the command to begin")
     power(False)
     time.sleep(2 * SWEEP)  # it looks for its lease in vain
     assert is_alive(pid)
     power(True)
     (world.folder / "go").touch()
-    assert world.closed().status == "success"
-    assert world.begun() == {"a.1#1": 1}
+    assert world.wait_for_run().status == "success"
+    assert world.attempt_counts() == {"a.1#1": 1}
 
 
 def test_beyond_its_grace_a_worker_ends_and_another_goes_on(
-    power: Callable[[bool], None], far_world: World
+    power: Callable[[bool], None], far_world: DurableProcesses
 ) -> None:
     world = far_world
     with subprocess.Popen(
@@ -94,9 +96,9 @@ def test_beyond_its_grace_a_worker_ends_and_another_goes_on(
     ) as worker:
         try:
             submit(world, waiting(world))
-            (pid,) = eventually(lambda: pids(world), "the command to begin")
+            (pid,) = wait_until(lambda: pids(world), "the command to begin")
             power(False)
-            _, said = worker.communicate(timeout=PATIENCE)
+            _, said = worker.communicate(timeout=TIMEOUT)
         finally:
             with suppress(ProcessLookupError):
                 worker.kill()
@@ -107,6 +109,6 @@ def test_beyond_its_grace_a_worker_ends_and_another_goes_on(
     assert not is_alive(pid), "an agent without a worker"
     power(True)
     world.worker()
-    eventually(lambda: world.begun()["a.1#1"] == 2, "another worker to take it over")
+    wait_until(lambda: world.attempt_counts()["a.1#1"] == 2, "another worker to take it over")
     (world.folder / "go").touch()
-    assert world.closed().status == "success"
+    assert world.wait_for_run().status == "success"

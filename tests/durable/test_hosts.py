@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.durable_processes import World, eventually, is_alive
+from support.durable_processes import DurableProcesses, is_alive, wait_until
 
 from corral.durable import service
 from corral.durable.agent_host import client
@@ -16,7 +16,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers
 
 
-def pipeline(world: World, *, then: str = "", attrs: str = "", timeout: str = "") -> str:
+def pipeline(world: DurableProcesses, *, then: str = "", attrs: str = "", timeout: str = "") -> str:
     """A command that says it began, waits for a file ``go``, and says it ended."""
     command = (
         f"echo begin slow.1#1 >> {world.log}; {then or waiting(world)}; echo end >> {world.log}"
@@ -28,23 +28,26 @@ def pipeline(world: World, *, then: str = "", attrs: str = "", timeout: str = ""
     }}"""
 
 
-def waiting(world: World) -> str:
+def waiting(world: DurableProcesses) -> str:
     return f"while ! test -e {world.folder}/go; do sleep 0.02; done"
 
 
-def go(world: World) -> None:
+def go(world: DurableProcesses) -> None:
     (world.folder / "go").touch()
 
 
-def began(world: World, times: int = 1) -> None:
-    eventually(lambda: world.begun()["slow.1#1"] >= times, f"the command to begin: {world.said()}")
+def began(world: DurableProcesses, times: int = 1) -> None:
+    wait_until(
+        lambda: world.attempt_counts()["slow.1#1"] >= times,
+        f"the command to begin: {world.output()}",
+    )
 
 
 def host_pid(run: str = "r") -> int:
     return int((client.Place.of(run).folder / "pid").read_text())
 
 
-def test_a_command_outlives_its_worker_and_is_found_at_work(file_world: World) -> None:
+def test_a_command_outlives_its_worker_and_is_found_at_work(file_world: DurableProcesses) -> None:
     world = file_world
     graph = pipeline(world)
     first = world.run(graph)
@@ -52,59 +55,63 @@ def test_a_command_outlives_its_worker_and_is_found_at_work(file_world: World) -
     world.kill(first)
     second = world.run(graph)
     go(world)
-    assert world.ended(second) == 0, world.said()
-    assert world.closed().status == "success"
-    assert world.begun() == {"slow.1#1": 1}
+    assert world.wait(second) == 0, world.output()
+    assert world.wait_for_run().status == "success"
+    assert world.attempt_counts() == {"slow.1#1": 1}
 
 
-def test_a_command_that_ended_while_nobody_looked_is_not_run_again(file_world: World) -> None:
+def test_a_command_that_ended_while_nobody_looked_is_not_run_again(
+    file_world: DurableProcesses,
+) -> None:
     world = file_world
     graph = pipeline(world)
     first = world.run(graph)
     began(world)
     world.kill(first)
     go(world)
-    eventually(lambda: "end" in world.lines(), "the command to end")
-    assert world.ended(world.run(graph)) == 0, world.said()
-    assert world.begun() == {"slow.1#1": 1}
+    wait_until(lambda: "end" in world.lines(), "the command to end")
+    assert world.wait(world.run(graph)) == 0, world.output()
+    assert world.attempt_counts() == {"slow.1#1": 1}
 
 
-def test_a_host_that_was_killed_begins_the_command_again(file_world: World) -> None:
+def test_a_host_that_was_killed_begins_the_command_again(file_world: DurableProcesses) -> None:
     world = file_world
     pids = world.folder / "pids"
     run = world.run(pipeline(world, then=f"echo $$ >> {pids}; {waiting(world)}"))
-    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     os.kill(host_pid(), signal.SIGKILL)
     began(world, 2)
     assert not is_alive(int(pids.read_text().split()[0])), "the first works beside the second"
     go(world)
-    assert world.ended(run) == 0, world.said()
-    assert world.closed().status == "success"
-    assert world.begun() == {"slow.1#1": 2}
+    assert world.wait(run) == 0, world.output()
+    assert world.wait_for_run().status == "success"
+    assert world.attempt_counts() == {"slow.1#1": 2}
 
 
-def test_a_node_may_rather_fail_than_be_begun_twice(file_world: World) -> None:
+def test_a_node_may_rather_fail_than_be_begun_twice(file_world: DurableProcesses) -> None:
     world = file_world
     run = world.run(pipeline(world, attrs=", on_crash=fail"))
     began(world)
     os.kill(host_pid(), signal.SIGKILL)
-    assert world.ended(run) == 0, world.said()
-    slow = world.closed().outcomes["slow"]
+    assert world.wait(run) == 0, world.output()
+    slow = world.wait_for_run().outcomes["slow"]
     assert slow.status == "fail"
     assert "cut short by a crash" in slow.failure_reason
-    assert world.begun() == {"slow.1#1": 1}
+    assert world.attempt_counts() == {"slow.1#1": 1}
 
 
-def test_what_kills_its_host_every_time_fails_after_three(file_world: World) -> None:
+def test_what_kills_its_host_every_time_fails_after_three(file_world: DurableProcesses) -> None:
     world = file_world
     # A child of the host's: its parent's parent is the host.
     graph = pipeline(world, then="kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1")
-    assert world.ended(world.run(graph)) == 0, world.said()
-    assert "3 times" in world.closed().outcomes["slow"].failure_reason
-    assert world.begun() == {"slow.1#1": 3}
+    assert world.wait(world.run(graph)) == 0, world.output()
+    assert "3 times" in world.wait_for_run().outcomes["slow"].failure_reason
+    assert world.attempt_counts() == {"slow.1#1": 3}
 
 
-def test_the_neighbours_of_what_kills_their_host_are_not_blamed_for_it(file_world: World) -> None:
+def test_the_neighbours_of_what_kills_their_host_are_not_blamed_for_it(
+    file_world: DurableProcesses,
+) -> None:
     world = file_world
     kill = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1"
     nodes: list[str] = []
@@ -119,78 +126,84 @@ def test_the_neighbours_of_what_kills_their_host_are_not_blamed_for_it(file_worl
         ' fork [shape=component, max_parallel=4, join_policy="wait_all"];'
         f" join [shape=tripleoctagon]; {'; '.join(nodes)} }}"
     )
-    eventually(lambda: world.begun()["poison"] == 3, f"poison to strike thrice: {world.said()}")
-    eventually(lambda: world.begun()["n2"] == 2, "its neighbours to be begun again")
+    wait_until(
+        lambda: world.attempt_counts()["poison"] == 3, f"poison to strike thrice: {world.output()}"
+    )
+    wait_until(lambda: world.attempt_counts()["n2"] == 2, "its neighbours to be begun again")
     go(world)
-    assert world.ended(run) == 0, world.said()
-    closed = world.closed()
+    assert world.wait(run) == 0, world.output()
+    closed = world.wait_for_run()
     assert closed.outcomes["poison"].status == "fail"
     assert "its host was killed while it ran, 3 times" in closed.outcomes["poison"].failure_reason
     assert [closed.outcomes[name].status for name in ("n0", "n1", "n2")] == ["success"] * 3
-    assert world.begun() == {"n0": 2, "n1": 2, "n2": 2, "poison": 3}
-    eventually(lambda: not client.Place.of("r").folder.exists(), "all hosts to be gone")
+    assert world.attempt_counts() == {"n0": 2, "n1": 2, "n2": 2, "poison": 3}
+    wait_until(lambda: not client.Place.of("r").folder.exists(), "all hosts to be gone")
 
 
-def test_cancelling_a_run_ends_what_goes_on_apart(file_world: World) -> None:
+def test_cancelling_a_run_ends_what_goes_on_apart(file_world: DurableProcesses) -> None:
     world = file_world
     pids = world.folder / "pids"
     run = world.run(pipeline(world, then=f"echo $$ >> {pids}; sleep 1000"))
-    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     os.kill(host_pid(), signal.SIGKILL)
-    eventually(lambda: len(pids.read_text().split()) == 2, "it to be begun again")
+    wait_until(lambda: len(pids.read_text().split()) == 2, "it to be begun again")
     asyncio.run(service.cancel("r", db=world.db))
-    assert world.ended(run) == 0, world.said()
-    assert world.closed().status == "cancelled"
-    eventually(
+    assert world.wait(run) == 0, world.output()
+    assert world.wait_for_run().status == "cancelled"
+    wait_until(
         lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()),
         "the command to be gone",
     )
-    eventually(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
 
 
-def test_cancelling_a_run_ends_its_command(file_world: World) -> None:
+def test_cancelling_a_run_ends_its_command(file_world: DurableProcesses) -> None:
     world = file_world
     pids = world.folder / "pids"
     run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000"))
     began(world)
-    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     asyncio.run(service.cancel("r", db=world.db))
-    assert world.ended(run) == 0, world.said()
-    assert world.closed().status == "cancelled"
+    assert world.wait(run) == 0, world.output()
+    assert world.wait_for_run().status == "cancelled"
     pid = int(pids.read_text())
-    eventually(lambda: not is_alive(pid), "the command to be gone")
-    eventually(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not is_alive(pid), "the command to be gone")
+    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
 
 
 @pytest.mark.parametrize("attrs", ["", ", detached=false"])
-def test_cancelling_a_run_that_nobody_runs_ends_its_command(file_world: World, attrs: str) -> None:
+def test_cancelling_a_run_that_nobody_runs_ends_its_command(
+    file_world: DurableProcesses, attrs: str
+) -> None:
     world = file_world
     pids = world.folder / "pids"
     run = world.run(pipeline(world, then=f"echo $$ > {pids}; sleep 1000", attrs=attrs))
-    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
     world.kill(run)
     asyncio.run(service.cancel("r", reason="no more", db=world.db))
-    closed = world.closed()
+    closed = world.wait_for_run()
     assert (closed.status, closed.reason) == ("cancelled", "no more")
-    eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
-    eventually(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
+    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
 
 
-def test_a_host_goes_when_its_run_has_ended_and_takes_its_files_along(file_world: World) -> None:
+def test_a_host_goes_when_its_run_has_ended_and_takes_its_files_along(
+    file_world: DurableProcesses,
+) -> None:
     world = file_world
     go(world)
-    assert world.ended(world.run(pipeline(world))) == 0, world.said()
-    eventually(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    assert world.wait(world.run(pipeline(world))) == 0, world.output()
+    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
 
 
 @pytest.mark.parametrize("said", ["false", "true"])
-def test_a_node_says_itself_whether_it_is_detached(file_world: World, said: str) -> None:
+def test_a_node_says_itself_whether_it_is_detached(file_world: DurableProcesses, said: str) -> None:
     world = file_world
     run = world.run(pipeline(world, attrs=f", detached={said}"), detached=said != "true")
     began(world)
     assert client.Place.of("r").folder.exists() == (said == "true")
     go(world)
-    assert world.ended(run) == 0, world.said()
+    assert world.wait(run) == 0, world.output()
 
 
 def test_the_types_that_run_in_a_host_are_types_of_ours() -> None:
@@ -198,15 +211,17 @@ def test_the_types_that_run_in_a_host_are_types_of_ours() -> None:
         assert handlers.find(kind.name).__module__.startswith("corral.pipelines.nodes.")
 
 
-def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(file_world: World) -> None:
+def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(
+    file_world: DurableProcesses,
+) -> None:
     world = file_world
     graph = pipeline(world, attrs=", on_crash=fail, detached=false")
     run = world.run(graph)
     began(world)
     world.kill(run)
-    assert world.ended(world.run(graph)) == 0, world.said()
-    assert "cut short by a crash" in world.closed().outcomes["slow"].failure_reason
-    assert world.begun() == {"slow.1#1": 1}
+    assert world.wait(world.run(graph)) == 0, world.output()
+    assert "cut short by a crash" in world.wait_for_run().outcomes["slow"].failure_reason
+    assert world.attempt_counts() == {"slow.1#1": 1}
 
 
 def test_a_policy_for_crashes_that_there_is_not_fails_the_node(tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ import time
 from collections import Counter
 
 import pytest
-from support.durable_processes import PATIENCE, World, Zygote, eventually, is_alive, submit, wide
+from support.durable_processes import (
+    TIMEOUT,
+    DurableProcesses,
+    ForkServer,
+    is_alive,
+    parallel_graph,
+    submit,
+    wait_until,
+)
 
 SHARES = 72
 """More than the run has moments, so each of them is one's."""
@@ -36,15 +44,15 @@ def kills() -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def moments(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> int:
+def moments(zygote: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many a run has that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "CORRAL_HOME"):
             patch.setenv(name, str(folder / name))
-        world = World(zygote, str(folder / "engine.db"), folder)
+        world = DurableProcesses(zygote, str(folder / "engine.db"), folder)
         with contextlib.closing(world):
-            assert world.ended(world.run(pipeline(world), kill_at=0, detached=False)) == 0
+            assert world.wait(world.run(pipeline(world), kill_at=0, detached=False)) == 0
         found = int(world.moments.read_text())
     assert found <= SHARES, "some would be left out"
     return found
@@ -54,7 +62,7 @@ def at(share: int, moments: int) -> int:
     return 1 + share * (moments - 1) // (SHARES - 1)
 
 
-def pipeline(world: World) -> str:
+def pipeline(world: DurableProcesses) -> str:
     """Each kind of entry in a journal: a node, one that is tried again, a command in a host or
     here, a gate with a deadline."""
     command = f"echo begin tool.1#1 >> {world.log}; sleep 0.1"
@@ -71,13 +79,13 @@ COMPLETED = ["start", "a", "b", "tool", "gate", "c", "exit"]
 ONCE = Counter({"a.1#1": 1, "b.1#1": 1, "b.1#2": 1, "tool.1#1": 1, "c.1#1": 1})
 
 
-def check(world: World, detached: bool) -> None:
-    closed = world.closed()
-    assert closed.status == "success", world.said()
+def check(world: DurableProcesses, detached: bool) -> None:
+    closed = world.wait_for_run()
+    assert closed.status == "success", world.output()
     assert closed.completed == COMPLETED
     assert closed.outcomes["b"].attempts == 2
     moment = world.moments.read_text()
-    begun = world.begun()
+    begun = world.attempt_counts()
     assert begun & ONCE == ONCE
     again = begun - ONCE
     if moment.startswith("before step "):
@@ -94,26 +102,26 @@ def check(world: World, detached: bool) -> None:
 
 @pytest.mark.parametrize(("share", "detached"), kills())
 def test_a_run_of_one_process_goes_on(
-    file_world: World, moments: int, share: int, detached: bool
+    file_world: DurableProcesses, moments: int, share: int, detached: bool
 ) -> None:
     world = file_world
     graph = pipeline(world)
-    code = world.ended(world.run(graph, kill_at=at(share, moments), detached=detached))
-    assert code == -signal.SIGKILL, world.said()
-    assert world.ended(world.run(graph)) == 0, world.said()
+    code = world.wait(world.run(graph, kill_at=at(share, moments), detached=detached))
+    assert code == -signal.SIGKILL, world.output()
+    assert world.wait(world.run(graph)) == 0, world.output()
     check(world, detached)
 
 
 @pytest.mark.parametrize(("share", "detached"), kills())
 def test_a_run_of_two_workers_goes_on(
-    file_world: World, new_postgres: str, moments: int, share: int, detached: bool
+    file_world: DurableProcesses, new_postgres: str, moments: int, share: int, detached: bool
 ) -> None:
     """The second comes when the first is dead: else nobody knew who comes to which moment."""
     world = file_world
     world.db = new_postgres
     first = world.worker(kill_at=at(share, moments))
     submit(world, pipeline(world), detached=detached)
-    assert world.ended(first) == -signal.SIGKILL, world.said()
+    assert world.wait(first) == -signal.SIGKILL, world.output()
     world.worker()
     check(world, detached)
 
@@ -122,7 +130,7 @@ SEEDS = [pytest.param(n, marks=[] if n == 0 else pytest.mark.slow) for n in rang
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_storm_of_kills_is_weathered(world: World, seed: int) -> None:
+def test_a_storm_of_kills_is_weathered(world: DurableProcesses, seed: int) -> None:
     """Workers die at random, and others come, until the run is done."""
     chance = random.Random(seed)
     lines = "; ".join(
@@ -136,27 +144,27 @@ def test_a_storm_of_kills_is_weathered(world: World, seed: int) -> None:
     submit(world, graph, detached=True)
     workers = [world.worker(), world.worker()]
     kills = 0
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while not is_over(world) and time.monotonic() < until:
         time.sleep(chance.uniform(0.2, 1.2))
         if kills < 6:
             world.kill(workers.pop(chance.randrange(len(workers))))
             workers.append(world.worker())
             kills += 1
-    assert world.closed().completed == ["start", "n0", "n1", "n2", "n3", "exit"]
-    assert world.begun() == {f"n{i}.1#1": 1 for i in range(4)}
+    assert world.wait_for_run().completed == ["start", "n0", "n1", "n2", "n3", "exit"]
+    assert world.attempt_counts() == {f"n{i}.1#1": 1 for i in range(4)}
     assert kills
 
 
-def is_over(world: World) -> bool:
+def is_over(world: DurableProcesses) -> bool:
     try:
-        world.closed(timeout=0.1)
+        world.wait_for_run(timeout=0.1)
     except TimeoutError:
         return False
     return True
 
 
-def test_twelve_branches_that_end_in_any_order_are_not_mixed_up(world: World) -> None:
+def test_twelve_branches_that_end_in_any_order_are_not_mixed_up(world: DurableProcesses) -> None:
     """The last begun ends first, and the engine dies in the middle."""
     branches = range(12)
     chains = "\n".join(
@@ -170,9 +178,9 @@ def test_twelve_branches_that_end_in_any_order_are_not_mixed_up(world: World) ->
     )
     first = world.worker(kill_at=70)
     submit(world, graph)
-    assert world.ended(first) == -signal.SIGKILL, world.said()
+    assert world.wait(first) == -signal.SIGKILL, world.output()
     world.worker()
-    closed = world.closed()
+    closed = world.wait_for_run()
     assert closed.status == "success"
     results = closed.context["parallel.results"]
     assert isinstance(results, list)
@@ -184,28 +192,28 @@ def test_twelve_branches_that_end_in_any_order_are_not_mixed_up(world: World) ->
 
 
 def test_a_server_that_is_restarted_costs_nothing(
-    file_world: World, new_postgres: str, restart_postgres: object
+    file_world: DurableProcesses, new_postgres: str, restart_postgres: object
 ) -> None:
     world = file_world
     world.db = new_postgres
     world.worker()
-    submit(world, wide(3, f'type="t.wait", file="{world.folder}/go"'))
-    while sum(world.begun().values()) < 3:
+    submit(world, parallel_graph(3, f'type="t.wait", file="{world.folder}/go"'))
+    while sum(world.attempt_counts().values()) < 3:
         time.sleep(0.01)
     assert callable(restart_postgres)
     restart_postgres()
     (world.folder / "go").touch()
-    assert world.closed().status == "success"
-    assert sorted(world.begun().values()) == [1, 1, 1]
+    assert world.wait_for_run().status == "success"
+    assert sorted(world.attempt_counts().values()) == [1, 1, 1]
 
 
-def test_what_a_worker_began_itself_dies_with_it(file_world: World) -> None:
+def test_what_a_worker_began_itself_dies_with_it(file_world: DurableProcesses) -> None:
     world = file_world
     pids = world.folder / "pids"
     graph = f"""digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]; start -> t -> exit
         t [shape=parallelogram, tool_command="echo $$ >> {pids}; sleep 1000"] }}"""
     first = world.worker()
     submit(world, graph, detached=False)
-    eventually(lambda: pids.exists() and pids.read_text().strip(), "the command to begin")
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command to begin")
     world.kill(first)
-    eventually(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
+    wait_until(lambda: not is_alive(int(pids.read_text())), "the command to be gone")

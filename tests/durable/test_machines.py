@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.durable_processes import PATIENCE, eventually, is_alive
+from support.durable_processes import TIMEOUT, is_alive, wait_until
 from support.pipeline_command import CORRAL
 from support.repositories import bare, git, repository
 
@@ -59,7 +59,7 @@ class Machines:
 
     def says(self, machine: str, *words: str) -> str:
         done = self.start(machine, "pipeline", *words)
-        out, err = done.communicate(timeout=PATIENCE)
+        out, err = done.communicate(timeout=TIMEOUT)
         assert done.returncode == 0, err
         return out
 
@@ -72,7 +72,7 @@ class Machines:
         first = process.stderr.readline()
         assert first.startswith("run "), first + process.stderr.read()
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(TIMEOUT) == 130
         return first.split()[1]
 
     def look(self, run: str) -> Shown:
@@ -81,7 +81,7 @@ class Machines:
     def at(self, node: str) -> str:
         """The machine that works at it."""
         log = self.folder / node
-        eventually(lambda: log.exists() and log.read_text(), f"{node} to begin")
+        wait_until(lambda: log.exists() and log.read_text(), f"{node} to begin")
         return Path(log.read_text()).relative_to(self.folder).parts[0]
 
     def close(self) -> None:
@@ -110,9 +110,9 @@ def test_a_run_goes_on_on_another_machine_from_what_was_kept(
     machines.worker("two")
     assert machines.at("b") == "two"
     (tmp_path / "go").touch()
-    eventually(lambda: machines.look(run).questions, "the gate")
+    wait_until(lambda: machines.look(run).questions, "the gate")
     machines.says("mine", "answer", run, "Y")
-    eventually(lambda: machines.look(run).closed, "the end")
+    wait_until(lambda: machines.look(run).closed, "the end")
     found = json.loads(machines.says("mine", "show", run, "--json"))
     assert found["status"] == "success"
     assert found["branch"] == f"corral/{run}"
@@ -135,7 +135,7 @@ def test_cancelling_ends_what_runs_on_another_machine(
     command = int((tmp_path / "pid").read_text())
     assert is_alive(command)
     assert "is cancelled" in machines.says("mine", "cancel", run)
-    eventually(lambda: not is_alive(command), "the command to end")
-    eventually(lambda: machines.look(run).closed, "the end")
+    wait_until(lambda: not is_alive(command), "the command to end")
+    wait_until(lambda: machines.look(run).closed, "the end")
     assert f"branch     corral/{run} at" in machines.says("mine", "show", run)
     assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"

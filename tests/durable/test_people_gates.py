@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from support.durable_processes import World, eventually, submit
+from support.durable_processes import DurableProcesses, submit, wait_until
 
 from corral.durable import service
 from corral.pipelines import loader
@@ -20,18 +20,18 @@ GATE = """digraph gate {
 }"""
 
 
-def open_questions(world: World) -> list[Question]:
+def open_questions(world: DurableProcesses) -> list[Question]:
     return asyncio.run(service.questions("r", db=world.db))
 
 
-def reply(world: World, said: str) -> None:
+def reply(world: DurableProcesses, said: str) -> None:
     asyncio.run(service.answer("r", said, by="me", db=world.db))
 
 
-def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: World) -> None:
+def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: DurableProcesses) -> None:
     worker = world.worker()
     submit(world, GATE % "")
-    asked = eventually(lambda: open_questions(world), "the question")
+    asked = wait_until(lambda: open_questions(world), "the question")
     assert [choice.key for choice in asked[0].choices] == ["Y", "N"]
     assert asyncio.run(service.list_runs(db=world.db))[0].asks == 1
     world.kill(worker)
@@ -40,43 +40,43 @@ def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: World) -> No
         reply(world, "y")  # the first counts, though nobody has taken it up
     assert asyncio.run(service.list_runs(db=world.db))[0].status == "interrupted"
     world.worker()
-    assert world.closed().completed == ["start", "ask", "no", "exit"]
+    assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
     with pytest.raises(service.NotAsked):
         reply(world, "y")
 
 
-def test_a_deadline_is_kept_over_a_restart(world: World) -> None:
+def test_a_deadline_is_kept_over_a_restart(world: DurableProcesses) -> None:
     worker = world.worker()
     begun = time.time()
     submit(world, GATE % ', human.timeout="4s", human.default_choice=no')
-    eventually(lambda: open_questions(world), "the question")
+    wait_until(lambda: open_questions(world), "the question")
     world.kill(worker)
     world.worker()
-    assert world.closed().completed == ["start", "ask", "no", "exit"]
+    assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
     assert time.time() - begun >= 4
 
 
-def test_an_answer_in_time_ends_the_timer(world: World) -> None:
+def test_an_answer_in_time_ends_the_timer(world: DurableProcesses) -> None:
     world.worker()
     submit(world, GATE % ', human.timeout="1000s"')
-    eventually(lambda: open_questions(world), "the question")
+    wait_until(lambda: open_questions(world), "the question")
     reply(world, "yes")
-    assert world.closed().completed == ["start", "ask", "yes", "exit"]
+    assert world.wait_for_run().completed == ["start", "ask", "yes", "exit"]
 
 
-def test_a_run_at_a_gate_is_cancelled(world: World) -> None:
+def test_a_run_at_a_gate_is_cancelled(world: DurableProcesses) -> None:
     world.worker()
     submit(world, GATE % "")
-    eventually(lambda: open_questions(world), "the question")
+    wait_until(lambda: open_questions(world), "the question")
     asyncio.run(service.cancel("r", reason="enough", db=world.db))
-    closed = world.closed()
+    closed = world.wait_for_run()
     assert (closed.status, closed.reason) == ("cancelled", "enough")
     assert open_questions(world) == []
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
-def test_many_runs_wait_at_their_gates_and_all_go_on(world: World, count: int) -> None:
+def test_many_runs_wait_at_their_gates_and_all_go_on(world: DurableProcesses, count: int) -> None:
     names = [f"r{number}" for number in range(count)]
     graph = loader.load(GATE % "")
 
@@ -102,9 +102,9 @@ def test_many_runs_wait_at_their_gates_and_all_go_on(world: World, count: int) -
 
     worker = world.worker()
     asyncio.run(begin())
-    eventually(waiting, "all to ask", timeout=600)
+    wait_until(waiting, "all to ask", timeout=600)
     world.kill(worker)
     asyncio.run(answer())
     world.worker()
     for name in names:
-        assert world.closed(name, timeout=600).completed == ["start", "ask", "yes", "exit"]
+        assert world.wait_for_run(name, timeout=600).completed == ["start", "ask", "yes", "exit"]

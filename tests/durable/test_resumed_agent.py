@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from support.durable_processes import World, eventually
+from support.durable_processes import DurableProcesses, wait_until
 
 from corral.durable.worker.attempt_runner import GO_ON
 from corral.testing import Call, Request, Turn, hang, say
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
 def test_an_agent_that_is_killed_in_mid_turn_goes_on_in_its_session(
-    file_world: World, gemini: Gemini
+    file_world: DurableProcesses, gemini: Gemini
 ) -> None:
     world = file_world
     (world.workspace / "facts.txt").write_text("the sky is green")
@@ -39,10 +39,10 @@ def test_an_agent_that_is_killed_in_mid_turn_goes_on_in_its_session(
     )
     given = {"env": options.get("env", {}), "program": gemini.program, "model": "gemini-2.5-flash"}
     first = world.run(graph, options=given)
-    eventually(half.is_set, f"the agent to be in the middle of its turn: {world.said()}")
+    wait_until(half.is_set, f"the agent to be in the middle of its turn: {world.output()}")
     world.kill(first)
-    assert world.ended(world.run(graph)) == 0, world.said()
-    closed = world.closed()
+    assert world.wait(world.run(graph)) == 0, world.output()
+    closed = world.wait_for_run()
     assert closed.outcomes["a"].status == "success", closed.outcomes["a"]
     last = gemini.requests[-1]
     assert any("Which colour?" in text for text in last.texts[:-1]), last.texts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.batches import results_of
-from support.durable_processes import World, eventually, submit
+from support.durable_processes import DurableProcesses, submit, wait_until
 
 import corral
 from corral.durable import retention, service
@@ -36,12 +36,12 @@ def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[s
     return [(each.kind, each.name) for each in found]
 
 
-def test_only_what_has_ended_long_ago_goes(world: World) -> None:
+def test_only_what_has_ended_long_ago_goes(world: DurableProcesses) -> None:
     worker = world.worker()
     submit(world, CHAIN)
-    world.closed()
+    world.wait_for_run()
     submit(world, WAITS, "open")
-    eventually(lambda: world.begun()["a.1#1"] == 2, "the second run to come to its node")
+    wait_until(lambda: world.attempt_counts()["a.1#1"] == 2, "the second run to come to its node")
     assert pruned(world.db, 3600) == []
     assert pruned(world.db, 0, dry_run=True) == [("run", "r")]
     assert rows(world.db) == {"r", "r/a.1", "open", "open/a.1"}
@@ -52,7 +52,7 @@ def test_only_what_has_ended_long_ago_goes(world: World) -> None:
         asyncio.run(service.show("r", db=world.db))
     # One that nobody runs any more has not ended either.
     world.kill(worker)
-    eventually(
+    wait_until(
         lambda: asyncio.run(service.show("open", db=world.db)).status == "interrupted",
         "the run to be left alone",
     )
@@ -62,7 +62,7 @@ def test_only_what_has_ended_long_ago_goes(world: World) -> None:
     assert rows(world.db) == set()
 
 
-def test_a_folder_of_ours_goes_with_its_run(file_world: World) -> None:
+def test_a_folder_of_ours_goes_with_its_run(file_world: DurableProcesses) -> None:
     world = file_world
     world.worker()
     ours = paths.home() / "runs" / "mine"
@@ -77,7 +77,7 @@ def test_a_folder_of_ours_goes_with_its_run(file_world: World) -> None:
             values={"log": str(world.log)},
         )
     )
-    world.closed("mine")
+    world.wait_for_run("mine")
     other = paths.home() / "runs" / "another"
     other.mkdir()
     assert ours.is_dir()

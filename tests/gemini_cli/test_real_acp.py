@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.gemini_tools import (
-    bell,
-    names,
+    denied_tools,
+    fifo_signal,
+    file_names,
     notes_server,
+    processes_matching,
     read,
-    refused,
     replace,
-    returned,
-    running,
-    sent,
+    sent_json,
     shell,
     steps,
+    tool_results_json,
     write,
 )
-from support.real_agents import cancelled_at_work
-from support.stream_checks import lawful
+from support.real_agents import cancel_while_running
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -67,7 +67,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     ]
     options = gemini.options(script)
     async with corral.session("gemini-acp", **options) as session:
-        events = lawful([event async for event in session.prompt("first question")])
+        events = check_stream([event async for event in session.prompt("first question")])
         heard = [await session.run(prompt) for prompt in odd]
         failed = [await session.run(f"fail {code}") for code in (401, 429, 500)]
         long = await session.run("a lot")
@@ -86,8 +86,8 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     assert [result.text for result in heard] == ["heard"] * len(odd)
     told = [request.last_text for request in gemini.requests if not request.aside]
     assert [text.lstrip("\u2060") for text in told[1 : 1 + len(odd)]] == odd
-    assert "seed words" not in sent(gemini.requests)
-    assert names(workspace) == ["seed.txt"]
+    assert "seed words" not in sent_json(gemini.requests)
+    assert file_names(workspace) == ["seed.txt"]
 
     kinds = [errors.AuthenticationFailed, errors.RateLimited, errors.ServerFailed]
     for result, kind in zip(failed, kinds, strict=True):
@@ -97,7 +97,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     assert long.text == big
     assert last.text == "still here"
     assert len({r.session_id for r in (first, *heard, *failed, long, last)}) == 1
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_what_is_denied_is_not_offered_and_the_result_says_that_it_cannot_know(
@@ -105,17 +105,17 @@ async def test_what_is_denied_is_not_offered_and_the_result_says_that_it_cannot_
 ) -> None:
     script = steps(read("seed.txt"), write("new.txt"), shell("touch ran.txt"))
     async with corral.session("gemini-acp", **gemini.options(script)) as session:
-        events = lawful([event async for event in session.prompt("do it")])
+        events = check_stream([event async for event in session.prompt("do it")])
     result = result_from_events(events)
     assert result.ok
     assert result.text.endswith("done")
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert not {"write_file", "run_shell_command"} & set(gemini.requests[0].tools)
     assert [e for e in events if isinstance(e, PermissionDecision)] == []
     # The CLI tells the model alone of a call of a tool that it was not offered.
     assert not result.denied_complete
-    assert returned(gemini.requests[-1]).count("not found in registry") == 2
-    assert "seed words" in returned(gemini.requests[1])
+    assert tool_results_json(gemini.requests[-1]).count("not found in registry") == 2
+    assert "seed words" in tool_results_json(gemini.requests[1])
     assert result.files == ()
 
 
@@ -127,9 +127,9 @@ async def test_edits_writes_in_the_workspace_and_the_shell_stays_shut(
         result = await session.run("do it")
     assert result.ok
     assert (workspace / "new.txt").read_text() == "words\n"
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert refused(result) == ["write_file"]
+    assert denied_tools(result) == ["write_file"]
     assert "run_shell_command" not in gemini.requests[0].tools
     assert "write_file" in {call.name for call in gemini.requests[-1].tool_calls}
     changed = [(Path(f.path).name, f.kind, f.by_tool) for f in result.files]
@@ -150,10 +150,10 @@ async def test_whoever_is_asked_gives_leave_for_a_command_or_does_not(
     async with corral.session("gemini-acp", ask=ask, **options) as session:
         result = await session.run("do it")
     assert result.ok
-    assert names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
+    assert file_names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
     assert [kind for kind, _ in asked] == ["execute", "execute", "edit"]
     assert "touch unwelcome.txt" in asked[1][1]
-    assert refused(result) == ["run_shell_command"]
+    assert denied_tools(result) == ["run_shell_command"]
 
 
 async def test_files_written_through_us_arrive_byte_for_byte(
@@ -185,14 +185,14 @@ async def test_cancelling_ends_the_running_command_and_the_session_goes_on(
     gemini: Gemini, workspace: Path, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = [Turn(calls=[shell(command)]), say("still here")]
         options = gemini.options(script, policy="all")
         async with corral.session("gemini-acp", **options) as session:
-            result = await cancelled_at_work(session, sign, rung, at_once=False)
+            result = await cancel_while_running(session, sign, rung, at_once=False)
             again = await session.run("and now?")
-        assert running(str(tmp_path)) == []
+        assert processes_matching(str(tmp_path)) == []
     assert (workspace / "ran.txt").exists()
     assert again.text == "still here"
     assert again.session_id == result.session_id
@@ -221,7 +221,7 @@ async def test_a_conversation_is_resumed_by_its_token_again_and_again(gemini: Ge
     options["resume"] = first.resume_token
     for question in ("second question", "third question"):
         async with corral.session("gemini-acp", **options) as session:
-            events = lawful([event async for event in session.prompt(question)])
+            events = check_stream([event async for event in session.prompt(question)])
         assert isinstance(events[0], Init)
         assert events[0].resumed
         assert result_from_events(events).ok

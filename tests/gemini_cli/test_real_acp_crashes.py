@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import bell, running, shell
-from support.scripted_agent import children
-from support.stream_checks import lawful
+from support.gemini_tools import fifo_signal, processes_matching, shell
+from support.scripted_agent import child_pids
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors, result_from_events
@@ -33,9 +33,9 @@ async def events_until_killed(
     async for event in session.prompt(prompt):
         events.append(event)
         if isinstance(event, Text):
-            for pid in children():
+            for pid in child_pids():
                 os.kill(pid, number)
-    return lawful(events)
+    return check_stream(events)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_a_process_that_goes_fails_its_prompt_and_the_next_has_another(
     options = gemini.options([hang("half"), say("whole")])
     async with corral.session("gemini-acp", **options) as session:
         broken = result_from_events(await events_until_killed(session, "first question", number))
-        assert children() == []
+        assert child_pids() == []
         again = await session.run("second question")
     assert broken.text == "half"
     assert not broken.ok
@@ -66,7 +66,7 @@ async def test_a_process_that_goes_fails_its_prompt_and_the_next_has_another(
     assert (caught.value.exit_code, caught.value.signal) == end
     assert again.text == "whole"
     assert "first question" not in gemini.requests[-1].texts
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 @pytest.mark.timeout(200)
@@ -91,17 +91,17 @@ async def test_the_command_of_a_killed_cli_does_not_outlive_the_prompt(
     gemini: Gemini, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = [Turn(calls=[shell(command)]), say("still here")]
         async with corral.session("gemini-acp", **gemini.options(script, policy="all")) as session:
             reading = asyncio.create_task(session.run("do it"))
             await asyncio.to_thread(rung.wait)
-            assert running(sign)
-            for pid in children():
+            assert processes_matching(sign)
+            for pid in child_pids():
                 os.kill(pid, signal.SIGKILL)
             broken = await reading
-            assert running(sign) == []
+            assert processes_matching(sign) == []
             again = await session.run("and now?")
     assert broken.error is not None
     assert broken.error.code == "killed_by_signal"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import sent
+from support.gemini_tools import sent_json
 
 import corral
 from corral import errors
@@ -30,7 +30,7 @@ async def test_sounds_and_pictures_arrive_with_their_kind(gemini: Gemini, worksp
     async with corral.session("gemini-acp", **options) as session:
         result = await session.run("what is it?")
     assert result.text == "heard"
-    told = sent(gemini.requests[-1:])
+    told = sent_json(gemini.requests[-1:])
     for kind, data in (("audio/wav", SOUND), ("image/png", PICTURE)):
         assert kind in told
         assert base64.b64encode(data).decode() in told
@@ -47,7 +47,7 @@ async def test_an_attached_file_arrives_with_its_words(
     async with corral.session("gemini-acp", **options) as session:
         result = await session.run("what do they say?")
     assert result.text == "read"
-    told = sent(gemini.requests[-1:])
+    told = sent_json(gemini.requests[-1:])
     assert "the words inside" in told
     assert "# words from 漢 outside" in told
     assert "what do they say?" in told

@@ -15,15 +15,15 @@ import pytest
 from support.gemini_tools import (
     delegate,
     fetch,
+    file_names,
     git,
-    living_off,
-    names,
     notes_server,
+    processes_using,
     read,
     replace,
-    returned,
     search,
     shell,
+    tool_results_json,
     write,
 )
 
@@ -133,7 +133,7 @@ async def played(
 
 
 def assert_nothing_leaked(gemini: Gemini) -> None:
-    told = returned(gemini.requests[-1])
+    told = tool_results_json(gemini.requests[-1])
     for sign in (SECRET, "uid=", "PYTEST_CURRENT_TEST"):
         assert sign not in told, sign
     assert not [request for request in gemini.requests if request.aside]
@@ -160,15 +160,15 @@ async def test_nothing_that_is_denied_has_an_effect(
     options = {} if policy is None else {"policy": policy}
     await played(gemini, agent, calls, **options)
 
-    assert names(workspace) == ["p.txt"]
+    assert file_names(workspace) == ["p.txt"]
     assert (workspace / "p.txt").read_text() == "payload\n"
-    assert names(outside) == ["bashrc", "secret.txt"]
+    assert file_names(outside) == ["bashrc", "secret.txt"]
     assert (outside / "bashrc").read_text() == "theirs\n"
     assert_nothing_leaked(gemini)
     assert len(gemini.requests[-1].tool_results) == len(calls)
     offered = READERS | WRITERS if policy == "edits" else READERS
     assert {tool for request in gemini.requests for tool in request.tools} == offered
-    assert living_off(workspace.parent) == {}
+    assert processes_using(workspace.parent) == {}
 
 
 async def test_with_somebody_to_ask_every_single_call_is_a_question(
@@ -196,14 +196,14 @@ async def test_with_somebody_to_ask_every_single_call_is_a_question(
     run = [r.input["command"] for r in asked if r.kind == "execute" and isinstance(r.input, dict)]
     assert run == [*lines, "id"]
     assert [r.kind for r in asked if r.kind != "execute"] == ["fetch", "fetch", "edit", "edit"]
-    assert names(workspace) == ["p.txt"]
+    assert file_names(workspace) == ["p.txt"]
     assert (workspace / "p.txt").read_text() == "payload\n"
     assert (outside / "bashrc").read_text() == "theirs\n"
     assert_nothing_leaked(gemini)
     shells = {"run_shell_command", "list_background_processes", "read_background_output"}
     network = {"google_web_search", "web_fetch"}
     assert set(gemini.requests[0].tools) == READERS | WRITERS | shells | network
-    assert living_off(tmp_path) == {}
+    assert processes_using(tmp_path) == {}
 
 
 async def test_leave_for_the_session_is_leave_for_that_command_or_tool_alone(
@@ -211,7 +211,7 @@ async def test_leave_for_the_session_is_leave_for_that_command_or_tool_alone(
 ) -> None:
     """ "Always" would turn on a mode of the CLI in which edits ask nobody."""
     git(workspace, "init", "-q")
-    before = names(workspace / ".git")
+    before = file_names(workspace / ".git")
     asked: list[str | None] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -231,14 +231,14 @@ async def test_leave_for_the_session_is_leave_for_that_command_or_tool_alone(
     ]
     await played(gemini, "gemini-acp", calls, ask)
 
-    assert [name for name in names(workspace) if not name.startswith(".git/")] == [
+    assert [name for name in file_names(workspace) if not name.startswith(".git/")] == [
         "a.txt",
         "b.txt",
         "one.txt",
         "p.txt",
         "two.txt",
     ]
-    assert names(workspace / ".git") == before
+    assert file_names(workspace / ".git") == before
     assert [title for title in asked if title and title.startswith("touch")] == [
         "touch a.txt",
         "touch b.txt",
@@ -351,7 +351,7 @@ async def test_edits_write_no_protected_name_and_through_no_link(
     expected = {**before, **dict.fromkeys(made, b"written\n")}
     expected[workspace / "p.txt"] = b"changed\n"
     assert contents(*roots) == expected
-    told = returned(gemini.requests[-1])
+    told = tool_results_json(gemini.requests[-1])
     assert SECRET not in told
     assert "theirs" not in told
     assert "shown words" in told
@@ -413,7 +413,7 @@ async def test_a_pool_judges_each_prompt_by_its_own_folder_and_by_the_shell_rule
             *["write_file"] * 3,
             *["run_shell_command"] * len(lines),
         ]
-    told = [returned(request) for request in gemini.requests if request.tool_results]
+    told = [tool_results_json(request) for request in gemini.requests if request.tool_results]
     assert all("Output: allowed" in text and "Output: a; b" in text for text in told)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import machine_to_itself, running, shell, steps, write
+from support.gemini_tools import exclusive_machine, processes_matching, shell, steps, write
 
 import corral
 from corral import RunKwargs
@@ -48,7 +48,7 @@ async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
         lanes.append(gemini.lane)
     before = descriptors()
 
-    with machine_to_itself(tmp_path):
+    with exclusive_machine(tmp_path):
         async with asyncio.timeout(220), asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(n, options)) for n, options in enumerate(asked)]
 
@@ -65,7 +65,7 @@ async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
         assert (folder / "mine.txt").read_text() == (folder / "shell.txt").read_text()
         assert [r.last_text for r in lane.requests] == [f"question {number}"] * 3
         assert result.files_complete
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
     assert descriptors() - before == set()
     assert list(paths.ledger().iterdir()) == []
     assert list(paths.sessions().glob("*/tmp")) == []

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import Bell, bell, machine_to_itself, running, shell, steps
+from support.gemini_tools import (
+    FifoSignal,
+    exclusive_machine,
+    fifo_signal,
+    processes_matching,
+    shell,
+    steps,
+)
 
 import corral
 from corral import errors, result_from_events
@@ -27,7 +34,7 @@ def sign() -> str:
     return f"300.{uuid.uuid4().int}"
 
 
-def brood(sign: str, rung: Bell) -> list[Turn]:
+def brood(sign: str, rung: FifoSignal) -> list[Turn]:
     """A shell that starts children in every way there is, rings, and waits."""
     lines = [
         f"sleep {sign} &",
@@ -43,39 +50,39 @@ def brood(sign: str, rung: Bell) -> list[Turn]:
 async def test_leaving_the_session_takes_every_process_of_the_shell_along(
     gemini: Gemini, tmp_path: Path, sign: str
 ) -> None:
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         options = gemini.options(brood(sign, rung), policy="all")
         async with corral.session("gemini-cli", **options) as session:
             async for event in session.prompt("do it"):
                 if isinstance(event, ToolUse):
                     break
             await asyncio.to_thread(rung.wait)
-            assert running(sign)
-            assert running(str(tmp_path))
+            assert processes_matching(sign)
+            assert processes_matching(str(tmp_path))
 
-        assert running(sign) == []
-        assert running(str(tmp_path)) == []
+        assert processes_matching(sign) == []
+        assert processes_matching(str(tmp_path)) == []
 
 
 async def test_a_cancelled_task_takes_every_process_along(
     gemini: Gemini, tmp_path: Path, sign: str
 ) -> None:
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         task = asyncio.create_task(gemini.run(brood(sign, rung), policy="all"))
         await asyncio.to_thread(rung.wait)
-        assert running(sign)
+        assert processes_matching(sign)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-        assert running(sign) == []
-        assert running(str(tmp_path)) == []
+        assert processes_matching(sign) == []
+        assert processes_matching(str(tmp_path)) == []
 
 
 async def test_the_total_deadline_ends_the_shell_and_says_what_was_open(
     gemini: Gemini, tmp_path: Path, sign: str
 ) -> None:
-    with machine_to_itself(tmp_path), bell(tmp_path / "bell") as rung:
+    with exclusive_machine(tmp_path), fifo_signal(tmp_path / "bell") as rung:
         events = await gemini.events(brood(sign, rung), policy="all", timeout=12)
         await asyncio.to_thread(rung.wait, 0)  # it had come that far
 
@@ -86,22 +93,22 @@ async def test_the_total_deadline_ends_the_shell_and_says_what_was_open(
     assert done.error.code == errors.TotalTimeout.code
     assert "12" in done.error.message
     assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
-    assert running(sign) == []
-    assert running(str(tmp_path)) == []
+    assert processes_matching(sign) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("turn", [hang(), hang("first words")], ids=["at once", "half-way"])
 async def test_a_silent_model_runs_into_the_idle_deadline(
     gemini: Gemini, tmp_path: Path, turn: Turn
 ) -> None:
-    with machine_to_itself(tmp_path):
+    with exclusive_machine(tmp_path):
         result = await gemini.run([turn], idle_timeout=2)
 
     with pytest.raises(errors.IdleTimeout, match="2s without any event"):
         result.raise_for_status()
     assert result.status == "timeout"
     assert len(gemini.requests) == 1
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
 
 
 async def test_a_program_that_gives_no_sign_of_life_runs_into_the_startup_deadline(
@@ -121,4 +128,4 @@ async def test_a_program_that_gives_no_sign_of_life_runs_into_the_startup_deadli
     with pytest.raises(errors.StartupTimeout, match="1s"):
         result.raise_for_status()
     assert isinstance(events[0], Init)
-    assert running(sign) == []
+    assert processes_matching(sign) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import names, notes_server, steps
+from support.gemini_tools import file_names, notes_server, steps
 
 import corral
 from corral import Policy
@@ -110,7 +110,7 @@ async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(
     assert not result.ok
     assert evil.requests == []
     assert "generativelanguage.googleapis.com:443" in asked
-    assert names(loot) == []
+    assert file_names(loot) == []
 
 
 @contextmanager
@@ -158,7 +158,7 @@ async def test_what_needs_trust_is_refused_beside_hostile_files_before_anything_
     with pytest.raises(UntrustedFolder, match=r"\.env"):
         await gemini.run(steps(), cwd=deeper, mcp_servers=[notes_server(loot)])
 
-    assert names(loot) == []
+    assert file_names(loot) == []
     assert evil.requests == []
 
 
@@ -178,4 +178,4 @@ async def test_with_inherit_project_the_repository_is_obeyed(
     assert evil.requests
     assert evil.requests[0].last_text == "/do"  # the prompt is text and nothing else, even here
     assert HIJACKED in evil.requests[0].system
-    assert {"mcp", "hook-start", "discovery"} <= set(names(loot))
+    assert {"mcp", "hook-start", "discovery"} <= set(file_names(loot))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from support.gemini_tools import (
     delegate,
+    denied_tools,
     fetch,
+    file_names,
     git,
-    names,
     notes_server,
     read,
-    refused,
     replace,
-    returned,
     search,
-    sent,
+    sent_json,
     shell,
     steps,
+    tool_results_json,
     write,
 )
 
@@ -69,11 +69,11 @@ async def test_reading_alone_is_allowed_and_everything_else_leaves_no_trace(
     assert result.ok
     assert result.text == "done"
     assert set(gemini.requests[0].tools) == READERS | {"write_todos"}
-    assert "seed words" in returned(gemini.requests[1])
-    assert names(workspace) == ["seed.txt"]
+    assert "seed words" in tool_results_json(gemini.requests[1])
+    assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert searches(gemini) == 0
-    assert refused(result) == FORBIDDEN
+    assert denied_tools(result) == FORBIDDEN
     assert result.denied[0].title == "write_file new.txt"
     assert result.denied[0].reason == "write_file is not available under this policy"
     assert result.files == ()
@@ -86,8 +86,8 @@ async def test_without_any_policy_nothing_is_written_and_nothing_is_run(
     result = await gemini.run(steps(*EVERYTHING))
 
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
-    assert refused(result) == FORBIDDEN
+    assert file_names(workspace) == ["seed.txt"]
+    assert denied_tools(result) == FORBIDDEN
 
 
 @pytest.mark.slow  # the attack kit makes the same attempts, and more
@@ -140,12 +140,12 @@ async def test_edits_writes_in_the_workspace_and_nowhere_else(
     assert set(gemini.requests[0].tools) == READERS | WRITERS | {"write_todos"}
     assert (workspace / "new.txt").read_text() == "one\ntwo\n"
     assert (workspace / "seed.txt").read_text() == "changed words\n"
-    assert names(outside) == ["theirs.txt"]
+    assert file_names(outside) == ["theirs.txt"]
     assert (outside / "theirs.txt").read_text() == "theirs\n"
     assert not (tmp_path / "up.txt").exists()
-    assert names(workspace / ".gemini") == ["kept.json"]
+    assert file_names(workspace / ".gemini") == ["kept.json"]
     assert (workspace / ".gemini" / "kept.json").read_text() == "kept\n"
-    assert refused(result) == [
+    assert denied_tools(result) == [
         *(call.name for call in (*escapes, *corrected)),
         "run_shell_command",
         "google_web_search",
@@ -191,21 +191,21 @@ async def test_one_capability_brings_its_own_tools_and_no_other(
 ) -> None:
     await gemini.run(steps(*EVERYTHING), policy=Policy(network="allow"))
     assert set(gemini.requests[0].tools) == READERS | NET | {"write_todos"}
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert searches(gemini) == 1
 
     script = steps(read("seed.txt"), write("new.txt"))
     blind = await gemini.run(script, policy=Policy(read="deny", write="allow"))
     assert set(gemini.requests[0].tools) == WRITERS | {"write_todos"}
-    assert refused(blind) == ["read_file"]
-    assert "seed words" not in sent(gemini.requests)
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert denied_tools(blind) == ["read_file"]
+    assert "seed words" not in sent_json(gemini.requests)
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
 
     runner = await gemini.run(steps(*EVERYTHING[:3]), policy=Policy(shell="allow"))
     assert set(gemini.requests[0].tools) >= READERS | SHELL
     assert not set(gemini.requests[0].tools) & (WRITERS | NET)
-    assert refused(runner) == ["write_file", "replace"]
-    assert names(workspace) == ["new.txt", "ran.txt", "seed.txt"]
+    assert denied_tools(runner) == ["write_file", "replace"]
+    assert file_names(workspace) == ["new.txt", "ran.txt", "seed.txt"]
 
 
 async def test_an_mcp_tool_runs_where_mcp_is_allowed(gemini: Gemini, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_an_mcp_tool_runs_where_mcp_is_allowed(gemini: Gemini, tmp_path: P
     assert result.ok
     assert result.denied == ()
     assert (notes / "note.txt").read_text() == "remember"
-    assert "kept" in returned(gemini.requests[1])
+    assert "kept" in tool_results_json(gemini.requests[1])
     assert "mcp_notes_keep" in gemini.requests[0].tools
 
 
@@ -237,7 +237,7 @@ async def test_an_mcp_tool_is_neither_offered_nor_run_where_it_is_not(
     assert (notes / "started").exists()
     assert not (notes / "note.txt").exists()
     assert "mcp_notes_keep" not in gemini.requests[0].tools
-    assert refused(result) == ["mcp_notes_keep"]
+    assert denied_tools(result) == ["mcp_notes_keep"]
 
 
 async def test_allow_tools_is_exact_and_deny_tools_beats_it(
@@ -246,22 +246,22 @@ async def test_allow_tools_is_exact_and_deny_tools_beats_it(
     policy = Policy(allow_tools=("glob", "write_file", "run_shell_command"))
     await gemini.run(steps(write("a.txt"), shell("rm -rf seed.txt > log.txt")), policy=policy)
     assert set(gemini.requests[0].tools) == {"glob", "write_file", "run_shell_command"}
-    assert names(workspace) == ["a.txt", "log.txt"]
+    assert file_names(workspace) == ["a.txt", "log.txt"]
 
     policy = Policy(
         write="allow", allow_tools=("read_file", "write_file"), deny_tools=("write_file",)
     )
     result = await gemini.run(steps(write("b.txt"), read("a.txt")), policy=policy)
     assert set(gemini.requests[0].tools) == {"read_file"}
-    assert refused(result) == ["write_file"]
-    assert names(workspace) == ["a.txt", "log.txt"]
+    assert denied_tools(result) == ["write_file"]
+    assert file_names(workspace) == ["a.txt", "log.txt"]
 
     policy = Policy(read="allow", write="allow", shell="allow", deny_tools=("run_shell_command",))
     result = await gemini.run(steps(shell("touch c.txt")), policy=policy)
     assert "run_shell_command" not in gemini.requests[0].tools
     assert "write_file" in gemini.requests[0].tools
-    assert refused(result) == ["run_shell_command"]
-    assert names(workspace) == ["a.txt", "log.txt"]
+    assert denied_tools(result) == ["run_shell_command"]
+    assert file_names(workspace) == ["a.txt", "log.txt"]
 
 
 async def test_an_empty_list_of_tools_means_none(gemini: Gemini, workspace: Path) -> None:
@@ -270,9 +270,9 @@ async def test_an_empty_list_of_tools_means_none(gemini: Gemini, workspace: Path
 
     assert result.ok
     assert gemini.requests[0].tools == ()
-    assert names(workspace) == ["seed.txt"]
-    assert "seed words" not in sent(gemini.requests)
-    assert refused(result) == ["read_file", *FORBIDDEN]
+    assert file_names(workspace) == ["seed.txt"]
+    assert "seed words" not in sent_json(gemini.requests)
+    assert denied_tools(result) == ["read_file", *FORBIDDEN]
 
 
 async def test_included_folders_can_be_read_and_writable_ones_written(
@@ -306,7 +306,7 @@ async def test_included_folders_can_be_read_and_writable_ones_written(
     )
 
     assert result.ok
-    told = returned(gemini.requests[-1])
+    told = tool_results_json(gemini.requests[-1])
     assert "of shown" in told
     assert "of hidden" not in told
     assert (given / "new.txt").exists()
@@ -328,7 +328,7 @@ async def test_a_sub_agent_has_no_more_rights_than_the_one_that_sent_it(
     result = await gemini.run(script, policy=policy)
 
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     sub_agent = gemini.requests[1]
     assert "complete_task" in sub_agent.tools
     assert not set(sub_agent.tools) & (WRITERS | SHELL)
@@ -338,10 +338,10 @@ async def test_plan_mode_changes_nothing(gemini: Gemini, workspace: Path) -> Non
     result = await gemini.run(steps(read("seed.txt"), *EVERYTHING), approval_mode="plan")
 
     assert result.ok
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert "exit_plan_mode" in gemini.requests[0].tools
     assert not set(gemini.requests[0].tools) & (WRITERS | SHELL | NET)
-    assert refused(result) == FORBIDDEN
+    assert denied_tools(result) == FORBIDDEN
 
 
 async def test_native_leaves_the_agent_to_its_own_defaults(gemini: Gemini, workspace: Path) -> None:
@@ -350,5 +350,5 @@ async def test_native_leaves_the_agent_to_its_own_defaults(gemini: Gemini, works
 
     assert result.ok
     assert set(gemini.requests[0].tools) == READERS | {"google_web_search", "invoke_agent"}
-    assert names(workspace) == ["seed.txt"]
-    assert refused(result) == ["write_file", "replace", "run_shell_command"]
+    assert file_names(workspace) == ["seed.txt"]
+    assert denied_tools(result) == ["write_file", "replace", "run_shell_command"]

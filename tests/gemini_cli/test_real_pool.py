@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import running, write
-from support.scripted_agent import children
+from support.gemini_tools import processes_matching, write
+from support.scripted_agent import child_pids
 
 import corral
 from corral.system import paths
@@ -41,7 +41,7 @@ async def test_many_prompts_share_a_pool_and_nothing_else(
         async with asyncio.timeout(220):
             results = await asyncio.gather(*prompts)
         assert pool.started == 2  # one is replaced after 40 sessions
-        assert len(children()) == 1
+        assert len(child_pids()) == 1
 
     assert [result.error for result in results if not result.ok] == []
     assert len({result.session_id for result in results}) == PROMPTS
@@ -54,6 +54,6 @@ async def test_many_prompts_share_a_pool_and_nothing_else(
     for request in asked:
         said = [text for message in request.history for text in message.texts]
         assert said == [request.last_text]
-    assert running(str(tmp_path)) == []
+    assert processes_matching(str(tmp_path)) == []
     assert list(paths.sessions().iterdir()) == []
     assert os.listdir(tmp_path / "user-home") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import names, sent
+from support.gemini_tools import file_names, sent_json
 
 from corral.errors import PromptError
 from corral.testing import say
@@ -51,8 +51,8 @@ async def test_a_prompt_arrives_literally(gemini: Gemini, workspace: Path, promp
     assert result.ok
     assert result.text == "heard"
     assert gemini.requests[0].last_text == prompt
-    assert "the words of the file" not in sent(gemini.requests)
-    assert names(workspace) == ["seed.txt"]
+    assert "the words of the file" not in sent_json(gemini.requests)
+    assert file_names(workspace) == ["seed.txt"]
 
 
 async def test_what_the_cli_would_fill_in_stays_as_it_is(gemini: Gemini, workspace: Path) -> None:
@@ -64,8 +64,8 @@ async def test_what_the_cli_would_fill_in_stays_as_it_is(gemini: Gemini, workspa
     heard = gemini.requests[0].last_text
     # No way leads around the CLI here but an escape that stays in the text.
     assert heard == "\n" + prompt.replace("@", "\\@")
-    assert "the words of the file" not in sent(gemini.requests)
-    assert names(workspace) == ["seed.txt"]
+    assert "the words of the file" not in sent_json(gemini.requests)
+    assert file_names(workspace) == ["seed.txt"]
 
 
 async def test_a_long_prompt_arrives_whole(gemini: Gemini) -> None:
@@ -99,7 +99,7 @@ async def test_the_file_beats_the_prompt_and_the_system_prompt_comes_first(
     assert result.ok
     request = gemini.requests[0]
     assert request.last_text == "Answer in verse.\n\nfrom the file ✓\n"
-    assert "not this" not in sent(gemini.requests)
+    assert "not this" not in sent_json(gemini.requests)
     assert OWN in request.system
 
 
@@ -126,7 +126,7 @@ async def test_images_arrive_as_images(gemini: Gemini, workspace: Path, tmp_path
     assert result.ok
     *counting, request = gemini.requests
     assert [r.method for r in counting] == ["countTokens"]
-    history = sent([request])
+    history = sent_json([request])
     assert base64.b64encode(PIXEL).decode() in history
     assert base64.b64encode(PIXEL + b"\0").decode() in history
     assert history.count('"mimeType": "image/png"') == 2

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support.gemini_tools import read, shell
 from support.real_gemini import KEY
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
@@ -33,7 +33,7 @@ async def talk(agent: str, options: RunKwargs, *prompts: str) -> list[corral.Eve
     found: list[corral.Event] = []
     async with corral.session(agent, ask=ask, **options) as session:
         for prompt in prompts:
-            found += lawful([event async for event in session.prompt(prompt)])
+            found += check_stream([event async for event in session.prompt(prompt)])
     return found
 
 

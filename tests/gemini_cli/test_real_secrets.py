@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.gemini_tools import holding, notes_server, returned, sent, shell, steps
+from support.gemini_tools import (
+    files_containing,
+    notes_server,
+    sent_json,
+    shell,
+    steps,
+    tool_results_json,
+)
 
 from corral import McpServer, result_from_events, to_json
 from corral.errors import AuthenticationFailed
@@ -46,15 +53,15 @@ async def test_the_shell_sees_what_was_passed_by_name_and_no_secret(
 
     result = result_from_events(events)
     assert result.ok
-    told = returned(gemini.requests[-1])
+    told = tool_results_json(gemini.requests[-1])
     assert gemini.requests[0].headers["x-goog-api-key"] == CANARY  # it did arrive
     assert "COLOUR=passed-on" in told
     assert "MOOD=given-here" in told
     assert "key: ." in told
     for secret in (CANARY, "stays-at-home", "another-vendors-key", "not-passed-on"):
-        assert secret not in sent(gemini.requests)
+        assert secret not in sent_json(gemini.requests)
         assert secret not in "".join(to_json(event).decode() for event in events)
-        assert holding(tmp_path / "corral-home", secret) == []
+        assert files_containing(tmp_path / "corral-home", secret) == []
     transcripts = list((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
     assert len(transcripts) == 1
     assert transcripts[0].read_text().count("\n") == len(events) + 1  # with the prompt
@@ -109,9 +116,9 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file(
         assert secret not in "".join(to_json(event).decode() for event in events)  # we do not
         assert secret not in told[2]
     kept = tmp_path / "corral-home"
-    assert holding(kept, HEADER) == []
-    history = {path for path in holding(kept, TOKEN) if "/chats/" in path}
-    assert set(holding(kept, TOKEN)) == history  # the CLI's own memory of what it was told
+    assert files_containing(kept, HEADER) == []
+    history = {path for path in files_containing(kept, TOKEN) if "/chats/" in path}
+    assert set(files_containing(kept, TOKEN)) == history  # the CLI's own memory of what it was told
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import git, names, refused, returned, shell, steps
+from support.gemini_tools import denied_tools, file_names, git, shell, steps, tool_results_json
 
 from corral import Policy
 from corral.events import Json
@@ -58,9 +58,9 @@ async def test_what_no_rule_allows_does_not_run_however_it_is_dressed_up(
     )
 
     assert result.ok
-    assert [name for name in names(workspace) if name.startswith("evil")] == []
-    assert "?? git" in returned(gemini.requests[1])
-    assert refused(result) == ["run_shell_command"] * len(hostile)
+    assert [name for name in file_names(workspace) if name.startswith("evil")] == []
+    assert "?? git" in tool_results_json(gemini.requests[1])
+    assert denied_tools(result) == ["run_shell_command"] * len(hostile)
     assert [f.path for f in result.files] == []
 
 
@@ -81,8 +81,8 @@ async def test_a_deny_rule_holds_over_a_free_shell_and_the_first_match_wins(
     )
 
     assert result.ok
-    assert names(workspace) == ["out.txt"]
-    assert refused(result) == ["run_shell_command"] * 5
+    assert file_names(workspace) == ["out.txt"]
+    assert denied_tools(result) == ["run_shell_command"] * 5
 
 
 async def test_rules_alone_bring_the_shell_and_nothing_else(
@@ -101,8 +101,8 @@ async def test_rules_alone_bring_the_shell_and_nothing_else(
     )
 
     assert result.ok
-    assert "one two" in returned(gemini.requests[-1])
-    assert refused(result) == [
+    assert "one two" in tool_results_json(gemini.requests[-1])
+    assert denied_tools(result) == [
         "run_shell_command",
         "run_shell_command",
         "read_background_output",

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.raw_server import Line, serving
+from support.raw_server import RawConnection, raw_server
 
 from corral import errors, models
 from corral.testing import Call, ModelServer, Turn, call, hang, say
@@ -291,11 +291,11 @@ async def test_a_gemini_stream_whose_last_event_has_no_blank_line_is_read(ending
     body = gemini_event("Hel") + b"\n\n" + gemini_event("lo", finishReason="STOP") + ending
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.say(head, body)
+        await line.send(head, body)
 
-    async with serving(talk) as server:
+    async with raw_server(talk) as server:
         async with models.Client(
             keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}
         ) as client:
@@ -318,12 +318,12 @@ async def test_a_gemini_stream_that_is_cut_in_its_last_event_is_broken() -> None
     body = gemini_event("Hel") + b"\n\n" + gemini_event("lo", finishReason="STOP")[:-9]
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.say(head, body)
+        await line.send(head, body)
 
     async with (
-        serving(talk) as server,
+        raw_server(talk) as server,
         models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,
     ):
         with pytest.raises(errors.StreamBroken):

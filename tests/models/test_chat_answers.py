@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from support.openai_oracle import Told, outcomes_of_cuts, read, replaying, told
+from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, read, sdk_replaying
 from support.openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
 
 from corral import errors
@@ -84,7 +84,7 @@ def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> No
 def by_sdk(stream: bytes) -> tuple[Any, ...]:
     """What the SDK gathers from the chunks of a stream."""
     with (
-        replaying(stream) as client,
+        sdk_replaying(stream) as client,
         client.chat.completions.stream(model="m", messages=[]) as events,
     ):
         whole: Any
@@ -110,7 +110,7 @@ def by_sdk(stream: bytes) -> tuple[Any, ...]:
 
 @every("answer")
 def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
-    ours = told(PROVIDER, answer.stream)
+    ours = parse_stream(PROVIDER, answer.stream)
     assert (
         ours.id,
         ours.model,
@@ -124,7 +124,7 @@ def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
 
 @every("answer")
 def test_streamed_and_whole_answers_are_equal(answer: Answer) -> None:
-    assert told(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
+    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
 
 
 @every("answer")
@@ -144,7 +144,7 @@ def test_chunks_may_be_cut_anywhere(data: st.DataObject) -> None:
     answer = data.draw(st.sampled_from([*ANSWERS.values()]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.stream)), max_size=8)))
     chunks = [answer.stream[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
-    assert Told(PROVIDER, chunks).response == told(PROVIDER, answer.stream)
+    assert ParsedStream(PROVIDER, chunks).response == parse_stream(PROVIDER, answer.stream)
 
 
 @pytest.mark.parametrize(
@@ -163,23 +163,23 @@ def test_chunks_may_be_cut_anywhere(data: st.DataObject) -> None:
     ],
 )
 def test_why_an_answer_ended(raw: str, reason: Any) -> None:
-    assert told(PROVIDER, streamed(finish=raw)).finish_reason == FinishReason(reason, raw)
+    assert parse_stream(PROVIDER, streamed(finish=raw)).finish_reason == FinishReason(reason, raw)
 
 
 def test_a_refusal_is_told_as_text_and_as_the_reason() -> None:
-    whole = told(PROVIDER, ANSWERS["refusal"].stream)
+    whole = parse_stream(PROVIDER, ANSWERS["refusal"].stream)
     assert whole.text == "I can't help."
     assert whole.finish_reason == FinishReason("content_filter", "refusal")
 
 
 def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
-    assert told(PROVIDER, ANSWERS["text"].stream).usage == Usage(
+    assert parse_stream(PROVIDER, ANSWERS["text"].stream).usage == Usage(
         input=81, output=1035, reasoning=832, cache_read=64, coverage="complete"
     )
 
 
 def test_the_pieces_of_interleaved_calls_are_told_apart() -> None:
-    answer = Told(PROVIDER, [ANSWERS["parallel calls"].stream])
+    answer = ParsedStream(PROVIDER, [ANSWERS["parallel calls"].stream])
     pieces = [(e.part, e.arguments) for e in answer.events if isinstance(e, ToolCallDelta)]
     assert pieces == [(1, '{"n"'), (2, '{"n":2'), (1, ":1}"), (2, "}")]
     ends = [e.call for e in answer.events if isinstance(e, ToolCallEnd)]
@@ -227,7 +227,7 @@ CALLS = {
 
 @pytest.mark.parametrize("deltas", CALLS.values(), ids=CALLS.keys())
 def test_calls_as_servers_send_them(deltas: list[dict[str, Any]]) -> None:
-    whole = told(PROVIDER, streamed(*deltas))
+    whole = parse_stream(PROVIDER, streamed(*deltas))
     assert whole.tool_calls == (
         ToolCall("call_1", "f", {"n": 1}),
         ToolCall("call_2", "f", {"n": 2}),
@@ -237,19 +237,19 @@ def test_calls_as_servers_send_them(deltas: list[dict[str, Any]]) -> None:
 
 def test_a_call_without_an_id_gets_one_that_is_new() -> None:
     stream = streamed({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]})
-    (call,) = Told(PROVIDER, [stream], used=["call_1"]).response.tool_calls
+    (call,) = ParsedStream(PROVIDER, [stream], used=["call_1"]).response.tool_calls
     assert call.id not in ("", "f", "call_1")
 
 
 def test_the_old_way_of_a_single_function_is_understood() -> None:
     pieces = {"name": "f", "arguments": ""}, {"arguments": '{"n":'}, {"arguments": "1}"}
     deltas = [{"function_call": piece} for piece in pieces]
-    whole = told(PROVIDER, streamed(*deltas, finish="function_call"))
+    whole = parse_stream(PROVIDER, streamed(*deltas, finish="function_call"))
     assert [(call.name, call.arguments) for call in whole.tool_calls] == [("f", {"n": 1})]
 
 
 def test_a_piece_of_a_call_that_never_began_is_only_an_event() -> None:
-    answer = Told(PROVIDER, [streamed(piece_of(3, "{}"), {"content": "Hi"})])
+    answer = ParsedStream(PROVIDER, [streamed(piece_of(3, "{}"), {"content": "Hi"})])
     assert answer.response.message.content == (Text("Hi"),)
     assert any(isinstance(event, ProviderEvent) for event in answer.events)
 
@@ -266,11 +266,14 @@ def test_a_piece_of_a_call_that_never_began_is_only_an_event() -> None:
 )
 def test_thoughts_under_any_of_their_names(deltas: list[dict[str, Any]]) -> None:
     answer = [*deltas, {"content": [{"type": "text", "text": "Yes"}]}]
-    assert told(PROVIDER, streamed(*answer)).message.content == (Thinking("Hm."), Text("Yes"))
+    assert parse_stream(PROVIDER, streamed(*answer)).message.content == (
+        Thinking("Hm."),
+        Text("Yes"),
+    )
 
 
 def ended(*chunks: dict[str, Any] | str) -> Response:
-    return told(PROVIDER, sse(chunk({"content": "Hi"}), *chunks))
+    return parse_stream(PROVIDER, sse(chunk({"content": "Hi"}), *chunks))
 
 
 def test_an_answer_is_complete_with_a_reason_or_a_done() -> None:
@@ -280,7 +283,7 @@ def test_an_answer_is_complete_with_a_reason_or_a_done() -> None:
     with pytest.raises(StreamBroken):
         ended(chunk({"content": "!"}, ""))
     with pytest.raises(StreamBroken):
-        told(PROVIDER, sse("[DONE]"))
+        parse_stream(PROVIDER, sse("[DONE]"))
 
 
 @pytest.mark.parametrize(
@@ -350,7 +353,7 @@ def test_an_error_inside_the_stream_is_that_error(
     assert type(caught.value) is error
     assert caught.value.provider == "chat"
     if event.get("error"):
-        with replaying(sse(event)) as client, pytest.raises(openai.APIError):
+        with sdk_replaying(sse(event)) as client, pytest.raises(openai.APIError):
             list(client.chat.completions.create(model="m", messages=[], stream=True))
 
 
@@ -372,8 +375,8 @@ def test_other_choices_and_odd_chunks_are_passed_over() -> None:
 def test_garbage_is_a_broken_stream(data: str) -> None:
     if data:
         with pytest.raises(StreamBroken):
-            told(PROVIDER, sse(data) + ANSWERS["text"].stream)
-    for tell, form in ((told, sse(data)), (read, data.encode())):
+            parse_stream(PROVIDER, sse(data) + ANSWERS["text"].stream)
+    for tell, form in ((parse_stream, sse(data)), (read, data.encode())):
         with pytest.raises(StreamBroken):
             tell(PROVIDER, form)
 
@@ -383,6 +386,6 @@ def test_garbage_is_a_broken_stream(data: str) -> None:
     | st.text(max_size=100).map(lambda text: b"data: " + text.encode() + b"\n\n")
 )
 def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
-    for tell in (told, read):
+    for tell in (parse_stream, read):
         with pytest.raises(CorralError):
             tell(PROVIDER, garbage)

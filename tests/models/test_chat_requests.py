@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
-from support.openai_oracle import messages_of, sent_by_sdk, told
+from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import chunk, piece_of, sse
 
 from corral.messages import Image, Message, RedactedThinking, Text, Thinking, ToolCall, ToolResult
@@ -261,7 +261,7 @@ def test_thoughts_go_back_with_their_calls_where_the_vendor_wants_them() -> None
         chunk(finish="tool_calls"),
     )
     deepseek = registry.find("deepseek")
-    message = told(deepseek, stream).message
+    message = parse_stream(deepseek, stream).message
     assert entries(message, to="deepseek")[0]["reasoning_content"] == "I need the weather."
     assert "reasoning_content" not in entries(message, to="chat")[0]
     foreign = Message("assistant", message.content, "gemini")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from support.openai_oracle import Told, outcomes_of_cuts, read, replaying, told
+from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, read, sdk_replaying
 from support.openai_streams import Answer, called, responded, response, said, sse, thought
 
 from corral import errors
@@ -84,7 +84,7 @@ def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> No
 
 def by_sdk(stream: bytes) -> SdkResponse:
     """What the SDK gathers from the events of a stream."""
-    with replaying(stream) as client, client.responses.stream(model="m", input="hi") as events:
+    with sdk_replaying(stream) as client, client.responses.stream(model="m", input="hi") as events:
         return cast("SdkResponse", events.get_final_response())
 
 
@@ -136,19 +136,19 @@ def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
         theirs = SdkResponse.model_validate_json(answer.whole)  # its helper waits for a completion
     else:
         theirs = by_sdk(answer.stream)
-    assert of_ours(told(PROVIDER, answer.stream)) == of_sdk(theirs)
+    assert of_ours(parse_stream(PROVIDER, answer.stream)) == of_sdk(theirs)
 
 
 @every("answer")
 def test_streamed_and_whole_answers_are_equal(answer: Answer) -> None:
-    assert told(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
+    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
 
 
 @every("answer")
 def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(answer: Answer) -> None:
     *cut, whole = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
-    assert whole == told(PROVIDER, answer.stream)
+    assert whole == parse_stream(PROVIDER, answer.stream)
 
 
 @given(st.data())
@@ -156,11 +156,11 @@ def test_chunks_may_be_cut_anywhere(data: st.DataObject) -> None:
     answer = data.draw(st.sampled_from([*ANSWERS.values()]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.stream)), max_size=8)))
     chunks = [answer.stream[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
-    assert Told(PROVIDER, chunks).response == told(PROVIDER, answer.stream)
+    assert ParsedStream(PROVIDER, chunks).response == parse_stream(PROVIDER, answer.stream)
 
 
 def finish_of(name: str) -> FinishReason:
-    return told(PROVIDER, ANSWERS[name].stream).finish_reason
+    return parse_stream(PROVIDER, ANSWERS[name].stream).finish_reason
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_why_an_answer_ended(name: str, reason: Any, raw: str) -> None:
 def test_a_refusal_told_only_in_pieces_is_one() -> None:
     piece = {"type": "response.refusal.delta", "output_index": 0, "delta": "No."}
     end = {"type": "response.completed", "response": response("completed", [])}
-    whole = told(PROVIDER, sse(piece, end))
+    whole = parse_stream(PROVIDER, sse(piece, end))
     assert (whole.text, whole.finish_reason.reason) == ("No.", "content_filter")
 
 
@@ -190,13 +190,13 @@ def test_a_call_that_was_cut_short_is_no_call_to_run() -> None:
         end="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     )
-    whole = told(PROVIDER, answer.stream)
+    whole = parse_stream(PROVIDER, answer.stream)
     assert whole.finish_reason.reason == "length"
     assert whole.tool_calls[0].raw == '{"ci'
 
 
 def test_text_and_thoughts_come_as_they_are_written() -> None:
-    answer = Told(PROVIDER, [ANSWERS["thoughts"].stream])
+    answer = ParsedStream(PROVIDER, [ANSWERS["thoughts"].stream])
     kinds = [e for e in answer.events if isinstance(e, Start | TextDelta | ThinkingDelta)]
     assert kinds == [
         Start("resp_67c9fdcecf488190bdd9a0409de3a1ec", "gpt-5.5-2026-04-01", "openai"),
@@ -214,7 +214,7 @@ def test_text_and_thoughts_come_as_they_are_written() -> None:
 
 
 def test_the_pieces_of_parallel_calls_are_told_apart() -> None:
-    answer = Told(PROVIDER, [ANSWERS["parallel calls"].stream])
+    answer = ParsedStream(PROVIDER, [ANSWERS["parallel calls"].stream])
     pieces = [(e.part, e.arguments) for e in answer.events if isinstance(e, ToolCallDelta)]
     assert pieces == [
         (2, '{"city":'),
@@ -231,7 +231,7 @@ def test_the_pieces_of_parallel_calls_are_told_apart() -> None:
 
 
 def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
-    assert told(PROVIDER, ANSWERS["text"].stream).usage == Usage(
+    assert parse_stream(PROVIDER, ANSWERS["text"].stream).usage == Usage(
         input=81, output=1035, reasoning=832, cache_read=64, cache_write=0, coverage="complete"
     )
 
@@ -241,8 +241,10 @@ def test_a_server_that_only_tells_whole_items_is_understood() -> None:
     kept = (b"response.output_item.done", b"response.completed", b"response.created")
     events = [d for d in SseDecoder().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
-    assert told(PROVIDER, few) == told(PROVIDER, whole.stream)
-    assert told(PROVIDER, b"data: " + events[-1] + b"\n\n") == told(PROVIDER, whole.stream)
+    assert parse_stream(PROVIDER, few) == parse_stream(PROVIDER, whole.stream)
+    assert parse_stream(PROVIDER, b"data: " + events[-1] + b"\n\n") == parse_stream(
+        PROVIDER, whole.stream
+    )
 
 
 def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> None:
@@ -254,14 +256,17 @@ def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> N
     ]
     assert any(b"function_call_arguments.delta" in data for data in events)
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
-    assert told(PROVIDER, few).message == told(PROVIDER, whole.stream).message
+    assert parse_stream(PROVIDER, few).message == parse_stream(PROVIDER, whole.stream).message
 
 
 def test_a_server_that_numbers_no_items_is_understood() -> None:
     for name in ("text", "parallel calls", "thoughts"):
         events = [json.loads(data) for data in SseDecoder().receive(ANSWERS[name].stream)]
         bare = [{k: v for k, v in event.items() if k != "output_index"} for event in events]
-        assert told(PROVIDER, sse(*bare)).message == told(PROVIDER, ANSWERS[name].stream).message
+        assert (
+            parse_stream(PROVIDER, sse(*bare)).message
+            == parse_stream(PROVIDER, ANSWERS[name].stream).message
+        )
 
 
 def test_events_that_have_no_unified_form_are_passed_on() -> None:
@@ -276,7 +281,7 @@ def test_events_that_have_no_unified_form_are_passed_on() -> None:
     rest = responded(said("Done.")).stream.replace(b'"output_index":0', b'"output_index":1')
     first = b'"output":[' + msgspec.json.encode(search)
     rest = rest.replace(b'"output":[{', first + b",{")
-    answer = Told(PROVIDER, [sse(*odd) + rest])
+    answer = ParsedStream(PROVIDER, [sse(*odd) + rest])
     assert answer.response.text == "Done."
     names = [event.name for event in answer.events if isinstance(event, ProviderEvent)]
     assert names == [
@@ -309,13 +314,13 @@ def test_an_error_inside_the_stream_is_that_error(
 ) -> None:
     begun = sse({"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"})
     with pytest.raises(error) as caught:
-        told(PROVIDER, begun + sse(event))
+        parse_stream(PROVIDER, begun + sse(event))
     assert type(caught.value) is error
     assert caught.value.provider == "openai"
     if code:
         assert caught.value.provider_code == code
     if event.get("error"):
-        with replaying(begun + sse(event)) as client, pytest.raises(openai.APIError):
+        with sdk_replaying(begun + sse(event)) as client, pytest.raises(openai.APIError):
             list(client.responses.create(model="m", input="hi", stream=True))
 
 
@@ -325,7 +330,7 @@ def test_the_delay_that_an_error_tells_is_kept() -> None:
             {"type": "error", "code": "rate_limit_exceeded", "message": f"try again in {words}"}
         )
         with pytest.raises(errors.RateLimited) as caught:
-            told(PROVIDER, stream)
+            parse_stream(PROVIDER, stream)
         assert caught.value.retry_after == delay
 
 
@@ -343,7 +348,7 @@ def test_the_delay_that_an_error_tells_is_kept() -> None:
 )
 def test_an_answer_that_failed_is_its_error(code: str, error: type[CorralError]) -> None:
     answer = responded(said("Hi"), end="failed", error={"code": code, "message": "It failed."})
-    for tell, data in ((told, answer.stream), (read, answer.whole)):
+    for tell, data in ((parse_stream, answer.stream), (read, answer.whole)):
         with pytest.raises(error, match="It failed") as caught:
             tell(PROVIDER, data)
         assert type(caught.value) is error
@@ -367,16 +372,16 @@ def test_an_answer_that_failed_is_its_error(code: str, error: type[CorralError])
 )
 def test_garbage_is_a_broken_stream(data: str) -> None:
     with pytest.raises(StreamBroken):
-        told(PROVIDER, sse(data))
+        parse_stream(PROVIDER, sse(data))
     with pytest.raises(StreamBroken):
-        PROVIDER.wire.read(data.encode(), Told(PROVIDER, []).parts, PROVIDER)
+        PROVIDER.wire.read(data.encode(), ParsedStream(PROVIDER, []).parts, PROVIDER)
         raise StreamBroken("JSON, but no answer")  # told as such by the parts
 
 
 def test_an_event_we_read_must_be_of_its_own_shape() -> None:
     odd = sse({"type": "response.output_text.delta", "delta": 7})
     with pytest.raises(StreamBroken):
-        told(PROVIDER, odd + ANSWERS["text"].stream)
+        parse_stream(PROVIDER, odd + ANSWERS["text"].stream)
 
 
 def test_odd_but_harmless_events_do_not_fail() -> None:
@@ -384,14 +389,17 @@ def test_odd_but_harmless_events_do_not_fail() -> None:
               {"type": "response.output_item.added", "item": 7},
               {"type": "response.output_item.done", "item": {"type": "message", "content": None}},
               "[DONE]")  # fmt: skip
-    assert told(PROVIDER, odd + ANSWERS["text"].stream + sse("[DONE]")).text == "Hi there! 你好 🎉"
+    assert (
+        parse_stream(PROVIDER, odd + ANSWERS["text"].stream + sse("[DONE]")).text
+        == "Hi there! 你好 🎉"
+    )
 
 
 @given(
     st.binary(max_size=200) | st.text(max_size=100).map(lambda t: b"data: " + t.encode() + b"\n\n")
 )
 def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
-    for tell in (told, read):
+    for tell in (parse_stream, read):
         with pytest.raises(CorralError):
             tell(PROVIDER, garbage)
 

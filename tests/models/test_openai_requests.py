@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import ResponseInputItemParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
-from support.openai_oracle import messages_of, sent_by_sdk, told
+from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import called, responded, said, thought
 
 from corral.messages import (
@@ -231,7 +231,7 @@ def test_encrypted_thoughts_survive_a_round_of_tools() -> None:
         said("I look.", phase="commentary"),
         called("weather", '{"city":"Rome"}', id="fc_9", call_id="call_9"),
     )
-    message = told(PROVIDER, answer.stream).message
+    message = parse_stream(PROVIDER, answer.stream).message
     assert items("Hi", message, Message.tool(ToolResult("call_9", "sunny")))[1:] == [
         {
             "type": "reasoning",

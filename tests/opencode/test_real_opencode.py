@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import bell, names, notes_server, refused, returned, running, sent, steps
-from support.real_agents import cancelled_at_work
-from support.stream_checks import lawful
+from support.gemini_tools import (
+    denied_tools,
+    fifo_signal,
+    file_names,
+    notes_server,
+    processes_matching,
+    sent_json,
+    steps,
+    tool_results_json,
+)
+from support.real_agents import cancel_while_running
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, result_from_events
@@ -67,7 +76,7 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     ]
     options = opencode.options(script)
     async with corral.session("opencode", **options) as session:
-        events = lawful([event async for event in session.prompt("first question")])
+        events = check_stream([event async for event in session.prompt("first question")])
         heard = [await session.run(prompt) for prompt in odd]
         failed = [await session.run(f"fail {code}") for code in (401, 500)]
         last = await session.run("last question")
@@ -83,15 +92,15 @@ async def test_one_process_answers_whatever_the_prompt_looks_like_and_survives_e
     assert [result.text for result in heard] == ["heard"] * len(odd)
     told = [request.last_text for request in opencode.requests]
     assert [text.lstrip("\u2060") for text in told[1 : 1 + len(odd)]] == odd
-    assert "seed words" not in sent(opencode.requests)
+    assert "seed words" not in sent_json(opencode.requests)
     with pytest.raises(errors.AuthenticationFailed):
         failed[0].raise_for_status()
     with pytest.raises(errors.ServerFailed):
         failed[1].raise_for_status()
     assert last.text == "still here"
     assert [(each.id, each.cwd) for each in listed] == [(last.session_id, str(workspace))]
-    assert names(workspace) == ["seed.txt"]
-    assert running(str(tmp_path)) == []
+    assert file_names(workspace) == ["seed.txt"]
+    assert processes_matching(str(tmp_path)) == []
     assert opencode.failures == []
 
 
@@ -101,15 +110,15 @@ async def test_without_leave_nothing_is_written_or_run_and_all_of_it_is_told(
 ) -> None:
     script = steps(read("seed.txt"), write("new.txt"), shell("touch ran.txt"))
     async with corral.session("opencode", **opencode.options(script)) as session:
-        events = lawful([event async for event in session.prompt("do it")])
+        events = check_stream([event async for event in session.prompt("do it")])
     result = result_from_events(events)
     assert result.ok
     assert result.text == "done"
-    assert names(workspace) == ["seed.txt"]
-    assert refused(result) == ["write", "bash"]
+    assert file_names(workspace) == ["seed.txt"]
+    assert denied_tools(result) == ["write", "bash"]
     decided = [(e.decision, e.by) for e in events if isinstance(e, PermissionDecision)]
     assert decided == [("allow_once", "policy")]  # of the read; nothing else was offered
-    assert "seed words" in returned(opencode.requests[1])
+    assert "seed words" in tool_results_json(opencode.requests[1])
 
 
 @pytest.mark.slow  # the attack kit makes the same attempts, and more
@@ -137,10 +146,10 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
         result = await session.run("do it")
     assert result.ok
     assert (workspace / "new.txt").read_text() == "words\n"
-    assert names(workspace) == ["new.txt", "seed.txt"]
-    assert names(more) == ["also.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(more) == ["also.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert refused(result) == ["write", "bash", "bash", "webfetch"]
+    assert denied_tools(result) == ["write", "bash", "bash", "webfetch"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert (notes / "note.txt").read_text() == "remember"
 
@@ -166,24 +175,24 @@ async def test_whoever_is_asked_gives_leave_or_does_not_and_shell_rules_need_nob
     async with corral.session("opencode", ask=ask, **options) as session:
         result = await session.run("do it")
     assert result.ok
-    assert names(workspace) == ["ruled.txt", "seed.txt", "wanted-too.txt", "wanted.txt"]
+    assert file_names(workspace) == ["ruled.txt", "seed.txt", "wanted-too.txt", "wanted.txt"]
     assert [kind for kind, _ in asked] == ["execute", "execute", "edit"]
     assert "touch unwelcome.txt" in asked[1][1]
-    assert refused(result) == ["bash", "bash"]
+    assert denied_tools(result) == ["bash", "bash"]
 
 
 async def test_cancelling_ends_the_running_command_and_the_session_goes_on(
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = [Turn(calls=[shell(command)]), say("still here")]
         options = opencode.options(script, policy="all")
         async with corral.session("opencode", **options) as session:
-            await cancelled_at_work(session, sign, rung, at_once=False)
+            await cancel_while_running(session, sign, rung, at_once=False)
             again = await session.run("and now?")
-        assert running(str(tmp_path)) == []
+        assert processes_matching(str(tmp_path)) == []
     assert (workspace / "ran.txt").exists()
     assert again.text == "still here"
 
@@ -207,7 +216,7 @@ async def test_two_at_once_keep_apart_and_one_is_resumed_by_its_token(
     assert left.session_id != right.session_id
     options["resume"] = left.resume_token
     async with corral.session("opencode", **options) as session:
-        events = lawful([event async for event in session.prompt("second question")])
+        events = check_stream([event async for event in session.prompt("second question")])
     assert isinstance(events[0], Init)
     assert events[0].resumed
     assert result_from_events(events).text == "second answer"
@@ -245,17 +254,17 @@ async def test_a_hostile_repository_is_not_obeyed(
     async with corral.session("opencode", **options) as session:
         result = await session.run("do it")
     assert result.ok
-    assert names(loot) == []
-    assert refused(result) == ["bash", "write", "write"]
+    assert file_names(loot) == []
+    assert denied_tools(result) == ["bash", "write", "write"]
     assert not (workspace / ".opencode").exists()
     assert not (workspace / "opencode.json").exists()
-    assert "harmless" in sent(opencode.requests)
+    assert "harmless" in sent_json(opencode.requests)
     # Words beside a file that the model chose to read: the one thing no switch stops.
-    assert re.findall(r"HIJACKED by [\w.]+", sent(opencode.requests)) == ["HIJACKED by sub"]
+    assert re.findall(r"HIJACKED by [\w.]+", sent_json(opencode.requests)) == ["HIJACKED by sub"]
 
     plugin = workspace / ".opencode" / "plugin" / "evil.js"
     plugin.parent.mkdir(parents=True)
     plugin.write_text(f"require('fs').writeFileSync('{loot}/plugin', '')")
     with pytest.raises(errors.UntrustedFolder, match=r"\.opencode/plugin"):
         await corral.run("opencode", "do it", **options)
-    assert names(loot) == []
+    assert file_names(loot) == []

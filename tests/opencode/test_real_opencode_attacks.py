@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opencode.test_real_opencode import read, shell, write
-from support.gemini_tools import git, names, sent, steps
-from support.refusing_proxy import visitors
+from support.gemini_tools import file_names, git, sent_json, steps
+from support.refusing_proxy import refusing_proxy
 
 import corral
 from corral import Policy, errors
@@ -77,7 +77,7 @@ def inner(workspace: Path, outside: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    files = (folder / name for name in names(folder) if "link-" not in name)
+    files = (folder / name for name in file_names(folder) if "link-" not in name)
     return {str(file): file.read_bytes() for file in files if file.is_file()}
 
 
@@ -114,7 +114,7 @@ async def test_edits_stay_in_the_workspace_and_nothing_else_is_read_run_or_calle
     opencode: OpenCode, agent: str, workspace: Path, inner: Path, outside: Path
 ) -> None:
     before, before_outside = tree(workspace), tree(outside)
-    with visitors() as called:
+    with refusing_proxy() as called:
         calls = attempts(outside)
         # Many calls in one answer save time. As a peer it ends such a turn at a refusal.
         size = 12 if agent == "opencode-cli" else 1
@@ -122,14 +122,14 @@ async def test_edits_stay_in_the_workspace_and_nothing_else_is_read_run_or_calle
         options = opencode.options([*turns, say("done")], policy="edits", env=called.env)
         options["cwd"] = inner
         result = await corral.run(agent, "do it", **options)
-        assert called.asked == []
+        assert called.requests == []
     assert result.ok
     after = tree(workspace)
     assert after.pop(str(inner / "new.ts")) == b"export const a = 1\n"
     assert after == before
     assert tree(outside) == before_outside
-    assert names(outside.parent / "loot") == []
-    told = sent(opencode.requests)
+    assert file_names(outside.parent / "loot") == []
+    told = sent_json(opencode.requests)
     assert "inside Words" in told
     assert SECRET not in told
     assert "secret.txt:" not in told
@@ -188,8 +188,8 @@ async def test_what_it_would_hand_on_unasked_is_refused_and_searching_works_with
     calls += [write("new.txt"), shell("id > ran.txt")]
     result = await corral.run(agent, "do it", **opencode.options(steps(*calls), policy=Policy()))
     assert result.ok
-    told = sent(opencode.requests)
+    told = sent_json(opencode.requests)
     assert "Line 1: inside words" in told
     assert f"{workspace}/sub/a.txt" in told
-    assert names(workspace) == ["sub/a.txt"]
+    assert file_names(workspace) == ["sub/a.txt"]
     assert {*opencode.requests[0].tools} == {"glob", "grep", "read", "todowrite"}

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opencode.test_real_opencode import read, shell, write
-from support.gemini_tools import bell, names, notes_server, refused, returned, running, sent, steps
-from support.real_agents import cancelled_at_work
-from support.stream_checks import lawful
+from support.gemini_tools import (
+    denied_tools,
+    fifo_signal,
+    file_names,
+    notes_server,
+    processes_matching,
+    sent_json,
+    steps,
+    tool_results_json,
+)
+from support.real_agents import cancel_while_running
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, Result, errors, result_from_events
@@ -51,7 +60,7 @@ async def test_an_answer_is_told_whole_with_thoughts_tokens_and_what_was_said_be
     ]
     options = opencode.options(script, system_prompt="Be brief and KIND.")
     async with corral.session(AGENT, **options) as session:
-        events = lawful([event async for event in session.prompt(prompt)])
+        events = check_stream([event async for event in session.prompt(prompt)])
         again = await session.run("second question")
 
     first = result_from_events(events)
@@ -63,13 +72,13 @@ async def test_an_answer_is_told_whole_with_thoughts_tokens_and_what_was_said_be
         input=120, output=10, reasoning=3, cache_read=20, cache_write=0, coverage="complete"
     )
     assert opencode.requests[0].last_text == prompt
-    assert "Be brief and KIND." in sent(opencode.requests[:1])
+    assert "Be brief and KIND." in sent_json(opencode.requests[:1])
     assert again.text == long
     assert again.session_id == first.session_id
     told = [(m.role, text) for m in opencode.requests[1].history for text in m.texts]
     assert told == [("user", prompt), ("model", "Hello."), ("user", "second question")]
-    assert names(workspace) == ["seed.txt"]
-    assert running(str(tmp_path)) == []
+    assert file_names(workspace) == ["seed.txt"]
+    assert processes_matching(str(tmp_path)) == []
     assert opencode.failures == []
 
 
@@ -92,12 +101,20 @@ async def test_without_leave_nothing_is_written_run_or_fetched_and_what_was_trie
     result = await corral.run(AGENT, "do it", **options)
     assert result.ok
     assert result.text == "done"
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (tmp_path / "note.txt").exists()
-    assert refused(result) == ["read", "write", "write", "bash", "bash", "webfetch", "notes_keep"]
-    assert "seed words" in returned(opencode.requests[1])
-    assert "secret words" not in sent(opencode.requests)
+    assert denied_tools(result) == [
+        "read",
+        "write",
+        "write",
+        "bash",
+        "bash",
+        "webfetch",
+        "notes_keep",
+    ]
+    assert "seed words" in tool_results_json(opencode.requests[1])
+    assert "secret words" not in sent_json(opencode.requests)
 
 
 @pytest.mark.slow  # the attack kit makes the same attempts, and more
@@ -124,10 +141,10 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
         (str(more / "also.txt"), "created"),
         (str(workspace / "new.txt"), "created"),
     ]
-    assert names(workspace) == ["new.txt", "seed.txt"]
-    assert names(more) == ["also.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(more) == ["also.txt"]
     assert not (tmp_path / "up.txt").exists()
-    assert refused(result) == ["write", "write", "bash"]
+    assert denied_tools(result) == ["write", "write", "bash"]
     assert (notes / "note.txt").read_text() == "remember"
 
 
@@ -135,13 +152,13 @@ async def test_with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_com
     opencode: OpenCode, workspace: Path, tmp_path: Path
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = steps(write(tmp_path / "up.txt"), shell(command))
         options = opencode.options(script, policy="all")
         async with corral.session(AGENT, **options) as session:
-            await cancelled_at_work(session, sign, rung)
-    assert running(str(tmp_path)) == []
+            await cancel_while_running(session, sign, rung)
+    assert processes_matching(str(tmp_path)) == []
     assert (workspace / "ran.txt").exists()
     assert (tmp_path / "up.txt").exists()
 
@@ -154,8 +171,8 @@ async def test_only_listed_tools_may_be_used_and_a_session_stays_in_its_folder(
     options = opencode.options(script, policy=policy)
     result = await corral.run(AGENT, "do it", **options)
     assert result.ok
-    assert names(workspace) == ["ran.txt", "seed.txt"]
-    assert refused(result) == ["read", "write"]
+    assert file_names(workspace) == ["ran.txt", "seed.txt"]
+    assert denied_tools(result) == ["read", "write"]
     # OpenCode itself would hang for ever over a session of another folder.
     other = tmp_path / "other"
     other.mkdir()

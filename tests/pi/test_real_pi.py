@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import bell, names, refused, running, sent, steps
-from support.real_agents import cancelled_at_work
+from support.gemini_tools import (
+    denied_tools,
+    fifo_signal,
+    file_names,
+    processes_matching,
+    sent_json,
+    steps,
+)
+from support.real_agents import cancel_while_running
 
 import corral
 from corral import Policy, errors
@@ -44,7 +51,7 @@ async def test_a_prompt_is_text_the_session_goes_on_and_nothing_of_the_repositor
     first = await corral.run("pi-cli", prompt, **options)
     assert first.final_text == "Hello Ada."
     assert pi.requests[0].last_text == prompt
-    assert "Be KIND." in sent(pi.requests)
+    assert "Be KIND." in sent_json(pi.requests)
     assert pi.requests[0].body["reasoning_effort"] == "high"
     options["resume"] = first.resume_token
     again = await corral.run("pi-cli", "second", **options)
@@ -54,7 +61,7 @@ async def test_a_prompt_is_text_the_session_goes_on_and_nothing_of_the_repositor
     assert forked.session_id != first.session_id
     said = [text for m in pi.requests[-1].history if m.role == "model" for text in m.texts]
     assert said == ["Hello Ada.", "Ada."]
-    assert "WORDS" not in sent(pi.requests)
+    assert "WORDS" not in sent_json(pi.requests)
     assert pi.failures == []
 
 
@@ -85,21 +92,21 @@ async def test_the_fence_holds_whatever_a_path_is_called(
     policy = Policy(write="allow", shell="deny", writable=(str(more),))
     result = await pi.run(script, policy=policy)
     assert result.ok
-    assert len(refused(result)) == 7
+    assert len(denied_tools(result)) == 7
     assert (workspace / "new.txt").exists()
     assert (workspace / "deep/er/new.txt").exists()
-    assert names(more) == ["also.txt"]
+    assert file_names(more) == ["also.txt"]
     assert (tmp_path / "up.txt").read_text() == "secret words\n"
     assert not [*tmp_path.glob("out.txt"), *tmp_path.glob("*-beside.txt")]
-    assert "secret words" not in sent(pi.requests)
+    assert "secret words" not in sent_json(pi.requests)
 
 
 async def test_only_listed_tools_are_there(pi: Pi, workspace: Path) -> None:
     script = steps(Call("bash", {"command": "touch ran.txt"}), write("new.txt"))
     policy = Policy(allow_tools=("bash", "read"), deny_tools=("read",))
     result = await pi.run(script, policy=policy)
-    assert refused(result) == ["write"]
-    assert names(workspace) == ["ran.txt"]
+    assert denied_tools(result) == ["write"]
+    assert file_names(workspace) == ["ran.txt"]
     assert pi.requests[0].tools == ("bash",)
 
 
@@ -124,17 +131,17 @@ async def test_a_fence_that_does_not_stand_ends_the_run(
     monkeypatch.setattr("corral.agents.pi.FENCE", "this is no code")
     result = await pi.run(steps(write("new.txt")), policy="edits")
     assert not result.ok
-    assert names(workspace) == []
+    assert file_names(workspace) == []
 
 
 async def test_cancelling_leaves_nothing_of_its_command(pi: Pi, tmp_path: Path) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"sleep {sign} & echo up > {rung.path}; sleep {sign}"
         options = pi.options([Turn(calls=[Call("bash", {"command": command})])], policy="all")
         async with corral.session("pi-cli", **options) as session:
-            await cancelled_at_work(session, sign, rung)
-        assert running(str(tmp_path)) == []
+            await cancel_while_running(session, sign, rung)
+        assert processes_matching(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

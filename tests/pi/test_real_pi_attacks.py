@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.gemini_tools import refused
+from support.gemini_tools import denied_tools
 from support.real_agents import KEY
-from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, told
+from support.real_attacks import (
+    COMMANDS,
+    READS,
+    SECRET,
+    WRITES,
+    AttackWorkspace,
+    describe_results,
+    run_attempts,
+)
 
 from corral import Policy
 from corral.events import Json
@@ -24,7 +32,7 @@ pytestmark = [pytest.mark.pi, pytest.mark.timeout(300)]
 async def test_nothing_outside_is_read_and_nothing_outside_or_protected_is_written(
     pi: Pi, workspace: Path, policy: Policy
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     (workspace / "it\u2019s").symlink_to(trap.out / "secret.txt")
     (workspace / "a b").symlink_to(trap.out)
     (workspace / "a\u00a0b").mkdir()
@@ -50,12 +58,12 @@ async def test_nothing_outside_is_read_and_nothing_outside_or_protected_is_writt
         Call("write", {"path": "new.txt", "content": "x"}),
         Call("read", {"path": "seed.txt"}),
     ]
-    results, seen = await attempt(pi, "pi-cli", calls, turns=False, policy=policy)
+    results, seen = await run_attempts(pi, "pi-cli", calls, turns=False, policy=policy)
     # ``way/../out.txt`` is ``out.txt`` to pi, and given to its tool as such.
     new = [str(workspace / name) for name in ("new.txt", "out.txt") if policy.write == "allow"]
-    assert trap.changes() == new, told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    assert trap.changes() == new, describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert KEY not in seen
     assert "seed words" in seen
-    assert len(refused(results[0])) >= len(WRITES) - 1 + len(COMMANDS) + len(READS)
+    assert len(denied_tools(results[0])) >= len(WRITES) - 1 + len(COMMANDS) + len(READS)
     assert "bash" not in pi.requests[0].tools

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.scheduler_driver import FAIL, Play, play
+from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 from corral.events import Json
 from corral.pipelines.scheduler.commands import Child, Steer, Stop, Wait, Woken
@@ -12,19 +12,19 @@ INCLUDE = "s -> i -> b -> e; i [type=include, dotfile=child.dot];"
 MANAGER = "s -> m -> e; m [shape=house, manager.poll_interval=5s]; stack.child_dotfile=child.dot;"
 
 
-def only(run: Play, kind: type[Child] | type[Wait]) -> Child | Wait:
+def only(run: SchedulerDriver, kind: type[Child] | type[Wait]) -> Child | Wait:
     [found] = [order for order in run.waiting.values() if isinstance(order, kind)]
     return found
 
 
-def wake(run: Play, **seen: Json) -> None:
+def wake(run: SchedulerDriver, **seen: Json) -> None:
     id = only(run, Wait).id
     del run.waiting[id]
-    run.tell(Woken(id=id, seen=seen))
+    run.send(Woken(id=id, seen=seen))
 
 
 def test_an_included_pipeline_gets_the_context_and_gives_its_own_back() -> None:
-    run = Play(INCLUDE, values={"x": 1})
+    run = SchedulerDriver(INCLUDE, values={"x": 1})
     child = only(run, Child)
     assert isinstance(child, Child)
     assert (child.id, child.dotfile, child.context) == ("i.1", "child.dot", {"x": 1})
@@ -34,21 +34,25 @@ def test_an_included_pipeline_gets_the_context_and_gives_its_own_back() -> None:
 
 
 def test_a_childs_end_is_the_outcome_of_its_node() -> None:
-    inner = play("s -> a -> e", {"a": Outcome(context_updates={"y": 2}, cost_usd=0.5, tokens=5)})
-    outcome = inner.plan.state.as_outcome()
+    inner = run_scheduler(
+        "s -> a -> e", {"a": Outcome(context_updates={"y": 2}, cost_usd=0.5, tokens=5)}
+    )
+    outcome = inner.scheduler.state.as_outcome()
     assert outcome == Outcome(context_updates={"y": 2}, cost_usd=0.5, tokens=5)
-    broken = play("s -> a; a -> e [condition=never]", {"a": FAIL}).plan.state.as_outcome()
+    broken = run_scheduler(
+        "s -> a; a -> e [condition=never]", {"a": FAIL}
+    ).scheduler.state.as_outcome()
     assert (broken.status, broken.failure_reason) == ("fail", "node 'a' failed: broken")
-    assert Play("s -> a -> e").plan.state.as_outcome().status == "fail"
+    assert SchedulerDriver("s -> a -> e").scheduler.state.as_outcome().status == "fail"
 
 
 def test_an_include_that_names_no_pipeline_fails() -> None:
-    run = play("s -> i; i [type=include]; i -> e [condition=never]")
+    run = run_scheduler("s -> i; i [type=include]; i -> e [condition=never]")
     assert "no child pipeline is named" in run.finish.reason
 
 
 def test_a_manager_starts_its_child_and_looks_again_and_again() -> None:
-    run = Play(MANAGER)
+    run = SchedulerDriver(MANAGER)
     child, wait = only(run, Child), only(run, Wait)
     assert isinstance(child, Child)
     assert isinstance(wait, Wait)
@@ -63,27 +67,29 @@ def test_a_manager_starts_its_child_and_looks_again_and_again() -> None:
 
 
 def test_a_manager_fails_with_its_child() -> None:
-    run = Play(MANAGER.replace("m -> e", "m; m -> e [condition=never]"))
+    run = SchedulerDriver(MANAGER.replace("m -> e", "m; m -> e [condition=never]"))
     run.end("m.1", FAIL)
     assert run.context["stack.child.status"] == "failed"
     assert run.finish.reason == "node 'm' failed: broken"
 
 
 def test_the_stop_condition_ends_the_child() -> None:
-    run = Play(MANAGER + 'm [manager.stop_condition="stack.child.current_node=enough"]')
+    run = SchedulerDriver(MANAGER + 'm [manager.stop_condition="stack.child.current_node=enough"]')
     wake(run, current_node="more")
     wake(run, current_node="enough")
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["m.1"]
     assert run.status == "success"
-    assert run.plan.state.outcomes["m"].status == "success"
+    assert run.scheduler.state.outcomes["m"].status == "success"
 
 
 def test_after_so_many_cycles_the_manager_gives_up() -> None:
-    run = Play(MANAGER + 'm [manager.max_cycles=3]; m -> x [condition="outcome=fail"]; x -> e')
+    run = SchedulerDriver(
+        MANAGER + 'm [manager.max_cycles=3]; m -> x [condition="outcome=fail"]; x -> e'
+    )
     for _ in range(3):
         wake(run)
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["m.1"]
-    assert run.plan.state.outcomes["m"].failure_reason == "max cycles exceeded: 3"
+    assert run.scheduler.state.outcomes["m"].failure_reason == "max cycles exceeded: 3"
     assert run.path == ["x"]
 
 
@@ -91,7 +97,7 @@ def test_without_autostart_there_is_no_child_to_look_at() -> None:
     body = (
         MANAGER + 'm [stack.child_autostart=false, manager.stop_condition="stack.manager.cycle=2"]'
     )
-    run = Play(body)
+    run = SchedulerDriver(body)
     wait = only(run, Wait)
     assert isinstance(wait, Wait)
     assert wait.child == ""
@@ -100,7 +106,7 @@ def test_without_autostart_there_is_no_child_to_look_at() -> None:
 
 
 def test_a_manager_with_a_prompt_steers() -> None:
-    run = Play(MANAGER + 'm [prompt="help it", manager.actions="observe,steer,wait"]')
+    run = SchedulerDriver(MANAGER + 'm [prompt="help it", manager.actions="observe,steer,wait"]')
     assert run.path == []
     wake(run, status="running")
     assert run.path == ["m"]
@@ -115,11 +121,11 @@ def test_a_manager_with_a_prompt_steers() -> None:
 
 
 def test_a_manager_that_does_not_observe_sees_nothing() -> None:
-    run = Play(MANAGER + "m [manager.actions=wait]")
+    run = SchedulerDriver(MANAGER + "m [manager.actions=wait]")
     wake(run, current_node="build")
     assert "stack.child.current_node" not in run.context
 
 
 def test_what_a_manager_waits_for_can_be_ordered_again() -> None:
-    run = Play(MANAGER)
-    assert run.plan.pending() == [*run.waiting.values()]
+    run = SchedulerDriver(MANAGER)
+    assert run.scheduler.pending() == [*run.waiting.values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nodes import KEY, MODEL, Bench, Scripted, running_in
+from support.nodes import KEY, MODEL, NodeHarness, ScriptedModel, processes_in
 
 from corral.events import Event, Json, ToolOutput, ToolResult
 from corral.pipelines.execution import attempt as works
@@ -20,9 +20,9 @@ pytest_plugins = ("support.node_fixtures",)
 
 
 async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk([say("word " * 100)]) as desk:
+    async with scripted_model.resources([say("word " * 100)]) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"prompt": "Plan $goal for {{who}}", "output_key": "plan"},
@@ -36,14 +36,16 @@ async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
     assert outcome.cost_usd
     assert bench.read("response.md") == "word " * 100
     assert bench.read("prompt.md").endswith("Plan the feast for us")
-    assert scripted_model.asked == [bench.read("prompt.md")]
+    assert scripted_model.prompts == [bench.read("prompt.md")]
     assert json.loads(bench.read("events.ndjson").splitlines()[-1])["type"] == "done"
 
 
-async def test_without_a_prompt_the_label_is_one(bench: Bench, scripted_model: Scripted) -> None:
-    async with scripted_model.desk([say("done")]) as desk:
+async def test_without_a_prompt_the_label_is_one(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    async with scripted_model.resources([say("done")]) as desk:
         await bench.attempt(desk=desk, attrs={"label": "Write the tests"})
-    assert scripted_model.asked == ["Write the tests"]
+    assert scripted_model.prompts == ["Write the tests"]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,9 @@ async def test_without_a_prompt_the_label_is_one(bench: Bench, scripted_model: S
     ],
 )
 async def test_a_vendors_model_runs_on_our_own_agent(
-    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
-    async with scripted_model.desk([say("done")], named=None) as desk:
+    async with scripted_model.resources([say("done")], named=None) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **named})
     assert outcome.status == "success", outcome
     assert scripted_model.lane.requests[0].model == "gemini-2.5-flash"
@@ -75,9 +77,9 @@ async def test_a_vendors_model_runs_on_our_own_agent(
     ],
 )
 async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
-    bench: Bench, scripted_model: Scripted, turn: Turn, retryable: bool
+    bench: NodeHarness, scripted_model: ScriptedModel, turn: Turn, retryable: bool
 ) -> None:
-    async with scripted_model.desk([turn]) as desk:
+    async with scripted_model.resources([turn]) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go"})
     assert outcome.status == "fail"
     assert outcome.failure_reason
@@ -85,16 +87,16 @@ async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
 
 
 async def test_a_node_ends_at_its_timeout_with_what_was_said(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk([hang("half an answer")]) as desk:
+    async with scripted_model.resources([hang("half an answer")]) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "timeout": "1s"})
     assert "timed out after 1s" in outcome.failure_reason
     assert bench.read("response.md") == "half an answer"
 
 
 async def test_a_cancelled_node_leaves_nothing(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     begun = asyncio.Event()
 
@@ -103,34 +105,36 @@ async def test_a_cancelled_node_leaves_nothing(
             begun.set()
 
     script = [call("shell", command="echo begun; sleep 300")]
-    async with scripted_model.desk(script) as desk:
-        work = bench.work(desk=desk, attrs={"prompt": "Go", "policy": "all"}, emit=hear)
+    async with scripted_model.resources(script) as desk:
+        work = bench.context(desk=desk, attrs={"prompt": "Go", "policy": "all"}, emit=hear)
         task = asyncio.create_task(works.attempt(work))
         async with asyncio.timeout(30):
             await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert running_in(workspace) == []
+    assert processes_in(workspace) == []
 
 
 async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     write = call("write_file", file_path="a.txt", content="x")
     for attrs, status, written in (
         ({}, "success", False),
         ({"policy": "edits"}, "success", True),
     ):
-        async with scripted_model.desk([write, say("done")]) as desk:
+        async with scripted_model.resources([write, say("done")]) as desk:
             outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **attrs})
         assert outcome.status == status
         assert (workspace / "a.txt").exists() is written
         assert ("refused by the policy: write_file" in outcome.notes) is not written
 
 
-async def test_allowed_tools_are_all_there_is(bench: Bench, scripted_model: Scripted) -> None:
-    async with scripted_model.desk([say("done")], policy="all") as desk:
+async def test_allowed_tools_are_all_there_is(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    async with scripted_model.resources([say("done")], policy="all") as desk:
         await bench.attempt(desk=desk, attrs={"prompt": "Go", "allowed_tools": "read_file, glob"})
     assert {"read_file", "glob"} <= {*scripted_model.lane.requests[0].tools}
     assert "shell" not in scripted_model.lane.requests[0].tools
@@ -150,17 +154,17 @@ async def test_allowed_tools_are_all_there_is(bench: Bench, scripted_model: Scri
     ],
 )
 async def test_what_cannot_be_is_told_before_anything_is_asked(
-    bench: Bench, scripted_model: Scripted, attrs: dict[str, Any], said: str
+    bench: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], said: str
 ) -> None:
-    async with scripted_model.desk([say("done")]) as desk:
+    async with scripted_model.resources([say("done")]) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", **attrs})
     assert said in outcome.failure_reason
     assert outcome.retryable is False
     assert scripted_model.lane.requests == []
 
 
-async def test_options_reach_the_agent(bench: Bench, scripted_model: Scripted) -> None:
-    async with scripted_model.desk([say("done")]) as desk:
+async def test_options_reach_the_agent(bench: NodeHarness, scripted_model: ScriptedModel) -> None:
+    async with scripted_model.resources([say("done")]) as desk:
         attrs = {"prompt": "Go", "system_prompt": "Speak like a pirate.", "max_turns": 3}
         outcome = await bench.attempt(desk=desk, attrs=attrs)
     assert outcome.status == "success"
@@ -176,12 +180,12 @@ SCHEMA = {
 
 @pytest.mark.parametrize("in_a_file", [True, False])
 async def test_typed_output_lands_in_the_context(
-    bench: Bench, scripted_model: Scripted, workspace: Path, in_a_file: bool
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path, in_a_file: bool
 ) -> None:
     (workspace / "schema.json").write_text(json.dumps(SCHEMA))
     schema = "schema.json" if in_a_file else json.dumps(SCHEMA)
     script = [say('{"n": 1}'), say('```json\n{"title": "It", "n": 2}\n```')]
-    async with scripted_model.desk(script) as desk:
+    async with scripted_model.resources(script) as desk:
         outcome = await bench.attempt(
             "plan", desk=desk, attrs={"prompt": "Go", "output_schema": schema}
         )
@@ -189,9 +193,9 @@ async def test_typed_output_lands_in_the_context(
 
 
 async def test_output_that_never_fits_fails_the_node(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk(lambda _: say("no")) as desk:
+    async with scripted_model.resources(lambda _: say("no")) as desk:
         attrs = {"prompt": "Go", "output_schema": json.dumps(SCHEMA)}
         outcome = await bench.attempt(desk=desk, attrs=attrs)
     assert outcome.status == "fail"
@@ -199,14 +203,14 @@ async def test_output_that_never_fits_fails_the_node(
 
 
 async def test_it_goes_on_until_the_command_succeeds(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "not done" in request.last_text and not request.tool_results:
             return call("write_file", file_path="done.txt", content="ready")
         return say("I think so")
 
-    async with scripted_model.desk(answer) as desk:
+    async with scripted_model.resources(answer) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"prompt": "Go", "policy": "edits", "until": 'test "$(cat {{file}})" = ready'},
@@ -217,23 +221,25 @@ async def test_it_goes_on_until_the_command_succeeds(
 
 
 async def test_rounds_that_are_used_up_fail_the_node(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk(lambda _: say("done")) as desk:
+    async with scripted_model.resources(lambda _: say("done")) as desk:
         attrs = {"prompt": "Go", "until": "false", "rounds": 2}
         outcome = await bench.attempt(desk=desk, attrs=attrs)
     assert "not done after 2 further rounds" in outcome.failure_reason
     assert len(scripted_model.lane.requests) == 3
 
 
-async def test_an_agent_may_write_its_own_status(bench: Bench, scripted_model: Scripted) -> None:
+async def test_an_agent_may_write_its_own_status(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
     told = json.dumps({"outcome": "fail", "failure_reason": "the tests are red"})
     folder = bench.run_folder / "step"
     script = [
         call("write_file", file_path=str(folder / "status.json"), content=told),
         say("I have failed"),
     ]
-    async with scripted_model.desk(script, policy="edits") as desk:
+    async with scripted_model.resources(script, policy="edits") as desk:
         outcome = await bench.attempt(
             desk=desk, attrs={"prompt": "Write $ATTRACTOR_STAGE_DIR/status.json"}
         )
@@ -241,26 +247,28 @@ async def test_an_agent_may_write_its_own_status(bench: Bench, scripted_model: S
     assert outcome.context_updates["last_response"] == "I have failed"
 
 
-async def test_an_agents_commands_know_their_stage(bench: Bench, scripted_model: Scripted) -> None:
+async def test_an_agents_commands_know_their_stage(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
     script = [
         call("shell", command='echo \'{"outcome":"retry"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'),
         say("again"),
     ]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go"})
     assert outcome.status == "retry"
 
 
-async def test_a_key_lands_in_no_file(bench: Bench, scripted_model: Scripted) -> None:
+async def test_a_key_lands_in_no_file(bench: NodeHarness, scripted_model: ScriptedModel) -> None:
     script = [call("shell", command=f"echo {KEY}; env"), say(f"The key is {KEY}")]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": f"Guess {KEY}"})
     assert outcome.status == "success"
     assert KEY not in str(outcome)
-    assert KEY.encode() not in bench.everything()
+    assert KEY.encode() not in bench.written_bytes()
 
 
-async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: Bench) -> None:
+async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: NodeHarness) -> None:
     async with NodeResources(agent="gemini-acp", options={"program": "/nonexistent"}) as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "reasoning_effort": "high"})
     assert "reasoning_effort" not in outcome.failure_reason
@@ -268,9 +276,9 @@ async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: Benc
 
 
 async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk([say("done")]) as desk:
+    async with scripted_model.resources([say("done")]) as desk:
         await bench.attempt(desk=desk, attrs={"prompt": "Go"})
     assert not paths.sessions().exists() or list(paths.sessions().iterdir()) == []
 
@@ -278,8 +286,10 @@ async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
 # Threads.
 
 
-async def test_a_thread_goes_on_with_its_session(bench: Bench, scripted_model: Scripted) -> None:
-    async with scripted_model.desk([say("one"), say("two")]) as desk:
+async def test_a_thread_goes_on_with_its_session(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    async with scripted_model.resources([say("one"), say("two")]) as desk:
         full = {"fidelity": "full", "thread": "t"}
         first = await bench.attempt("a", desk=desk, attrs={"prompt": "First"}, **full)
         held = first.context_updates["internal.thread.t"]
@@ -295,10 +305,10 @@ async def test_a_thread_goes_on_with_its_session(bench: Bench, scripted_model: S
 
 
 async def test_a_thread_whose_session_is_lost_is_told_a_summary(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     held: Json = {"agent": MODEL, "resume_token": "no-such-session"}
-    async with scripted_model.desk([say("fine")]) as desk:
+    async with scripted_model.resources([say("fine")]) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"prompt": "Go on"},
@@ -308,13 +318,15 @@ async def test_a_thread_whose_session_is_lost_is_told_a_summary(
         )
     assert outcome.status == "success", outcome
     assert "is lost" in outcome.notes
-    assert "found: a bug" in scripted_model.asked[0]
+    assert "found: a bug" in scripted_model.prompts[0]
     assert outcome.context_updates["internal.thread.t"] != held
 
 
-async def test_another_agents_session_is_not_taken(bench: Bench, scripted_model: Scripted) -> None:
+async def test_another_agents_session_is_not_taken(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
     held: Json = {"agent": "gemini-acp", "resume_token": "x"}
-    async with scripted_model.desk([say("fine")]) as desk:
+    async with scripted_model.resources([say("fine")]) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"prompt": "Go"},
@@ -330,7 +342,7 @@ async def test_another_agents_session_is_not_taken(bench: Bench, scripted_model:
 
 
 async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     pre = (
         "cat >> seen.ndjson; echo >> seen.ndjson;"
@@ -341,7 +353,7 @@ async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
         call("shell", command="touch evil"),
         say("done"),
     ]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         outcome = await bench.attempt(
             desk=desk, attrs={"prompt": "Go"}, graph={"tool_hooks.pre": pre}
         )
@@ -360,10 +372,10 @@ async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
 
 
 async def test_a_hook_after_a_call_sees_what_came_of_it(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [call("shell", command="echo hello"), say("done")]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         await bench.attempt(
             desk=desk, attrs={"prompt": "Go", "tool_hooks.post": "cat > seen.json; exit 3"}
         )
@@ -374,10 +386,10 @@ async def test_a_hook_after_a_call_sees_what_came_of_it(
 
 
 async def test_a_hook_that_cannot_run_skips_the_call(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [call("shell", command="touch evil"), say("done")]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         await bench.attempt(
             desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "no-such-program-at-all"}
         )
@@ -385,14 +397,14 @@ async def test_a_hook_that_cannot_run_skips_the_call(
 
 
 async def test_hooks_watch_over_typed_output_too(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [
         call("shell", command="touch evil"),
         call("submit_result", title="It"),
         say("done"),
     ]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         attrs = {
             "prompt": "Go",
             "output_schema": json.dumps(SCHEMA),
@@ -404,7 +416,7 @@ async def test_hooks_watch_over_typed_output_too(
 
 
 async def test_an_agent_that_does_not_ask_cannot_have_a_hook_before_its_calls(
-    bench: Bench,
+    bench: NodeHarness,
 ) -> None:
     async with NodeResources(agent="gemini-acp") as desk:
         outcome = await bench.attempt(desk=desk, attrs={"prompt": "Go", "tool_hooks.pre": "true"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.nodes import Bench, Scripted
+from support.nodes import NodeHarness, ScriptedModel
 
 from corral.pipelines.execution.resources import NodeResources
 from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
@@ -82,12 +82,12 @@ def test_so_many_are_planted() -> None:
 
 @pytest.mark.parametrize("passed", [(), ("GITHUB_PAT", "INTERNAL_HOST")])
 async def test_every_command_sees_the_same_few_variables(
-    bench: Bench, scripted_model: Scripted, workspace: Path, passed: tuple[str, ...]
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path, passed: tuple[str, ...]
 ) -> None:
     """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
     script = [call("shell", command="env > by-shell"), say("Done.")]
     graph = {"pass_env": ",".join(passed)} if passed else {}
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={
@@ -112,12 +112,12 @@ async def test_every_command_sees_the_same_few_variables(
 
 
 async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
-    bench: Bench, scripted_model: Scripted, workspace: Path
+    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     """The secrets of the environment also stand in files, as they do in real projects."""
     (workspace / "dump").write_text("\n".join(f"{k}={v}" for k, v in SECRETS.items()))
     script = [call("shell", command="cat dump"), say("One."), say("Two."), say("Three.")]
-    async with scripted_model.desk(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as desk:
         done = await bench.attempt(
             "agent",
             desk=desk,
@@ -135,7 +135,7 @@ async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
             context=tool.context_updates,
         )
     sent = str([request.body for request in scripted_model.lane.requests])
-    told = f"{sent} {done} {tool} {bench.events}" + bench.everything().decode()
+    told = f"{sent} {done} {tool} {bench.events}" + bench.written_bytes().decode()
     assert "GITHUB_PAT" in sent
     assert [name for name, value in SECRETS.items() if value in told] == []
     assert "canary" not in told
@@ -170,7 +170,7 @@ def test_the_list_for_commands_names_nothing_that_is_secret() -> None:
 
 
 async def test_a_trusted_file_passes_variables_on(
-    bench: Bench, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = tmp_path / "trusted.toml"
     trusted.write_text('[defaults]\npass_env = ["INTERNAL_HOST"]\n')
@@ -181,7 +181,7 @@ async def test_a_trusted_file_passes_variables_on(
 
 
 async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
-    bench: Bench, workspace: Path
+    bench: NodeHarness, workspace: Path
 ) -> None:
     attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}
     (workspace / "dump").write_text("it is canary-internal-host")

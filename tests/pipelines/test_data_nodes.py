@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nodes import Bench
+from support.nodes import NodeHarness
 
 from corral.events import Json
 from corral.pipelines.execution import attempt as works
@@ -18,7 +18,7 @@ from corral.pipelines.scheduler.outcome import Outcome
 pytest_plugins = ("support.node_fixtures",)
 
 
-async def test_set_puts_values_as_they_are(bench: Bench) -> None:
+async def test_set_puts_values_as_they_are(bench: NodeHarness) -> None:
     outcome = await bench.attempt(
         attrs={
             "type": "set",
@@ -47,17 +47,22 @@ async def test_set_puts_values_as_they_are(bench: Bench) -> None:
         ({"set.graph.goal": "x"}, "the engine's own"),
     ],
 )
-async def test_a_set_that_cannot_be_is_told(bench: Bench, attrs: dict[str, Any], said: str) -> None:
+async def test_a_set_that_cannot_be_is_told(
+    bench: NodeHarness, attrs: dict[str, Any], said: str
+) -> None:
     outcome = await bench.attempt(attrs={"type": "set", **attrs})
     assert said in outcome.failure_reason
     assert outcome.retryable is False
 
 
 async def switched(
-    bench: Bench, edges: list[tuple[str, dict[str, Any]]], context: dict[str, Json], **attrs: Any
+    bench: NodeHarness,
+    edges: list[tuple[str, dict[str, Any]]],
+    context: dict[str, Json],
+    **attrs: Any,
 ) -> Outcome:
     async with NodeResources() as desk:
-        work = bench.work("s", desk=desk, attrs={"type": "switch", **attrs}, context=context)
+        work = bench.context("s", desk=desk, attrs={"type": "switch", **attrs}, context=context)
         node = Node("s", {"type": "switch", **attrs})
         nodes = {"s": node, **{target: Node(target) for target, _ in edges}}
         graph = Graph("g", {}, nodes, [Edge("s", target, given) for target, given in edges])
@@ -72,14 +77,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_a_switch_prefers_the_edge_of_its_value(bench: Bench) -> None:
+async def test_a_switch_prefers_the_edge_of_its_value(bench: NodeHarness) -> None:
     outcome = await switched(bench, CASES, {"colour": "RED"}, key="colour")
     assert (outcome.status, outcome.preferred_label) == ("success", "RED")
     outcome = await switched(bench, CASES, {"colour": {"of": "green"}}, value="{{colour.of}}")
     assert outcome.preferred_label == "green"
 
 
-async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: Bench) -> None:
+async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: NodeHarness) -> None:
     outcome = await switched(bench, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
     assert outcome.suggested_next_ids == ("z",)
     outcome = await switched(bench, [*CASES, ("z", {})], {"c": "blue"}, key="c")
@@ -99,7 +104,7 @@ async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: Bench) 
     ],
 )
 async def test_json_is_found_in_what_was_said(
-    bench: Bench, said: str, path: str, found: Json
+    bench: NodeHarness, said: str, path: str, found: Json
 ) -> None:
     outcome = await bench.attempt(
         attrs={"type": "json_extract", "path": path, "key": "found"},
@@ -119,7 +124,7 @@ async def test_json_is_found_in_what_was_said(
     ],
 )
 async def test_json_that_is_not_there_fails_unless_there_is_a_default(
-    bench: Bench, said: str, path: str, wrong: str
+    bench: NodeHarness, said: str, path: str, wrong: str
 ) -> None:
     attrs = {"type": "json_extract", "path": path, "source": "said"}
     outcome = await bench.attempt(attrs=attrs, context={"said": said})
@@ -128,12 +133,12 @@ async def test_json_that_is_not_there_fails_unless_there_is_a_default(
     assert outcome.context_updates == {"step.output": 0}
 
 
-async def test_json_of_a_missing_key_names_it(bench: Bench) -> None:
+async def test_json_of_a_missing_key_names_it(bench: NodeHarness) -> None:
     outcome = await bench.attempt(attrs={"type": "json_extract", "source": "no.such"})
     assert "there is no 'no.such' in the context" in outcome.failure_reason
 
 
-async def test_a_file_is_written_and_read(bench: Bench, workspace: Path) -> None:
+async def test_a_file_is_written_and_read(bench: NodeHarness, workspace: Path) -> None:
     content: Json = {"n": [1, 2]}
     outcome = await bench.attempt(
         "w",
@@ -150,7 +155,7 @@ async def test_a_file_is_written_and_read(bench: Bench, workspace: Path) -> None
     assert os.listdir(workspace / "out") == ["report.json"]
 
 
-async def test_a_file_is_added_to(bench: Bench, workspace: Path) -> None:
+async def test_a_file_is_added_to(bench: NodeHarness, workspace: Path) -> None:
     attrs = {"type": "write_file", "path": "log", "source": "line", "append": True}
     for line in ("one\n", "two\n"):
         await bench.attempt(attrs=attrs, context={"line": line})
@@ -163,7 +168,7 @@ ESCAPES = ["../out.txt", "/etc/hostname", "link/out.txt", "a/../../out.txt", "~/
 @pytest.mark.parametrize("path", ESCAPES)
 @pytest.mark.parametrize("kind", ["read_file", "write_file"])
 async def test_no_path_leads_out_of_the_workspace(
-    bench: Bench, workspace: Path, tmp_path: Path, path: str, kind: str
+    bench: NodeHarness, workspace: Path, tmp_path: Path, path: str, kind: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -179,7 +184,7 @@ async def test_no_path_leads_out_of_the_workspace(
     assert (tmp_path / "out.txt").read_text() == "secret"
 
 
-async def test_gits_own_folder_is_not_written(bench: Bench, workspace: Path) -> None:
+async def test_gits_own_folder_is_not_written(bench: NodeHarness, workspace: Path) -> None:
     (workspace / ".git" / "hooks").mkdir(parents=True)
     outcome = await bench.attempt(
         attrs={"type": "write_file", "path": ".git/hooks/pre-commit", "content": "evil"}
@@ -187,7 +192,7 @@ async def test_gits_own_folder_is_not_written(bench: Bench, workspace: Path) -> 
     assert "belongs to git" in outcome.failure_reason
 
 
-async def test_a_file_that_cannot_be_read_is_told(bench: Bench, workspace: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_told(bench: NodeHarness, workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     (workspace / "large").write_bytes(b"x" * 600_000)
     (workspace / "bytes").write_bytes(b"\xff\xfe")

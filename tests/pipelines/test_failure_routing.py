@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.scheduler_driver import FAIL, Play, play
+from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 from corral.pipelines.scheduler.outcome import Outcome, Status
 
@@ -66,35 +66,35 @@ BOTH = {"a": FAIL, "b": FAIL}
 def test_where_a_failure_leads(
     body: str, script: dict[str, Outcome | list[Outcome]], status: str, path: list[str]
 ) -> None:
-    run = play(body, script)
+    run = run_scheduler(body, script)
     assert (run.status, run.path) == (status, path)
 
 
 def test_the_reason_names_the_failed_node_also_where_a_decision_leads_nowhere() -> None:
-    plain = play("s -> a -> b -> e", {"a": FAIL})
+    plain = run_scheduler("s -> a -> b -> e", {"a": FAIL})
     assert plain.finish.reason == "node 'a' failed: broken"
-    decided = play(
+    decided = run_scheduler(
         's -> a -> d; d [shape=diamond]; d -> e [condition="outcome=success"]', {"a": FAIL}
     )
     assert decided.finish.reason == "node 'a' failed: broken (no edge leads on from 'd')"
 
 
 def test_a_child_pipeline_that_failed_fails_its_node() -> None:
-    run = Play("s -> i -> b -> e; i [type=include, dotfile=child]")
+    run = SchedulerDriver("s -> i -> b -> e; i [type=include, dotfile=child]")
     run.end("i", FAIL)
     assert run.status == "fail"
     assert run.finish.reason == "node 'i' failed: broken"
 
 
 def test_a_manager_whose_child_failed_fails() -> None:
-    run = Play("s -> m -> b -> e; m [shape=house]; stack.child_dotfile=child")
+    run = SchedulerDriver("s -> m -> b -> e; m [shape=house]; stack.child_dotfile=child")
     run.end("m.1", FAIL)
     assert run.status == "fail"
 
 
 def test_the_reason_and_class_of_a_failure_are_in_the_context_until_a_node_works() -> None:
     broken = Outcome(status="fail", failure_reason="late", failure_class="timeout")
-    run = Play(f"s -> a -> d; {DECIDE}", {"a": broken})
+    run = SchedulerDriver(f"s -> a -> d; {DECIDE}", {"a": broken})
     run.end("a", broken)
     seen = run.visit("fix").context
     assert (seen["failure_reason"], seen["failure_class"]) == ("late", "timeout")
@@ -105,19 +105,19 @@ def test_the_reason_and_class_of_a_failure_are_in_the_context_until_a_node_works
 
 
 def test_a_failure_without_a_class_is_permanent() -> None:
-    run = Play(f"s -> a -> d; {DECIDE}", {"a": FAIL}).run()
+    run = SchedulerDriver(f"s -> a -> d; {DECIDE}", {"a": FAIL}).run()
     assert run.visit("fix").context["failure_class"] == "permanent"
 
 
 def test_a_limit_of_visits_on_a_node_wins_and_the_loop_is_named() -> None:
     loop = 's -> a -> b; b -> a [condition="outcome=success"]; b -> e; max_visits=9;'
-    run = play(f"{loop} a [max_visits=2]")
+    run = run_scheduler(f"{loop} a [max_visits=2]")
     assert run.path == ["a", "b", "a", "b"]
     assert run.finish.reason == (
         "node 'a' would be visited more than 2 times (max_visits): a -> b -> a"
     )
     for alias in ("max_node_visits", "default_max_visits"):
-        aliased = play(f's -> a; a -> a [condition="outcome=success"]; a -> e; {alias}=3')
+        aliased = run_scheduler(f's -> a; a -> a [condition="outcome=success"]; a -> e; {alias}=3')
         assert aliased.path == ["a"] * 3
 
 
@@ -126,6 +126,6 @@ def test_a_limit_of_visits_on_a_node_wins_and_the_loop_is_named() -> None:
 def test_a_decision_leaves_outcome_and_label_in_force(decision: str, status: Status) -> None:
     said = Outcome(status=status, preferred_label="Fix")
     body = f"s -> a -> d; d [{decision}]; d -> x [condition=never]; d -> b; x -> e; b -> e"
-    run = play(body, {"a": said})
+    run = run_scheduler(body, {"a": said})
     seen = run.visit("b").context
     assert (seen["outcome"], seen["preferred_label"], seen["last_stage"]) == (status, "Fix", "a")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.nodes import Bench
+from support.nodes import NodeHarness
 
 from corral.events import Json
 from corral.pipelines.execution.preamble import SIZES, preamble, with_preamble
@@ -26,27 +26,29 @@ CONTEXT: dict[str, Json] = {
 }
 
 
-def told(bench: Bench, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any) -> str:
-    work = bench.work(
+def told(
+    bench: NodeHarness, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any
+) -> str:
+    work = bench.context(
         desk=NodeResources(), context=context, graph={"goal": "Feed the cats"}, **visit
     )
     return preamble(work, fidelity)
 
 
-def test_the_first_node_is_told_nothing(bench: Bench) -> None:
+def test_the_first_node_is_told_nothing(bench: NodeHarness) -> None:
     assert told(bench, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
-    work = bench.work(desk=NodeResources(), context={"graph.goal": "x"})
+    work = bench.context(desk=NodeResources(), context={"graph.goal": "x"})
     assert with_preamble(work, "Go", "compact") == "Go"
 
 
-def test_truncate_is_the_goal_and_the_run(bench: Bench) -> None:
+def test_truncate_is_the_goal_and_the_run(bench: NodeHarness) -> None:
     said = told(bench, "truncate", previous="plan")
     assert "Goal: Feed the cats" in said
     assert "run-1" in said
     assert "plan.output" not in said
 
 
-def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: Bench) -> None:
+def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: NodeHarness) -> None:
     said = told(bench, "compact", previous="plan")
     assert "- plan: success" in said
     assert '- plan.output: {"steps":["a","b"]}' in said
@@ -57,7 +59,7 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: Be
 
 @pytest.mark.parametrize("plan", ["plan", "plan/review", "../plan"])
 def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
-    bench: Bench, plan: str
+    bench: NodeHarness, plan: str
 ) -> None:
     place = RunDir(bench.run_folder).stage(f"{plan}.1", plan)
     (place / "response.md").write_text("the whole answer " * 50)
@@ -72,13 +74,13 @@ def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"completed_nodes": 3}'])
-def test_a_checkpoint_that_cannot_be_read_costs_nothing(bench: Bench, broken: bytes) -> None:
+def test_a_checkpoint_that_cannot_be_read_costs_nothing(bench: NodeHarness, broken: bytes) -> None:
     bench.run_folder.mkdir()
     (bench.run_folder / "checkpoint.json").write_bytes(broken)
     assert "- plan: success" in told(bench, "compact", previous="plan")
 
 
-def test_each_fidelity_has_its_size_and_more_of_it_tells_more(bench: Bench) -> None:
+def test_each_fidelity_has_its_size_and_more_of_it_tells_more(bench: NodeHarness) -> None:
     much: dict[str, Json] = {**CONTEXT, **{f"key.{n}": "word " * 500 for n in range(100)}}
     sizes = {name: len(told(bench, name, much, previous="plan")) for name in SIZES}
     assert all(sizes[name] <= SIZES[name] for name in SIZES)
@@ -87,9 +89,9 @@ def test_each_fidelity_has_its_size_and_more_of_it_tells_more(bench: Bench) -> N
     )
 
 
-def test_full_without_a_session_is_told_a_summary(bench: Bench) -> None:
+def test_full_without_a_session_is_told_a_summary(bench: NodeHarness) -> None:
     assert told(bench, "full", previous="plan") == told(bench, "summary:high", previous="plan")
 
 
-def test_an_unknown_fidelity_is_told_as_compact(bench: Bench) -> None:
+def test_an_unknown_fidelity_is_told_as_compact(bench: NodeHarness) -> None:
     assert told(bench, "vivid", previous="plan") == told(bench, "compact", previous="plan")

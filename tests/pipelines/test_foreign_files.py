@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.scheduler_driver import FAIL, Play, play
+from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 from corral.errors import ConfigError
 from corral.events import Json
@@ -200,8 +200,8 @@ async def test_data_nodes_that_fail(attrs: str, reason: str, workspace: Path) ->
 
 
 def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
-    run = Play('s -> h -> a -> e; h [shape=hexagon, label="What?"]')
-    [question] = [order.question for order in run.orders if isinstance(order, AskHuman)]
+    run = SchedulerDriver('s -> h -> a -> e; h [shape=hexagon, label="What?"]')
+    [question] = [order.question for order in run.commands if isinstance(order, AskHuman)]
     assert (question.kind, question.choices) == ("text", ())
     run.answer("whatever I like")
     assert run.visit("a").context["human.gate.selected"] == "whatever I like"
@@ -217,30 +217,32 @@ def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
     ],
 )
 def test_kinds_of_questions(edges: str, kind: str) -> None:
-    run = Play(f"s -> h; h [shape=hexagon]; {edges}")
-    [question] = [order.question for order in run.orders if isinstance(order, AskHuman)]
+    run = SchedulerDriver(f"s -> h; h [shape=hexagon]; {edges}")
+    [question] = [order.question for order in run.commands if isinstance(order, AskHuman)]
     assert question.kind == kind
 
 
 def test_a_free_text_question_that_expires_takes_its_default() -> None:
-    run = Play('s -> h -> e; h [shape=hexagon, "human.default_choice"="go on"]')
+    run = SchedulerDriver('s -> h -> e; h [shape=hexagon, "human.default_choice"="go on"]')
     run.waiting.clear()
-    run.tell(Expired(id="h.1"))
+    run.send(Expired(id="h.1"))
     assert run.context["human.gate.selected"] == "go on"
     assert run.status == "success"
 
 
 def test_the_counts_of_branches_are_in_the_context() -> None:
     body = "s -> p; p [shape=component]; f [shape=tripleoctagon]; p -> a -> f; p -> b -> f; f -> e"
-    run = play(body, {"a": FAIL})
+    run = run_scheduler(body, {"a": FAIL})
     assert run.context["parallel.fail_count"] == 1
     assert run.context["parallel.success_count"] == 1
 
 
 def test_an_answer_keeps_the_label_as_it_is_written() -> None:
-    run = Play('s -> h; h [shape=hexagon]; h -> e [label="[G] Go"]; h -> s2 [label=Stop]; s2 -> e')
+    run = SchedulerDriver(
+        's -> h; h [shape=hexagon]; h -> e [label="[G] Go"]; h -> s2 [label=Stop]; s2 -> e'
+    )
     run.waiting.clear()
-    run.tell(Answered(id="h.1", answer=Answer(value="g")))
+    run.send(Answered(id="h.1", answer=Answer(value="g")))
     assert run.context["human.gate.label"] == "[G] Go"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.scheduler_driver import FAIL, Play, graph_of, play
+from support.scheduler_driver import FAIL, SchedulerDriver, graph_of, run_scheduler
 
 from corral.pipelines.scheduler.commands import (
     Answer,
@@ -23,7 +23,7 @@ TWO = f"{FORK} p -> a -> f; p -> b -> f;"
 PARTIAL = Outcome(status="partial_success")
 
 
-def results(run: Play) -> dict[str, str]:
+def results(run: SchedulerDriver) -> dict[str, str]:
     told = run.context["parallel.results"]
     assert isinstance(told, list)
     found = {str(one["id"]): str(one["status"]) for one in told if isinstance(one, dict)}
@@ -33,7 +33,7 @@ def results(run: Play) -> dict[str, str]:
 
 
 def test_branches_run_at_once_and_control_goes_on_at_the_fan_in() -> None:
-    run = Play(TWO)
+    run = SchedulerDriver(TWO)
     assert set(run.waiting) == {"a.1", "b.1"}
     run.end("b")
     assert set(run.waiting) == {"a.1"}
@@ -55,19 +55,19 @@ def test_branches_run_at_once_and_control_goes_on_at_the_fan_in() -> None:
     ],
 )
 def test_wait_all(script: dict[str, Outcome], parallel: str, fan_in: str) -> None:
-    run = play(TWO, script)
-    outcomes = run.plan.state.outcomes
+    run = run_scheduler(TWO, script)
+    outcomes = run.scheduler.state.outcomes
     assert (outcomes["p"].status, outcomes["f"].status) == (parallel, fan_in)
 
 
 def test_where_every_branch_failed_the_fan_ins_own_failure_edge_is_taken() -> None:
-    run = play(f'{TWO} f -> x [condition="outcome=fail"]; x -> e', {"a": FAIL, "b": FAIL})
+    run = run_scheduler(f'{TWO} f -> x [condition="outcome=fail"]; x -> e', {"a": FAIL, "b": FAIL})
     assert run.path == ["a", "b", "x"]
-    assert run.plan.state.outcomes["f"].failure_reason == "every branch failed"
+    assert run.scheduler.state.outcomes["f"].failure_reason == "every branch failed"
 
 
 def test_first_success_stops_the_rest() -> None:
-    run = Play(TWO + "p [join_policy=first_success]; p -> c -> f")
+    run = SchedulerDriver(TWO + "p [join_policy=first_success]; p -> c -> f")
     run.end("b", FAIL)
     assert set(run.waiting) == {"a.1", "c.1"}
     run.end("c")
@@ -75,16 +75,16 @@ def test_first_success_stops_the_rest() -> None:
     assert run.status == "success"
     assert results(run) == {"a": "cancelled", "b": "fail", "c": "success"}
     assert run.context["parallel.fan_in.best_id"] == "c"
-    assert run.plan.state.outcomes["p"].status == "success"
+    assert run.scheduler.state.outcomes["p"].status == "success"
 
 
 def test_first_success_where_none_succeeds_fails() -> None:
-    run = play(TWO + "p [join_policy=first_success]", {"a": FAIL, "b": FAIL})
-    assert run.plan.state.outcomes["p"].status == "fail"
+    run = run_scheduler(TWO + "p [join_policy=first_success]", {"a": FAIL, "b": FAIL})
+    assert run.scheduler.state.outcomes["p"].status == "fail"
 
 
 def test_no_more_branches_at_once_than_allowed() -> None:
-    run = Play(
+    run = SchedulerDriver(
         f"{FORK} p [max_parallel=2]; p -> a -> f; p -> b -> f; p -> c -> d -> f; p -> x -> f"
     )
     assert list(run.waiting) == ["a.1", "b.1"]
@@ -100,11 +100,13 @@ def test_no_more_branches_at_once_than_allowed() -> None:
 
 def test_four_at_once_where_nothing_is_said() -> None:
     edges = "".join(f"p -> n{number} -> f;" for number in range(9))
-    assert len(Play(FORK + edges).waiting) == 4
+    assert len(SchedulerDriver(FORK + edges).waiting) == 4
 
 
 def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
-    run = Play(f"{FORK} s -> p; p -> a -> c -> f; p -> b -> d -> f", values={"deep": [1]})
+    run = SchedulerDriver(
+        f"{FORK} s -> p; p -> a -> c -> f; p -> b -> d -> f", values={"deep": [1]}
+    )
     run.end("a", Outcome(context_updates={"x": "a", "deep": [2]}))
     run.end("b", Outcome(context_updates={"y": "b"}))
     assert run.visit("c").context["x"] == "a"
@@ -132,7 +134,7 @@ def test_the_best_branchs_updates_win() -> None:
         "c": Outcome(context_updates={"x": "c", "score": 0.9}),
         "d": Outcome(status="fail", context_updates={"x": "d", "only_d": 1}),
     }
-    run = play(f"{TWO} p -> c -> f; p -> d -> f;", script)
+    run = run_scheduler(f"{TWO} p -> c -> f; p -> d -> f;", script)
     assert run.context["parallel.fan_in.best_id"] == "c"
     assert run.context["x"] == "c"
     assert run.context["only_a"] == 1
@@ -153,13 +155,13 @@ def test_the_best_branchs_updates_win() -> None:
     ],
 )
 def test_branches_are_ranked_by_status_score_and_id(script: dict[str, Outcome], best: str) -> None:
-    assert play(TWO, script).context["parallel.fan_in.best_id"] == best
+    assert run_scheduler(TWO, script).context["parallel.fan_in.best_id"] == best
 
 
 def test_a_fan_in_with_a_prompt_is_asked_and_its_pick_wins() -> None:
     body = f"{TWO} f [prompt=pick]"
     updates = {"a": Outcome(context_updates={"x": "a"}), "b": Outcome(context_updates={"x": "b"})}
-    run = Play(body, updates)
+    run = SchedulerDriver(body, updates)
     run.end("a", updates["a"])
     run.end("b", updates["b"])
     assert results(run) == {"a": "success", "b": "success"}
@@ -171,7 +173,7 @@ def test_a_fan_in_with_a_prompt_is_asked_and_its_pick_wins() -> None:
 
 def test_a_pick_that_is_no_branch_or_failed_does_not_count() -> None:
     for pick in ("nobody", "b"):
-        run = Play(f"{TWO} f [prompt=pick]")
+        run = SchedulerDriver(f"{TWO} f [prompt=pick]")
         run.end("a")
         run.end("b", FAIL)
         run.end("f", Outcome(context_updates={"parallel.fan_in.best_id": pick}))
@@ -179,19 +181,19 @@ def test_a_pick_that_is_no_branch_or_failed_does_not_count() -> None:
 
 
 def test_a_fan_in_with_a_prompt_is_not_asked_where_all_failed() -> None:
-    run = play(f"{TWO} f [prompt=pick]", {"a": FAIL, "b": FAIL})
+    run = run_scheduler(f"{TWO} f [prompt=pick]", {"a": FAIL, "b": FAIL})
     assert "f" not in run.path
 
 
 def test_a_fan_in_that_no_branch_comes_to_fails() -> None:
-    run = play("s -> f; f [type=fan_in]; f -> e [condition=never]")
+    run = run_scheduler("s -> f; f [type=fan_in]; f -> e [condition=never]")
     assert run.finish.reason == "node 'f' failed: there is no branch to join"
 
 
 def test_a_parallel_node_in_a_branch_has_a_join_of_its_own() -> None:
     body = f"""{FORK} p -> q; q [shape=component]; q -> x -> g; q -> y -> g; g [type=fan_in];
         g -> z -> f; p -> b -> f"""
-    run = Play(body)
+    run = SchedulerDriver(body)
     assert set(run.waiting) == {"b.1", "x.1", "y.1"}
     run.end("x")
     run.end("y")
@@ -206,17 +208,17 @@ def test_a_parallel_node_in_a_branch_has_a_join_of_its_own() -> None:
 def test_the_first_success_stops_what_is_nested_in_the_others() -> None:
     body = f"""{FORK} p [join_policy=first_success]; p -> q; q [shape=component]; q -> x -> g;
         q -> y -> g; g [type=fan_in]; g -> f; p -> b -> f"""
-    run = Play(body)
+    run = SchedulerDriver(body)
     run.end("b")
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["x.1", "y.1"]
     assert run.status == "success"
-    assert set(run.plan.state.lanes) == {""}
-    assert run.plan.state.forks == {}
+    assert set(run.scheduler.state.lanes) == {""}
+    assert run.scheduler.state.forks == {}
 
 
 def test_a_branch_may_die_or_come_to_an_exit() -> None:
     body = f"{FORK} p -> a -> f; p -> b; p -> c -> e;"
-    run = play(body, {"b": FAIL})
+    run = run_scheduler(body, {"b": FAIL})
     assert results(run) == {"a": "success", "b": "fail", "c": "success"}
     assert run.completed.count("e") == 1
     assert run.status == "success"
@@ -224,69 +226,70 @@ def test_a_branch_may_die_or_come_to_an_exit() -> None:
 
 def test_without_a_fan_in_the_run_goes_on_at_the_exit_its_branches_came_to() -> None:
     body = "s -> p; p [shape=component]; p -> a -> e; p -> b -> e; b [goal_gate=true]"
-    run = play(body)
+    run = run_scheduler(body)
     assert run.status == "success"
     assert run.completed == ["s", "a", "b", "p", "e"]
-    assert play(body, {"b": FAIL}).finish.reason.startswith("goal gate unsatisfied")
+    assert run_scheduler(body, {"b": FAIL}).finish.reason.startswith("goal gate unsatisfied")
 
 
 def test_without_a_fan_in_and_an_exit_the_branches_decide() -> None:
     body = "s -> p; p [shape=component]; p -> a; p -> b; a -> e [condition=never]"
-    assert play(body).status == "success"
+    assert run_scheduler(body).status == "success"
     assert (
-        play(body, {"a": FAIL, "b": FAIL}).finish.reason == "node 'p' failed: every branch failed"
+        run_scheduler(body, {"a": FAIL, "b": FAIL}).finish.reason
+        == "node 'p' failed: every branch failed"
     )
 
 
 def test_a_person_may_be_asked_within_a_branch() -> None:
-    run = Play(
+    run = SchedulerDriver(
         f"{FORK} p -> g; g [shape=hexagon, label=ok]; g -> a [label=yes]; a -> f; p -> b -> f"
     )
     run.end("b")
     [asked] = [o for o in run.waiting.values() if isinstance(o, AskHuman)]
     del run.waiting[asked.question.id]
-    run.tell(Answered(id=asked.question.id, answer=Answer(value="yes")))
+    run.send(Answered(id=asked.question.id, answer=Answer(value="yes")))
     run.end("a")
     assert run.status == "success"
 
 
 def test_a_branch_loops_by_itself() -> None:
     body = f'{FORK} p -> a; a -> a [condition="outcome=fail"]; a -> f; p -> b -> f'
-    assert play(body, {"a": [FAIL, FAIL, Outcome()]}).path == ["a", "b", "a", "a"]
+    assert run_scheduler(body, {"a": [FAIL, FAIL, Outcome()]}).path == ["a", "b", "a", "a"]
 
 
 def test_a_branch_that_loops_for_ever_fails_alone() -> None:
     body = f'max_visits=5; {FORK} p -> a; a -> a [condition="outcome=fail"]; a -> f; p -> b -> f'
-    run = play(body, {"a": FAIL})
+    run = run_scheduler(body, {"a": FAIL})
     assert results(run) == {"a": "fail", "b": "success"}
     assert run.status == "success"
 
 
 def test_an_edge_straight_to_the_fan_in_is_a_branch_that_does_nothing() -> None:
-    run = play(f"{FORK} p -> a -> f; p -> f")
+    run = run_scheduler(f"{FORK} p -> a -> f; p -> f")
     assert results(run) == {"a": "success", "f": "success"}
 
 
 def test_two_edges_to_one_node_are_two_branches() -> None:
-    run = play(f"{FORK} p -> a; p -> a; a -> f")
+    run = run_scheduler(f"{FORK} p -> a; p -> a; a -> f")
     assert results(run) == {"a": "success", "a#2": "success"}
     assert run.path == ["a", "a"]
 
 
 def test_an_edge_whose_condition_is_false_is_no_branch() -> None:
-    run = play(f'{FORK} p -> a -> f; p -> b [condition="outcome=fail"]; b -> f')
+    run = run_scheduler(f'{FORK} p -> a -> f; p -> b [condition="outcome=fail"]; b -> f')
     assert results(run) == {"a": "success"}
 
 
 def test_a_parallel_node_that_leads_back_into_itself_ends() -> None:
-    run = play("max_visits=60; s -> p; p [shape=component]; p -> a -> p; p -> b; a -> e")
+    run = run_scheduler("max_visits=60; s -> p; p [shape=component]; p -> a -> p; p -> b; a -> e")
     assert run.finish
-    assert run.plan.state.forks == {}
+    assert run.scheduler.state.forks == {}
 
 
 def test_loop_restart_within_a_branch_stops_the_others() -> None:
     body = f'{TWO} a -> x [condition="outcome=fail", loop_restart=true]; x -> e'
-    run = Play(body)
+    run = SchedulerDriver(body)
     run.end("a", FAIL)
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["b.1"]
     run.end("x")
@@ -295,9 +298,11 @@ def test_loop_restart_within_a_branch_stops_the_others() -> None:
 
 
 def test_what_happens_is_told_in_order() -> None:
-    run = play(TWO)
-    names = [o.event for o in run.orders if isinstance(o, EmitEvent)]
-    assert [o.number for o in run.orders if isinstance(o, EmitEvent)] == [*range(1, len(names) + 1)]
+    run = run_scheduler(TWO)
+    names = [o.event for o in run.commands if isinstance(o, EmitEvent)]
+    assert [o.number for o in run.commands if isinstance(o, EmitEvent)] == [
+        *range(1, len(names) + 1)
+    ]
     assert [name for name in run.events if "Parallel" in name or "Branch" in name] == [
         "ParallelStarted",
         "BranchStarted",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.scheduler_driver import FAIL, play
+from support.scheduler_driver import FAIL, run_scheduler
 
 from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome
@@ -26,14 +26,14 @@ ON = 'n -> e [condition="outcome=fail"];'
     ],
 )
 def test_an_unsatisfied_gate_goes_back(attrs: str, script: list[Outcome], path: str) -> None:
-    run = play(f"{BODY} {ON} {attrs}", {"n": script})
+    run = run_scheduler(f"{BODY} {ON} {attrs}", {"n": script})
     assert run.path == [*path]
     assert run.status == "success"
     assert run.completed.count("e") == 1
 
 
 def test_without_a_retry_target_the_run_fails() -> None:
-    run = play(BODY + ON, {"n": FAIL})
+    run = run_scheduler(BODY + ON, {"n": FAIL})
     assert run.finish == FinishRun(
         status="fail", reason="goal gate unsatisfied and no retry target"
     )
@@ -41,25 +41,25 @@ def test_without_a_retry_target_the_run_fails() -> None:
 
 
 def test_a_gate_that_never_holds_ends_by_its_visits() -> None:
-    run = play(f"{BODY} {ON} max_visits=4; retry_target=w;", {"n": FAIL})
+    run = run_scheduler(f"{BODY} {ON} max_visits=4; retry_target=w;", {"n": FAIL})
     assert run.status == "fail"
     assert run.path == ["w", "n"] * 4
 
 
 def test_a_gate_that_was_not_visited_does_not_count() -> None:
-    run = play("s -> w -> e; w -> n [condition=never]; n -> e; n [goal_gate=true]")
+    run = run_scheduler("s -> w -> e; w -> n [condition=never]; n -> e; n [goal_gate=true]")
     assert run.status == "success"
 
 
 def test_the_last_visit_of_a_gate_decides() -> None:
     body = 's -> n -> w -> e; w -> n [condition="outcome=fail"]; n [goal_gate=true]; n -> w'
     skipped = Outcome(status="skipped")
-    run = play(body, {"n": [Outcome(), skipped], "w": [FAIL, Outcome()]})
+    run = run_scheduler(body, {"n": [Outcome(), skipped], "w": [FAIL, Outcome()]})
     assert run.finish.reason == "goal gate unsatisfied and no retry target"
 
 
 def test_every_gate_is_looked_at() -> None:
     body = "s -> n -> m -> e; n [goal_gate=true]; m [goal_gate=true, retry_target=m]; "
-    run = play(body, {"m": [FAIL, Outcome()]})
+    run = run_scheduler(body, {"m": [FAIL, Outcome()]})
     assert run.path == ["n", "m", "m"]
     assert run.status == "success"

@@ -9,7 +9,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pytest
-from support.nodes import Bench
+from support.nodes import NodeHarness
 
 pytest_plugins = ("support.node_fixtures",)
 
@@ -79,7 +79,7 @@ def server() -> Iterator[Server]:
             thread.join(10)
 
 
-async def test_json_comes_back_as_a_value(bench: Bench, server: Server) -> None:
+async def test_json_comes_back_as_a_value(bench: NodeHarness, server: Server) -> None:
     outcome = await bench.attempt(
         "get",
         attrs={"type": "http", "url": "{{base}}/json/{{word}}?q={{word}}"},
@@ -92,7 +92,9 @@ async def test_json_comes_back_as_a_value(bench: Bench, server: Server) -> None:
     assert server.heard[0].path == f"/json/{quoted}?q={quoted}"
 
 
-async def test_json_is_sent_with_values_that_cannot_break_out(bench: Bench, server: Server) -> None:
+async def test_json_is_sent_with_values_that_cannot_break_out(
+    bench: NodeHarness, server: Server
+) -> None:
     outcome = await bench.attempt(
         attrs={
             "type": "http",
@@ -116,7 +118,7 @@ async def test_json_is_sent_with_values_that_cannot_break_out(bench: Bench, serv
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def test_every_method_with_and_without_a_body(
-    bench: Bench, server: Server, method: str
+    bench: NodeHarness, server: Server, method: str
 ) -> None:
     for body in ("", "words"):
         attrs = {"type": "http", "url": f"{server.url}/", "method": method, "body": body}
@@ -132,7 +134,7 @@ async def test_every_method_with_and_without_a_body(
     [(500, True), (503, True), (429, True), (400, False), (401, False), (403, False), (404, None)],
 )
 async def test_a_refusal_fails_the_node(
-    bench: Bench, server: Server, status: int, retryable: bool | None
+    bench: NodeHarness, server: Server, status: int, retryable: bool | None
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/status/{status}"}
     outcome = await bench.attempt(attrs=attrs)
@@ -146,20 +148,22 @@ async def test_a_refusal_fails_the_node(
     ("path", "said"), [("/broken", "no JSON"), ("/large", "too large for the context")]
 )
 async def test_an_answer_that_cannot_be_kept_fails_the_node(
-    bench: Bench, server: Server, path: str, said: str
+    bench: NodeHarness, server: Server, path: str, said: str
 ) -> None:
     outcome = await bench.attempt(attrs={"type": "http", "url": server.url + path})
     assert said in outcome.failure_reason
 
 
-async def test_a_server_that_hangs_is_left_at_the_timeout(bench: Bench, server: Server) -> None:
+async def test_a_server_that_hangs_is_left_at_the_timeout(
+    bench: NodeHarness, server: Server
+) -> None:
     attrs = {"type": "http", "url": f"{server.url}/hang", "timeout": "300ms"}
     outcome = await bench.attempt(attrs=attrs)
     assert outcome.status == "fail"
     assert outcome.retryable is True or "did not end within" in outcome.failure_reason
 
 
-async def test_nobody_there_may_be_tried_again(bench: Bench, server: Server) -> None:
+async def test_nobody_there_may_be_tried_again(bench: NodeHarness, server: Server) -> None:
     url = server.url
     server.server_close()
     outcome = await bench.attempt(attrs={"type": "http", "url": url})
@@ -167,7 +171,7 @@ async def test_nobody_there_may_be_tried_again(bench: Bench, server: Server) -> 
 
 
 async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
-    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
     attrs = {"type": "http", "url": f"{server.url}/cut", "bearer_env": "GITHUB_PAT"}
@@ -177,7 +181,7 @@ async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
 
 
 async def test_a_token_is_sent_and_written_nowhere(
-    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
     outcome = await bench.attempt(
@@ -185,7 +189,7 @@ async def test_a_token_is_sent_and_written_nowhere(
     )
     assert server.heard[0].headers["authorization"] == "Bearer canary-token-0123456789"
     assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT redacted]"
-    assert b"canary-token" not in bench.everything()
+    assert b"canary-token" not in bench.written_bytes()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ async def test_a_token_is_sent_and_written_nowhere(
     ],
 )
 async def test_what_cannot_be_sent_is_told_and_not_tried_again(
-    bench: Bench, attrs: dict[str, Any]
+    bench: NodeHarness, attrs: dict[str, Any]
 ) -> None:
     outcome = await bench.attempt(
         attrs={"type": "http", **attrs}, context={"evil": "a\r\nHost: evil"}

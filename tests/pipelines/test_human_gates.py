@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.scheduler_driver import Play, graph_of
+from support.scheduler_driver import SchedulerDriver, graph_of
 
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode
@@ -13,7 +13,7 @@ GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
 BODY = f'{GATE} g -> yes [label="[Y] Yes"]; g -> no [label="No"]; yes -> e; no -> e;'
 
 
-def asked(run: Play) -> Question:
+def asked(run: SchedulerDriver) -> Question:
     [order] = [order for order in run.waiting.values() if isinstance(order, AskHuman)]
     return order.question
 
@@ -24,7 +24,7 @@ def keys(edges: str) -> list[tuple[str, str, str]]:
 
 
 def test_a_gate_asks_with_its_edges_as_options() -> None:
-    question = asked(Play(BODY))
+    question = asked(SchedulerDriver(BODY))
     assert question.text == "Ship it?"
     assert [(c.key, c.label, c.target) for c in question.choices] == [
         ("Y", "Yes", "yes"),
@@ -35,7 +35,7 @@ def test_a_gate_asks_with_its_edges_as_options() -> None:
 
 @pytest.mark.parametrize("value", ["Y", "y", "Yes", " yes ", "[Y] Yes"])
 def test_a_choice_is_meant_by_key_label_or_target(value: str) -> None:
-    run = Play(BODY)
+    run = SchedulerDriver(BODY)
     run.answer(value)
     assert run.path == ["yes"]
     assert run.context["human.gate.selected"] == "Y"
@@ -61,41 +61,41 @@ def test_keys_are_all_different(edges: str, expected: list[str]) -> None:
 
 def test_an_edge_without_a_label_is_offered_by_its_target() -> None:
     assert keys("g -> deploy") == [("D", "deploy", "deploy")]
-    run = Play(f"{GATE} g -> deploy; g -> abort; deploy -> e; abort -> e")
+    run = SchedulerDriver(f"{GATE} g -> deploy; g -> abort; deploy -> e; abort -> e")
     run.answer("D")
     assert run.path == ["deploy"]
 
 
 def test_of_two_edges_with_one_label_the_chosen_one_is_taken() -> None:
-    run = Play(f"{GATE} g -> a [label=go]; g -> b [label=go]; a -> e; b -> e")
+    run = SchedulerDriver(f"{GATE} g -> a [label=go]; g -> b [label=go]; a -> e; b -> e")
     run.answer("b")
     assert run.path == ["b"]
 
 
 def test_conditional_edges_are_no_options() -> None:
     body = f'{BODY} g -> late [condition="outcome=fail"]; late -> e'
-    run = Play(body)
+    run = SchedulerDriver(body)
     assert [c.target for c in asked(run).choices] == ["yes", "no"]
     run.answer(skipped=True)
     assert run.path == ["late"]
 
 
 def test_a_skipped_question_fails_and_chooses_nothing() -> None:
-    run = Play(BODY)
+    run = SchedulerDriver(BODY)
     run.answer(skipped=True)
     assert run.path == []
     assert run.status == "fail"
     assert "skipped" in run.finish.reason
 
 
-def expire(run: Play) -> None:
+def expire(run: SchedulerDriver) -> None:
     id = asked(run).id
     del run.waiting[id]
-    run.tell(Expired(id=id))
+    run.send(Expired(id=id))
 
 
 def test_at_the_timeout_the_default_is_chosen() -> None:
-    run = Play(BODY + "g [human.timeout=15m, human.default_choice=no]")
+    run = SchedulerDriver(BODY + "g [human.timeout=15m, human.default_choice=no]")
     assert (asked(run).timeout, asked(run).default) == (900.0, "N")
     expire(run)
     assert run.path == ["no"]
@@ -103,30 +103,30 @@ def test_at_the_timeout_the_default_is_chosen() -> None:
 
 
 def test_without_a_default_it_is_asked_again_and_then_fails() -> None:
-    run = Play(BODY + "g [human.timeout=1s, max_retries=1]")
+    run = SchedulerDriver(BODY + "g [human.timeout=1s, max_retries=1]")
     expire(run)
     assert asked(run).id == "g.1#2"
-    assert run.tell(Expired(id="g.1")) == []
+    assert run.send(Expired(id="g.1")) == []
     expire(run)
     assert run.finish.reason == "node 'g' failed: nobody answered in time"
-    assert run.plan.state.retries == {"g": 1}
+    assert run.scheduler.state.retries == {"g": 1}
 
 
 def test_an_answer_that_is_no_choice_is_asked_again_and_then_fails() -> None:
-    run = Play(BODY + "g [max_retries=1]")
+    run = SchedulerDriver(BODY + "g [max_retries=1]")
     run.answer("maybe")
     run.answer("perhaps")
     assert "'perhaps' is not one of the choices: Y (Yes), N (No)" in run.finish.reason
 
 
 def test_who_takes_answers_can_tell_a_wrong_one() -> None:
-    choices = asked(Play(BODY)).choices
+    choices = asked(SchedulerDriver(BODY)).choices
     assert human_gate.find_choice(choices, "maybe") is None
     assert human_gate.find_choice(choices, "no") == choices[1]
 
 
 def test_a_gate_without_edges_takes_any_text() -> None:
-    run = Play(GATE)
+    run = SchedulerDriver(GATE)
     assert asked(run).choices == ()
     run.answer("whatever I want")
     assert run.context["human.gate.selected"] == "whatever I want"
@@ -134,14 +134,14 @@ def test_a_gate_without_edges_takes_any_text() -> None:
 
 
 def test_a_question_that_nobody_can_be_asked_fails_the_gate() -> None:
-    run = Play(BODY)
+    run = SchedulerDriver(BODY)
     del run.waiting["g.1"]
-    run.tell(Ended(id="g.1", outcome=failed("there is nobody to ask")))
+    run.send(Ended(id="g.1", outcome=failed("there is nobody to ask")))
     assert run.finish.reason == "node 'g' failed: there is nobody to ask"
 
 
 def test_the_second_answer_is_nobodys() -> None:
-    run = Play(BODY)
+    run = SchedulerDriver(BODY)
     run.answer("y")
     run.waiting["g.1"] = AskHuman(question=Question(id="g.1", node="g", text=""))
     assert run.answer("n") == []

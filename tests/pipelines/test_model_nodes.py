@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nodes import MODEL, Bench, Scripted
+from support.nodes import MODEL, NodeHarness, ScriptedModel
 
 from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources
@@ -20,8 +20,10 @@ pytest_plugins = ("support.node_fixtures",)
 # prompt
 
 
-async def test_a_prompt_is_one_call_without_tools(bench: Bench, scripted_model: Scripted) -> None:
-    async with scripted_model.desk([say("forty-two")]) as desk:
+async def test_a_prompt_is_one_call_without_tools(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    async with scripted_model.resources([say("forty-two")]) as desk:
         outcome = await bench.attempt(
             "ask",
             desk=desk,
@@ -38,9 +40,11 @@ async def test_a_prompt_is_one_call_without_tools(bench: Bench, scripted_model: 
     assert bench.read("response.md", "ask") == "forty-two"
 
 
-async def test_a_prompt_with_a_schema_gives_a_value(bench: Bench, scripted_model: Scripted) -> None:
+async def test_a_prompt_with_a_schema_gives_a_value(
+    bench: NodeHarness, scripted_model: ScriptedModel
+) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    async with scripted_model.desk([say('{"n": "x"}'), say('{"n": 42}')]) as desk:
+    async with scripted_model.resources([say('{"n": "x"}'), say('{"n": 42}')]) as desk:
         attrs = {"type": "prompt", "prompt": "?", "output_schema": json.dumps(schema)}
         outcome = await bench.attempt(desk=desk, attrs=attrs)
     assert outcome.context_updates["step.output"] == {"n": 42}
@@ -55,9 +59,9 @@ async def test_a_prompt_with_a_schema_gives_a_value(bench: Bench, scripted_model
     ],
 )
 async def test_a_call_that_fails_fails_the_node(
-    bench: Bench, scripted_model: Scripted, turn: Turn, timeout: str, retryable: bool
+    bench: NodeHarness, scripted_model: ScriptedModel, turn: Turn, timeout: str, retryable: bool
 ) -> None:
-    async with scripted_model.desk([turn]) as desk:
+    async with scripted_model.resources([turn]) as desk:
         outcome = await bench.attempt(
             desk=desk, attrs={"type": "prompt", "prompt": "?", "timeout": timeout}
         )
@@ -66,13 +70,13 @@ async def test_a_call_that_fails_fails_the_node(
     assert outcome.retryable is retryable
 
 
-async def test_a_prompt_without_a_model_says_so(bench: Bench) -> None:
+async def test_a_prompt_without_a_model_says_so(bench: NodeHarness) -> None:
     outcome = await bench.attempt(attrs={"type": "prompt", "prompt": "?"})
     assert "names no model" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_simulated_prompt_asks_nobody(bench: Bench) -> None:
+async def test_a_simulated_prompt_asks_nobody(bench: NodeHarness) -> None:
     async with NodeResources(simulate=True) as desk:
         outcome = await bench.attempt("ask", desk=desk, attrs={"type": "prompt", "prompt": "?"})
     assert outcome.context_updates["ask.output"] == "[Simulated] Response for stage: ask"
@@ -89,10 +93,10 @@ BRANCHES: list[Json] = [
 
 @pytest.mark.parametrize("named", [{}, {"agent": "corral"}])
 async def test_a_model_or_an_agent_picks_the_best_branch(
-    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     answer = '```json\n{"best_id": "b", "reason": "it is shorter"}\n```'
-    async with scripted_model.desk([say(answer)]) as desk:
+    async with scripted_model.resources([say(answer)]) as desk:
         outcome = await bench.attempt(
             "join",
             desk=desk,
@@ -105,11 +109,11 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
         "parallel.fan_in.best_outcome": "partial_success",
     }
     assert outcome.notes == "it is shorter"
-    assert "the answer of a" in scripted_model.asked[0]
-    assert "the answer of c" not in scripted_model.asked[0]
+    assert "the answer of a" in scripted_model.prompts[0]
+    assert "the answer of c" not in scripted_model.prompts[0]
 
 
-async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: Bench) -> None:
+async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: NodeHarness) -> None:
     """Also of two branches that ended in the same node, and whatever that is called."""
     branches: list[Json] = []
     for number in (1, 2):
@@ -132,9 +136,9 @@ async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: Bench) -> No
 
 
 async def test_a_judge_cannot_pick_what_is_not_there(
-    bench: Bench, scripted_model: Scripted
+    bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.desk(lambda _: say('{"best_id": "c"}')) as desk:
+    async with scripted_model.resources(lambda _: say('{"best_id": "c"}')) as desk:
         outcome = await bench.attempt(
             desk=desk,
             attrs={"type": "fan_in", "prompt": "Which?"},
@@ -143,7 +147,7 @@ async def test_a_judge_cannot_pick_what_is_not_there(
     assert outcome.status == "fail"
 
 
-async def test_a_judge_of_no_branches_fails(bench: Bench) -> None:
+async def test_a_judge_of_no_branches_fails(bench: NodeHarness) -> None:
     outcome = await bench.attempt(
         attrs={"type": "fan_in", "prompt": "Which?"}, context={"parallel.results": BRANCHES[2:]}
     )
@@ -153,7 +157,7 @@ async def test_a_judge_of_no_branches_fails(bench: Bench) -> None:
 # for_each
 
 
-async def test_commands_run_for_each_item_and_come_back_in_order(bench: Bench) -> None:
+async def test_commands_run_for_each_item_and_come_back_in_order(bench: NodeHarness) -> None:
     outcome = await bench.attempt(
         "each",
         attrs={
@@ -174,7 +178,7 @@ async def test_commands_run_for_each_item_and_come_back_in_order(bench: Bench) -
     assert json.loads(bench.read("results.json", "each")) == results
 
 
-async def test_some_failures_are_a_partial_success_and_all_a_failure(bench: Bench) -> None:
+async def test_some_failures_are_a_partial_success_and_all_a_failure(bench: NodeHarness) -> None:
     attrs = {"type": "for_each", "items": "1, 2, 3", "tool_command": "test {{item}} -lt {{most}}"}
     some = await bench.attempt(attrs=attrs, context={"most": 3})
     assert some.status == "partial_success"
@@ -186,7 +190,7 @@ async def test_some_failures_are_a_partial_success_and_all_a_failure(bench: Benc
     assert every.retryable is None
 
 
-async def test_no_items_are_a_success(bench: Bench) -> None:
+async def test_no_items_are_a_success(bench: NodeHarness) -> None:
     outcome = await bench.attempt(
         attrs={"type": "for_each", "items": "[]", "tool_command": "false"}
     )
@@ -207,7 +211,7 @@ async def test_no_items_are_a_success(bench: Bench) -> None:
     ],
 )
 async def test_what_is_no_list_of_work_is_told(
-    bench: Bench, attrs: dict[str, Any], said: str
+    bench: NodeHarness, attrs: dict[str, Any], said: str
 ) -> None:
     outcome = await bench.attempt(
         attrs={"type": "for_each", "tool_command": "true", **attrs}, context={"n": 3}
@@ -216,7 +220,7 @@ async def test_what_is_no_list_of_work_is_told(
     assert outcome.retryable is False
 
 
-async def test_no_more_work_at_once_than_is_allowed(bench: Bench, workspace: Path) -> None:
+async def test_no_more_work_at_once_than_is_allowed(bench: NodeHarness, workspace: Path) -> None:
     (workspace / "now").mkdir()
     command = "touch now/{{item}}; ls now | wc -l >> counts; sleep 0.2; rm now/{{item}}"
     outcome = await bench.attempt(
@@ -235,12 +239,12 @@ async def test_no_more_work_at_once_than_is_allowed(bench: Bench, workspace: Pat
 
 @pytest.mark.parametrize("named", [{"model": MODEL}, {"agent": "corral"}])
 async def test_a_model_or_an_agent_answers_for_each_item(
-    bench: Bench, scripted_model: Scripted, named: dict[str, Any]
+    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     def answer(request: Request) -> Turn:
         return say(f"<{request.last_text.splitlines()[-1]}>")
 
-    async with scripted_model.desk(answer) as desk:
+    async with scripted_model.resources(answer) as desk:
         outcome = await bench.attempt(
             "each",
             desk=desk,
@@ -255,7 +259,9 @@ async def test_a_model_or_an_agent_answers_for_each_item(
     assert outcome.tokens
 
 
-async def test_one_item_over_its_time_costs_only_itself(bench: Bench, workspace: Path) -> None:
+async def test_one_item_over_its_time_costs_only_itself(
+    bench: NodeHarness, workspace: Path
+) -> None:
     outcome = await bench.attempt(
         attrs={
             "type": "for_each",
@@ -271,7 +277,7 @@ async def test_one_item_over_its_time_costs_only_itself(bench: Bench, workspace:
 
 
 async def test_long_answers_are_whole_in_their_file_and_short_in_the_context(
-    bench: Bench,
+    bench: NodeHarness,
 ) -> None:
     outcome = await bench.attempt(
         attrs={

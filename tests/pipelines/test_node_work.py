@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.nodes import Bench
+from support.nodes import NodeHarness
 
 from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text
@@ -27,8 +27,8 @@ KIND = "test.step"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> Bench:
-    return Bench(tmp_path / "run", workspace)
+def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+    return NodeHarness(tmp_path / "run", workspace)
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +39,12 @@ def _forgotten() -> Iterator[None]:
     handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
-async def attempt(bench: Bench, handler: Any, **attrs: Any) -> Outcome:
+async def attempt(bench: NodeHarness, handler: Any, **attrs: Any) -> Outcome:
     handlers.register(KIND, handler)
     return await bench.attempt(attrs={"type": KIND, **attrs})
 
 
-async def test_a_handlers_outcome_is_returned_and_written(bench: Bench) -> None:
+async def test_a_handlers_outcome_is_returned_and_written(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(preferred_label="next", context_updates={"a": [1, {"b": None}]}, notes="ok")
 
@@ -59,7 +59,7 @@ async def test_a_handlers_outcome_is_returned_and_written(bench: Bench) -> None:
     }
 
 
-async def test_none_is_success(bench: Bench) -> None:
+async def test_none_is_success(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> None:
         return None
 
@@ -76,7 +76,7 @@ async def test_none_is_success(bench: Bench) -> None:
     ],
 )
 async def test_an_error_of_ours_fails_the_node_in_its_own_words(
-    bench: Bench, error: Exception, retryable: bool
+    bench: NodeHarness, error: Exception, retryable: bool
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise error
@@ -94,7 +94,7 @@ class Odd(BaseException):
 @pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
 @pytest.mark.parametrize("error", [ZeroDivisionError("one by none"), SystemExit(3), Odd("odd")])
 async def test_a_handler_that_raises_fails_the_node_as_a_bug(
-    bench: Bench, error: BaseException, limit: dict[str, str]
+    bench: NodeHarness, error: BaseException, limit: dict[str, str]
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise error
@@ -108,7 +108,7 @@ async def test_a_handler_that_raises_fails_the_node_as_a_bug(
 
 @pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
 def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
-    bench: Bench, limit: dict[str, str]
+    bench: NodeHarness, limit: dict[str, str]
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
     assert "raised KeyboardInterrupt" in outcome.failure_reason
 
 
-async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> None:
+async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: NodeHarness) -> None:
     ended = False
 
     async def step(_: NodeContext) -> Outcome:
@@ -135,7 +135,7 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: Bench) -> Non
 
 
 def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution_attempt, "ENDING", 0.05)
 
@@ -153,7 +153,7 @@ def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
 async def test_a_cancelled_attempt_takes_its_handler_along(
-    bench: Bench, timeout: str | None
+    bench: NodeHarness, timeout: str | None
 ) -> None:
     begun, ended = asyncio.Event(), False
 
@@ -175,7 +175,7 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
 
 
 async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
-    bench: Bench,
+    bench: NodeHarness,
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise asyncio.CancelledError
@@ -184,7 +184,7 @@ async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
 
 
 @pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
-async def test_what_is_no_outcome_is_named(bench: Bench, told: Any) -> None:
+async def test_what_is_no_outcome_is_named(bench: NodeHarness, told: Any) -> None:
     async def step(_: NodeContext) -> Outcome:
         return cast("Outcome", told)
 
@@ -193,7 +193,7 @@ async def test_what_is_no_outcome_is_named(bench: Bench, told: Any) -> None:
     assert outcome.retryable is False
 
 
-async def test_an_outcome_of_wrong_types_is_named(bench: Bench) -> None:
+async def test_an_outcome_of_wrong_types_is_named(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(status=cast("Any", "great"))
 
@@ -215,7 +215,9 @@ async def test_an_outcome_of_wrong_types_is_named(bench: Bench) -> None:
     ],
     ids=["date", "number key", "set inside", "nan", "inf", "bytes", "half", "huge", "object"],
 )
-async def test_what_is_no_json_fails_the_node_and_names_the_key(bench: Bench, value: Any) -> None:
+async def test_what_is_no_json_fails_the_node_and_names_the_key(
+    bench: NodeHarness, value: Any
+) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"fine": 1, "bad.key": value})
 
@@ -224,7 +226,7 @@ async def test_what_is_no_json_fails_the_node_and_names_the_key(bench: Bench, va
     assert "'bad.key'" in outcome.failure_reason
 
 
-async def test_a_value_nested_without_end_is_refused(bench: Bench) -> None:
+async def test_a_value_nested_without_end_is_refused(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         deep: Any = []
         for _level in range(100_000):
@@ -234,25 +236,25 @@ async def test_a_value_nested_without_end_is_refused(bench: Bench) -> None:
     assert "nested" in (await attempt(bench, step)).failure_reason
 
 
-async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: Bench) -> None:
+async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"small": 1, "large": "x" * 2_000_000})
 
     assert "'large'" in (await attempt(bench, step)).failure_reason
 
 
-async def test_an_unknown_type_runs_as_its_shape_says(bench: Bench) -> None:
+async def test_an_unknown_type_runs_as_its_shape_says(bench: NodeHarness) -> None:
     attrs = {"type": "tol", "shape": "parallelogram", "tool_command": "echo hi"}
     outcome = await bench.attempt(attrs=attrs)
     assert outcome.context_updates["tool.output"] == "hi\n"
 
 
-async def test_a_timeout_that_is_none_fails_clearly(bench: Bench) -> None:
+async def test_a_timeout_that_is_none_fails_clearly(bench: NodeHarness) -> None:
     outcome = await bench.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
     assert "'soon' is no duration" in outcome.failure_reason
 
 
-async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
+async def test_the_nodes_own_status_file_is_its_word(bench: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         told = {
             "outcome": "PARTIAL_SUCCESS",
@@ -272,7 +274,7 @@ async def test_the_nodes_own_status_file_is_its_word(bench: Bench) -> None:
     )
 
 
-async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> None:
+async def test_a_status_file_cannot_make_a_failure_a_success(bench: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "success"}')
         raise AccessDenied("403")
@@ -284,7 +286,7 @@ async def test_a_status_file_cannot_make_a_failure_a_success(bench: Bench) -> No
     "written",
     ["", "{", "[]", '{"notes": "great"}', '{"outcome": "success", "context_updates": 3}'],
 )
-async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: str) -> None:
+async def test_a_status_file_that_is_none_fails_the_node(bench: NodeHarness, written: str) -> None:
     async def step(work: NodeContext) -> None:
         (work.folder / "status.json").write_text(written)
 
@@ -293,7 +295,9 @@ async def test_a_status_file_that_is_none_fails_the_node(bench: Bench, written: 
     assert "status.json" in outcome.failure_reason
 
 
-async def test_a_status_file_that_is_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+async def test_a_status_file_that_is_a_link_is_not_followed(
+    bench: NodeHarness, tmp_path: Path
+) -> None:
     (tmp_path / "other.json").write_text('{"outcome": "success", "notes": "stolen"}')
 
     async def step(work: NodeContext) -> None:
@@ -304,7 +308,9 @@ async def test_a_status_file_that_is_a_link_is_not_followed(bench: Bench, tmp_pa
     assert (tmp_path / "other.json").read_text().endswith('"stolen"}')
 
 
-async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(bench: Bench) -> None:
+async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(
+    bench: NodeHarness,
+) -> None:
     async def first(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "fail", "notes": "not yet"}')
         return Outcome()
@@ -316,7 +322,7 @@ async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(bench
     assert (await attempt(bench, second)).status == "success"
 
 
-async def test_auto_status_says_that_none_was_written(bench: Bench) -> None:
+async def test_auto_status_says_that_none_was_written(bench: NodeHarness) -> None:
     async def step(_: NodeContext) -> None:
         return None
 
@@ -325,7 +331,7 @@ async def test_auto_status_says_that_none_was_written(bench: Bench) -> None:
 
 
 async def test_an_unwritable_folder_fails_before_anything_is_done(
-    bench: Bench, tmp_path: Path
+    bench: NodeHarness, tmp_path: Path
 ) -> None:
     (tmp_path / "run").write_text("in the way")
     ran = False
@@ -339,7 +345,7 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
     assert not ran
 
 
-async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: Bench) -> None:
+async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         os.rmdir(work.folder)
         return Outcome(context_updates={"done": True})
@@ -350,7 +356,7 @@ async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: Bench)
 
 
 async def test_secrets_of_the_environment_land_in_no_file(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
@@ -361,11 +367,11 @@ async def test_secrets_of_the_environment_land_in_no_file(
 
     outcome = await attempt(bench, step)
     assert outcome.context_updates == {"leak": {"key": "<[SOME_API_KEY redacted]>"}}
-    assert b"redacted" in bench.everything()
-    assert secret.encode() not in bench.everything()
+    assert b"redacted" in bench.written_bytes()
+    assert secret.encode() not in bench.written_bytes()
 
 
-async def test_events_are_kept_beside_the_node_and_passed_on(bench: Bench) -> None:
+async def test_events_are_kept_beside_the_node_and_passed_on(bench: NodeHarness) -> None:
     async def step(work: NodeContext) -> None:
         work.emit(Text("one"))
         work.emit(Text("two"))
@@ -376,7 +382,7 @@ async def test_events_are_kept_beside_the_node_and_passed_on(bench: Bench) -> No
     assert bench.events == [Text("one"), Text("two")]
 
 
-async def test_simulated_work_answers_for_its_stage(bench: Bench) -> None:
+async def test_simulated_work_answers_for_its_stage(bench: NodeHarness) -> None:
     async with NodeResources(simulate=True) as desk:
         outcome = await bench.attempt("plan", desk=desk, attrs={"prompt": "Plan it"})
     assert outcome.status == "success"

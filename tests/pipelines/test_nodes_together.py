@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from support.nodes import MODEL, Scripted
+from support.nodes import MODEL, ScriptedModel
 
 from corral.pipelines import loader
 from corral.pipelines.execution import memory_runner
@@ -48,7 +48,7 @@ digraph everything {
 
 
 async def test_nodes_of_every_kind_hand_their_values_on(
-    scripted_model: Scripted, workspace: Path, tmp_path: Path
+    scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         said = request.last_text
@@ -60,7 +60,7 @@ async def test_nodes_of_every_kind_hand_their_values_on(
 
     graph = loader.load(PIPELINE)
     people = Recording(Queued(["f", "y"]))
-    async with scripted_model.desk(answer, named=None) as desk, asyncio.timeout(60):
+    async with scripted_model.resources(answer, named=None) as desk, asyncio.timeout(60):
         result = await memory_runner.run(
             graph, desk=desk, people=people, folder=tmp_path / "run", workspace=workspace
         )
@@ -77,7 +77,7 @@ async def test_nodes_of_every_kind_hand_their_values_on(
 
 
 async def test_a_switch_by_conditions_sees_the_failure_before_it(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     graph = loader.load("""
     digraph g {
@@ -91,14 +91,14 @@ async def test_a_switch_by_conditions_sees_the_failure_before_it(
       mend -> done
     }
     """)
-    async with scripted_model.desk([]) as desk:
+    async with scripted_model.resources([]) as desk:
         result = await memory_runner.run(graph, desk=desk, workspace=workspace)
     assert result.ok, result.reason
     assert result.context["mended"] is True
 
 
 async def test_a_thread_of_full_fidelity_is_one_conversation(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     graph = loader.load(
         """
@@ -111,7 +111,7 @@ async def test_a_thread_of_full_fidelity_is_one_conversation(
     """.replace("MODEL", MODEL)
     )
     script = [call("list_dir", path="."), say("one"), say("two")]
-    async with scripted_model.desk(script, named=None) as desk:
+    async with scripted_model.resources(script, named=None) as desk:
         result = await memory_runner.run(graph, desk=desk, workspace=workspace)
     assert result.ok, result.reason
     texts = [text for m in scripted_model.lane.requests[-1].history for text in m.texts]

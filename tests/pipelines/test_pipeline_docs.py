@@ -9,7 +9,7 @@ import click
 import pytest
 
 from corral.cli import worker
-from corral.cli.lazy_group import Lazy
+from corral.cli.lazy_group import LazyGroup
 from corral.cli.pipeline import group as pipeline_group
 from corral.pipelines import node_kinds
 from corral.pipelines.linter.engine import lint
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
 
 
-def group() -> Lazy:
-    assert isinstance(pipeline_group.command, Lazy)
+def group() -> LazyGroup:
+    assert isinstance(pipeline_group.command, LazyGroup)
     return pipeline_group.command
 
 

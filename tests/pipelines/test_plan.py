@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from support.scheduler_driver import FAIL, Play, play
+from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 import corral.pipelines
 from corral.errors import PipelineInvalid
@@ -40,43 +40,45 @@ def test_the_scheduler_does_no_io(path: Path) -> None:
 
 
 def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
-    run = play("s -> a -> b -> e")
+    run = run_scheduler("s -> a -> b -> e")
     assert run.status == "success"
     assert run.path == ["a", "b"]
     assert run.completed == ["s", "a", "b", "e"]
-    assert run.plan.state.current_node == "e"
+    assert run.scheduler.state.current_node == "e"
     assert run.context["current_node"] == "e"
     assert run.context["last_stage"] == "b"
 
 
 def test_a_run_that_gets_stuck_before_its_exit_fails_and_names_the_node() -> None:
-    run = play('s -> a; a -> e [condition="outcome=fail"]')
+    run = run_scheduler('s -> a; a -> e [condition="outcome=fail"]')
     reason = "no edge leads on from 'a': no condition on its edges is true"
-    assert run.plan.state.finish == FinishRun(status="fail", reason=reason)
+    assert run.scheduler.state.finish == FinishRun(status="fail", reason=reason)
 
 
 def test_a_node_without_any_edge_ends_the_run_and_is_named() -> None:
-    run = play("s -> a; s -> e [condition=never]")
-    assert run.plan.state.finish == FinishRun(status="success", reason="no edge leads on from 'a'")
+    run = run_scheduler("s -> a; s -> e [condition=never]")
+    assert run.scheduler.state.finish == FinishRun(
+        status="success", reason="no edge leads on from 'a'"
+    )
     assert run.completed == ["s", "a"]
 
 
 def test_start_exit_and_conditional_cost_no_visit() -> None:
-    run = play("s -> c -> e; c [shape=diamond]")
+    run = run_scheduler("s -> c -> e; c [shape=diamond]")
     assert run.path == []
     assert run.status == "success"
 
 
 def test_every_node_that_ends_is_worth_a_checkpoint() -> None:
-    run = play("s -> a -> e")
-    assert [o.node for o in run.orders if isinstance(o, Checkpoint)] == ["s", "a", "e"]
+    run = run_scheduler("s -> a -> e")
+    assert [o.node for o in run.commands if isinstance(o, Checkpoint)] == ["s", "a", "e"]
 
 
 def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None:
     graph = parser.parse(
         'digraph demo { goal="ship it"; label="L"; s [shape=Mdiamond]; e [shape=Msquare]; s->a->e }'
     )
-    run = Play(graph, values={"ticket": 7})
+    run = SchedulerDriver(graph, values={"ticket": 7})
     assert run.visit("a").context == {
         "graph.goal": "ship it",
         "graph.label": "L",
@@ -93,7 +95,7 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
         context_updates={"x": [1], "outcome": "nonsense", "last_response": "r" * 300},
         preferred_label="go",
     )
-    run = play("s -> a -> b -> e", {"a": said})
+    run = run_scheduler("s -> a -> b -> e", {"a": said})
     context = run.visit("b").context
     assert context["x"] == [1]
     assert context["outcome"] == "success"
@@ -103,7 +105,7 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
 
 
 def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
-    plan = Scheduler(Play("s -> a -> e").graph, values={"deep": {"list": [1]}})
+    plan = Scheduler(SchedulerDriver("s -> a -> e").graph, values={"deep": {"list": [1]}})
     [visit] = [order for order in plan.start() if isinstance(order, RunNode)]
     deep = visit.context["deep"]
     assert isinstance(deep, dict)
@@ -115,28 +117,30 @@ def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
 
 
 def test_a_failed_node_without_an_edge_fails_the_run_and_says_why() -> None:
-    run = play("s -> a; a -> e [condition=never]", {"a": FAIL})
+    run = run_scheduler("s -> a; a -> e [condition=never]", {"a": FAIL})
     assert run.finish == FinishRun(status="fail", reason="node 'a' failed: broken")
 
 
 def test_a_conditional_leaves_outcome_and_label_in_force() -> None:
     body = """s -> a -> c; c [shape=diamond]; c -> good [condition="outcome=success"]
         c -> bad [condition="outcome=fail"]; good -> e; bad -> e"""
-    assert play(body, {"a": FAIL}).path == ["a", "bad"]
-    assert play(body).path == ["a", "good"]
+    assert run_scheduler(body, {"a": FAIL}).path == ["a", "bad"]
+    assert run_scheduler(body).path == ["a", "good"]
     labels = """s -> a -> c -> d; c [shape=diamond]; d [shape=diamond]
         d -> x [label=X]; d -> y; x -> e; y -> e"""
-    assert play(labels, {"a": Outcome(preferred_label="x")}).path == ["a", "x"]
-    assert play(labels, {"a": Outcome(preferred_label="z")}).path == ["a", "x"]
+    assert run_scheduler(labels, {"a": Outcome(preferred_label="x")}).path == ["a", "x"]
+    assert run_scheduler(labels, {"a": Outcome(preferred_label="z")}).path == ["a", "x"]
 
 
 def test_a_conditional_that_no_edge_leaves_after_a_failure_fails_the_run() -> None:
-    run = play('s -> a -> c; c [shape=diamond]; c -> e [condition="outcome=success"]', {"a": FAIL})
+    run = run_scheduler(
+        's -> a -> c; c [shape=diamond]; c -> e [condition="outcome=success"]', {"a": FAIL}
+    )
     assert run.status == "fail"
 
 
 def test_a_skipped_node_is_no_failed_one() -> None:
-    run = play("s -> a -> e", {"a": Outcome(status="skipped")})
+    run = run_scheduler("s -> a -> e", {"a": Outcome(status="skipped")})
     assert run.status == "success"
     assert run.context["outcome"] == "skipped"
 
@@ -144,102 +148,104 @@ def test_a_skipped_node_is_no_failed_one() -> None:
 def test_the_retry_counter_stands_in_the_context_until_a_success() -> None:
     tried = Outcome(status="fail", attempts=3)
     body = 's -> a; a -> b [condition="outcome=fail"]; b -> a; a -> e [condition="outcome=success"]'
-    run = play(body, {"a": [tried, Outcome(attempts=2)]})
+    run = run_scheduler(body, {"a": [tried, Outcome(attempts=2)]})
     assert run.visit("b").context["internal.retry_count.a"] == 2
     assert "internal.retry_count.a" not in run.context
-    assert run.plan.state.retries == {}
+    assert run.scheduler.state.retries == {}
 
 
 def test_late_double_and_unknown_messages_change_nothing() -> None:
-    run = Play("s -> a -> b -> e")
+    run = SchedulerDriver("s -> a -> b -> e")
     run.end("a")
-    before = run.plan.state
+    before = run.scheduler.state
     for message in (
         Ended(id="a.1", outcome=FAIL),
         Ended(id="a.2", outcome=FAIL),
         Ended(id="nobody.1", outcome=FAIL),
     ):
-        assert run.tell(message) == []
-    assert run.plan.state == before
+        assert run.send(message) == []
+    assert run.scheduler.state == before
     run.end("b")
     assert run.status == "success"
-    assert run.plan.receive(Cancelled()) == []
-    assert run.plan.receive(Steered(updates={"late": True})) == []
+    assert run.scheduler.receive(Cancelled()) == []
+    assert run.scheduler.receive(Steered(updates={"late": True})) == []
     assert "late" not in run.context
-    assert run.plan.receive(Ended(id="b.1", outcome=Outcome())) == []
-    assert run.plan.start() == []
+    assert run.scheduler.receive(Ended(id="b.1", outcome=Outcome())) == []
+    assert run.scheduler.start() == []
 
 
 def test_nothing_is_heard_before_the_run_begins() -> None:
-    plan = Scheduler(Play("s -> a -> e").graph)
+    plan = Scheduler(SchedulerDriver("s -> a -> e").graph)
     assert plan.receive(Cancelled()) == []
     assert plan.start() != []
 
 
 def test_a_node_may_be_visited_so_often_and_no_more() -> None:
-    run = play('max_visits=3; s -> a; a -> a [condition="outcome=success"]; a -> e')
+    run = run_scheduler('max_visits=3; s -> a; a -> a [condition="outcome=success"]; a -> e')
     assert run.path == ["a"] * 3
     assert run.finish.reason == "node 'a' would be visited more than 3 times (max_visits): a -> a"
-    assert len(play('s -> a; a -> a [condition="outcome=success"]; a -> e').path) == 50
+    assert len(run_scheduler('s -> a; a -> a [condition="outcome=success"]; a -> e').path) == 50
 
 
 def test_a_ring_of_conditionals_ends_too() -> None:
     body = (
         "s -> a -> b; b -> a [condition=graph.name]; b -> e; a [shape=diamond]; b [shape=diamond]"
     )
-    run = play(body)
+    run = run_scheduler(body)
     assert "max_visits" in run.finish.reason
 
 
 def test_loop_restart_begins_again_with_the_graphs_context_only() -> None:
     body = """goal=G; s -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e"""
     first = Outcome(context_updates={"x": 1})
-    run = play(body, {"a": first, "b": [FAIL, Outcome()]}, {"given": 1})
+    run = run_scheduler(body, {"a": first, "b": [FAIL, Outcome()]}, {"given": 1})
     assert run.path == ["a", "b", "a", "b"]
-    assert [o for o in run.orders if isinstance(o, Restart)] == [Restart(round=2, node="a")]
+    assert [o for o in run.commands if isinstance(o, Restart)] == [Restart(round=2, node="a")]
     assert run.visit("a").context == {
         "graph.goal": "G",
         "graph.name": "g",
         "current_node": "a",
     }
     assert run.completed == ["a", "b", "e"]
-    assert run.plan.state.round == 2
+    assert run.scheduler.state.round == 2
 
 
 def test_cancelled_ends_all_that_is_open() -> None:
-    run = Play(
+    run = SchedulerDriver(
         "s -> p; p [shape=component]; p -> a; p -> b; a -> f; b -> f; f -> e; f [type=fan_in]"
     )
     assert set(run.waiting) == {"a.1", "b.1"}
-    run.tell(Cancelled(reason="enough"))
+    run.send(Cancelled(reason="enough"))
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["a.1", "b.1"]
     assert run.finish == FinishRun(status="cancelled", reason="enough")
 
 
 def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
     dear = Outcome(cost_usd=0.6, tokens=600)
-    run = play("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    run = run_scheduler("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.path == ["a", "b"]
     assert run.finish.reason == "the budget is spent: 1.2000 of 1 USD (max_budget_usd)"
-    run = play("max_total_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    run = run_scheduler("max_total_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.finish.reason == "the budget is spent: 1200 of 1000 tokens (max_total_tokens)"
     assert (
-        play("max_total_tokens=1200; s -> a -> b -> c -> e", {"a": dear, "b": dear}).status
+        run_scheduler("max_total_tokens=1200; s -> a -> b -> c -> e", {"a": dear, "b": dear}).status
         == "success"
     )
 
 
 def test_steered_from_outside_the_context_says_so() -> None:
-    run = Play("s -> a -> b -> e")
-    run.tell(Steered(updates={"advice": "be brief"}))
+    run = SchedulerDriver("s -> a -> b -> e")
+    run.send(Steered(updates={"advice": "be brief"}))
     run.end("a")
     assert run.visit("b").context["advice"] == "be brief"
 
 
 def test_what_is_open_can_be_ordered_again() -> None:
-    run = Play("s -> p; p [shape=component]; p -> a; p -> g; a -> f; g -> f [label=ok]; f -> e; "
-               "f [type=fan_in]; g [shape=hexagon]")  # fmt: skip
-    assert run.plan.pending() == [*run.waiting.values()]
+    run = SchedulerDriver(
+        "s -> p; p [shape=component]; p -> a; p -> g; a -> f; g -> f [label=ok]; f -> e; "
+        "f [type=fan_in]; g [shape=hexagon]"
+    )
+    assert run.scheduler.pending() == [*run.waiting.values()]
 
 
 @pytest.mark.parametrize(
@@ -261,15 +267,15 @@ def test_what_is_open_can_be_ordered_again() -> None:
 def test_fidelity_and_thread_come_from_edge_node_or_graph(
     attrs: str, fidelity: str, thread: str | None
 ) -> None:
-    visit = play(f"{attrs} s -> a -> b -> e").visit("b")
+    visit = run_scheduler(f"{attrs} s -> a -> b -> e").visit("b")
     assert (visit.fidelity, visit.thread, visit.previous) == (fidelity, thread, "a")
 
 
 def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edges() -> None:
     edge = 'a -> b [fidelity=full, thread_id="edge"]; b [fidelity="summary:low"];'
-    visit = play(f"{edge} s -> a; b -> e").visit("b")
+    visit = run_scheduler(f"{edge} s -> a; b -> e").visit("b")
     assert (visit.fidelity, visit.thread) == ("full", "edge")
-    visit = play(f"{edge} b [thread_id=node]; s -> a; b -> e").visit("b")
+    visit = run_scheduler(f"{edge} b [thread_id=node]; s -> a; b -> e").visit("b")
     assert visit.thread == "node"
 
 
@@ -286,14 +292,14 @@ def test_a_graph_without_a_start_fails_at_once() -> None:
 )
 def test_a_limit_that_is_no_number_is_refused_before_anything_runs(attrs: str) -> None:
     with pytest.raises(PipelineInvalid, match="is not a number"):
-        Play(f"{attrs}; s -> a -> e")
+        SchedulerDriver(f"{attrs}; s -> a -> e")
 
 
 def test_a_condition_that_is_none_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConditionError):
-        Play('s -> a -> e [condition="= ="]')
+        SchedulerDriver('s -> a -> e [condition="= ="]')
 
 
 def test_a_nodes_attribute_that_is_no_duration_fails_the_node() -> None:
-    run = Play("s -> a -> e; a [shape=hexagon, human.timeout=soon]")
+    run = SchedulerDriver("s -> a -> e; a [shape=hexagon, human.timeout=soon]")
     assert "'soon' is no duration" in run.finish.reason

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler_driver import FAIL, graph_of, play
+from support.scheduler_driver import FAIL, graph_of, run_scheduler
 
 from corral.errors import StorageFailed
 from corral.pipelines import events
@@ -50,8 +50,8 @@ def test_a_run_that_is_taken_up_again_keeps_its_start(folder: RunDir) -> None:
 
 
 def test_the_checkpoint_says_where_the_run_stands(folder: RunDir) -> None:
-    run = play("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
-    folder.save(run.plan.state)
+    run = run_scheduler("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
+    folder.save(run.scheduler.state)
     saved = json.loads((folder.path / "checkpoint.json").read_text())
     assert {"timestamp", "logs"} <= set(saved)
     assert saved["current_node"] == "b"
@@ -64,7 +64,7 @@ def test_the_checkpoint_says_where_the_run_stands(folder: RunDir) -> None:
 
 
 def test_a_changed_outcome_is_written_anew(folder: RunDir) -> None:
-    state = play("s -> a -> e").plan.state
+    state = run_scheduler("s -> a -> e").scheduler.state
     folder.save(state)
     state.outcomes["a"] = Outcome(status="partial_success")
     folder.save(state)
@@ -87,7 +87,7 @@ def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
 def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) -> None:
     (folder.stage("a.1", "a") / "prompt.md").write_text("one")
     folder.record([PipelineStarted(name="g")])
-    folder.save(play("s -> a -> e").plan.state)
+    folder.save(run_scheduler("s -> a -> e").scheduler.state)
     folder.restart(2)
     assert sorted(os.listdir(folder.path)) == [
         "artifacts",
@@ -165,7 +165,7 @@ def test_a_folder_that_is_gone_is_made_again(folder: RunDir) -> None:
     (folder.path / "manifest.json").unlink()
     folder.artifacts.rmdir()
     folder.path.rmdir()
-    folder.save(play("s -> a -> e").plan.state)
+    folder.save(run_scheduler("s -> a -> e").scheduler.state)
     assert (folder.path / "checkpoint.json").exists()
 
 
@@ -222,7 +222,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> Non
     blocked = tmp_path / "run"
     keeper = CheckpointWriter(RunDir(blocked))
     blocked.write_text("in the way")
-    state = play("s -> a -> e").plan.state
+    state = run_scheduler("s -> a -> e").scheduler.state
     assert not keeper.save(state)
     assert isinstance(keeper.failed, StorageFailed)
     keeper.tell(PipelineStarted(name="g"))

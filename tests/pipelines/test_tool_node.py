@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.nodes import Bench, running_in
-from support.scripted_agent import children
-from support.stream_checks import unhurried
+from support.nodes import NodeHarness, processes_in
+from support.scripted_agent import child_pids
+from support.stream_checks import no_deadline
 
 from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources
@@ -21,12 +21,12 @@ from corral.system import paths
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> Bench:
-    return Bench(tmp_path / "run", workspace)
+def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+    return NodeHarness(tmp_path / "run", workspace)
 
 
 async def tool(
-    bench: Bench, command: str, context: dict[str, Json] | None = None, **attrs: str | int
+    bench: NodeHarness, command: str, context: dict[str, Json] | None = None, **attrs: str | int
 ) -> Outcome:
     return await bench.attempt(
         attrs={"type": "tool", "tool_command": command, **attrs}, context=context
@@ -34,7 +34,7 @@ async def tool(
 
 
 async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
-    bench: Bench, workspace: Path
+    bench: NodeHarness, workspace: Path
 ) -> None:
     outcome = await tool(
         bench, 'pwd; echo "$ATTRACTOR_STAGE_DIR|$ATTRACTOR_NODE_ID|$ATTRACTOR_LOGS_ROOT"'
@@ -52,7 +52,7 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
     assert bench.read("tool_output.txt") == said
 
 
-async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: Bench) -> None:
+async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: NodeHarness) -> None:
     ledger = paths.ledger()
     outcome = await tool(bench, f"cat '{ledger}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
@@ -60,7 +60,7 @@ async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: Bench
     assert not list(ledger.iterdir())
 
 
-async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: Bench) -> None:
+async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: NodeHarness) -> None:
     outcome = await tool(bench, "echo some output; echo what is wrong >&2; exit 3")
     assert outcome.status == "fail"
     assert "exited with 3: what is wrong" in outcome.failure_reason
@@ -70,21 +70,25 @@ async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: Bench) -> None
     assert outcome.context_updates["tool.output"] == "some output\n"
 
 
-async def test_a_command_that_forks_is_gone_at_its_timeout(bench: Bench, workspace: Path) -> None:
+async def test_a_command_that_forks_is_gone_at_its_timeout(
+    bench: NodeHarness, workspace: Path
+) -> None:
     command = "(trap '' TERM; setsid sleep 300 & sleep 300) & echo begun; sleep 300"
     outcome = await tool(bench, command, timeout="300ms")
     assert "did not end within 0.3s" in outcome.failure_reason
     assert outcome.context_updates["tool.output"] == "begun\n"
-    assert running_in(workspace) == []
-    assert children() == []
+    assert processes_in(workspace) == []
+    assert child_pids() == []
 
 
-async def test_what_a_command_leaves_running_ends_with_it(bench: Bench, workspace: Path) -> None:
+async def test_what_a_command_leaves_running_ends_with_it(
+    bench: NodeHarness, workspace: Path
+) -> None:
     assert (await tool(bench, "sleep 300 & echo done")).status == "success"
-    assert running_in(workspace) == []
+    assert processes_in(workspace) == []
 
 
-async def test_only_the_end_of_much_output_goes_into_the_context(bench: Bench) -> None:
+async def test_only_the_end_of_much_output_goes_into_the_context(bench: NodeHarness) -> None:
     outcome = await tool(bench, "seq 1 100000")
     said = outcome.context_updates["tool.output"]
     assert isinstance(said, str)
@@ -93,24 +97,24 @@ async def test_only_the_end_of_much_output_goes_into_the_context(bench: Bench) -
     assert bench.read("tool_output.txt").startswith("1\n2\n3\n")
 
 
-async def test_bytes_that_are_no_text_do_not_fail_the_node(bench: Bench) -> None:
+async def test_bytes_that_are_no_text_do_not_fail_the_node(bench: NodeHarness) -> None:
     outcome = await tool(bench, r"printf 'a\377\000b'")
     assert outcome.context_updates["tool.output"] == "a\ufffd\0b"
 
 
-async def test_a_node_without_a_command_says_so(bench: Bench) -> None:
+async def test_a_node_without_a_command_says_so(bench: NodeHarness) -> None:
     outcome = await tool(bench, " ")
     assert outcome.failure_reason == "the tool node step has no tool_command"
     assert outcome.retryable is False
 
 
-async def test_a_workspace_that_is_gone_fails_clearly(bench: Bench, workspace: Path) -> None:
+async def test_a_workspace_that_is_gone_fails_clearly(bench: NodeHarness, workspace: Path) -> None:
     workspace.rmdir()
     assert "no such folder" in (await tool(bench, "true")).failure_reason
 
 
 async def test_secrets_of_the_environment_stay_home(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
@@ -120,7 +124,7 @@ async def test_secrets_of_the_environment_stay_home(
 
 
 async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
@@ -131,7 +135,7 @@ async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
         )
     assert "SOME_API_KEY=[SOME_API_KEY redacted]" in str(outcome.context_updates["tool.output"])
     assert secret not in outcome.failure_reason
-    assert secret.encode() not in bench.everything()
+    assert secret.encode() not in bench.written_bytes()
 
 
 EVIL = (
@@ -158,14 +162,14 @@ EVIL = (
     ],
 )
 async def test_a_value_of_the_context_is_an_argument_and_never_a_command(
-    bench: Bench, workspace: Path, command: str, value: str
+    bench: NodeHarness, workspace: Path, command: str, value: str
 ) -> None:
     outcome = await tool(bench, command, {"last_response": value, "other": "$(touch evil)"})
     assert outcome.context_updates["tool.output"] == value
     assert os.listdir(workspace) == []
 
 
-@settings(unhurried, max_examples=200)
+@settings(no_deadline, max_examples=200)
 @given(st.text(), st.sampled_from(["{{x}}", '"{{x}}"', "a{{x}}b", "$(echo {{x}})", "`{{x}}`"]))
 def test_no_value_becomes_part_of_the_commands_text(value: str, shape: str) -> None:
     said, env = command_of(f"printf %s {shape}", {"x": value.replace("\0", "")})
@@ -181,18 +185,18 @@ def test_the_time_is_linear_in_the_number_of_holes() -> None:
     assert env == {"CONTEXT_X": "1"}
 
 
-async def test_a_hole_in_single_quotes_is_refused(bench: Bench) -> None:
+async def test_a_hole_in_single_quotes_is_refused(bench: NodeHarness) -> None:
     outcome = await tool(bench, "echo '{{x}}'", {"x": "1"})
     assert "single quotes" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_hole_in_arithmetic_is_refused(bench: Bench) -> None:
+async def test_a_hole_in_arithmetic_is_refused(bench: NodeHarness) -> None:
     assert "$((" in (await tool(bench, "echo $(( 1 + {{x}} ))", {"x": "1"})).failure_reason
     assert (await tool(bench, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
 
 
-async def test_values_reach_into_objects_and_other_templates_stay(bench: Bench) -> None:
+async def test_values_reach_into_objects_and_other_templates_stay(bench: NodeHarness) -> None:
     context: dict[str, Json] = {"plan.output": {"files": ["a", "b"], "n": 3}}
     outcome = await tool(
         bench,
@@ -203,17 +207,17 @@ async def test_values_reach_into_objects_and_other_templates_stay(bench: Bench) 
     assert outcome.context_updates["tool.output"] == f"b|3|{whole}|{{{{.Names}}}}|"
 
 
-async def test_two_keys_that_read_alike_stay_apart(bench: Bench) -> None:
+async def test_two_keys_that_read_alike_stay_apart(bench: NodeHarness) -> None:
     outcome = await tool(bench, "echo {{a.b}} {{a_b}} {{a.b}}", {"a.b": "dot", "a_b": "line"})
     assert outcome.context_updates["tool.output"] == "dot line dot\n"
 
 
 @pytest.mark.parametrize("value", ["a\0b", "x" * 200_000])
-async def test_a_value_that_no_command_takes_is_named(bench: Bench, value: str) -> None:
+async def test_a_value_that_no_command_takes_is_named(bench: NodeHarness, value: str) -> None:
     assert "{{x}}" in (await tool(bench, "echo {{x}}", {"x": value})).failure_reason
 
 
-async def test_the_goal_is_a_variable_of_the_shell(bench: Bench) -> None:
+async def test_the_goal_is_a_variable_of_the_shell(bench: NodeHarness) -> None:
     outcome = await bench.attempt(
         attrs={"type": "tool", "tool_command": 'echo "$goal"'},
         graph={"goal": "Do $(touch evil) it"},
@@ -223,7 +227,7 @@ async def test_the_goal_is_a_variable_of_the_shell(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("stream", "length"), [(1, 2_000), (2, 2_000), (2, 16_384)])
 async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
+    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
     filler = length - len("0123456789")  # what is kept begins inside the secret

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builtin_agent import MODELS, keyed
+from support.builtin_agent import MODELS, model_env
 from support.installed_agents import installed
-from support.nodes import Scripted
+from support.nodes import ScriptedModel
 from support.scheduler_driver import graph_of
 
 from corral.agents import registry
@@ -151,7 +151,7 @@ async def test_our_own_agent_reports_by_the_tool_on_every_wire(
     lane = model_server.lane(
         f"verdict-{wire}-{policy}", lambda request: reports(request, outcome="needs_work")
     )
-    options: Any = {"env": keyed(lane, wire), "retries": 1}
+    options: Any = {"env": model_env(lane, wire), "retries": 1}
     if policy:
         options["policy"] = policy
     result, _ = await reviewed(NodeResources(model=MODELS[wire], options=options), workspace)
@@ -161,33 +161,37 @@ async def test_our_own_agent_reports_by_the_tool_on_every_wire(
     assert '"needs_work"' in lane.requests[0].last_text
 
 
-async def test_a_reported_label_chooses_the_edge(scripted_model: Scripted, workspace: Path) -> None:
+async def test_a_reported_label_chooses_the_edge(
+    scripted_model: ScriptedModel, workspace: Path
+) -> None:
     def answer(request: Request) -> Turn:
         return reports(request, outcome="success", preferred_label="fix it", notes="bad tests")
 
-    result, _ = await reviewed(scripted_model.desk(answer), workspace)
+    result, _ = await reviewed(scripted_model.resources(answer), workspace)
     assert result.ok, result.reason
     assert result.context["fixed"] is True
 
 
 async def test_a_reported_failure_fails_the_node_with_its_notes(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         return reports(request, outcome="failed", notes="the tests do not pass")
 
-    result, _ = await reviewed(scripted_model.desk(answer), workspace)
+    result, _ = await reviewed(scripted_model.resources(answer), workspace)
     assert (result.status, result.reason) == ("fail", "node 'review' failed: the tests do not pass")
     assert result.context["failure_class"] == "verdict"
 
 
 async def test_a_label_that_no_edge_has_is_a_warning(
-    scripted_model: Scripted, workspace: Path, tmp_path: Path
+    scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         return reports(request, outcome="success", preferred_label="Paint it")
 
-    result, heard = await reviewed(scripted_model.desk(answer), workspace, folder=tmp_path / "run")
+    result, heard = await reviewed(
+        scripted_model.resources(answer), workspace, folder=tmp_path / "run"
+    )
     assert result.ok
     assert any("'Paint it' is none of" in str(event) for event in heard)
     status = json.loads((tmp_path / "run" / "review" / "status.json").read_text())
@@ -195,21 +199,21 @@ async def test_a_label_that_no_edge_has_is_a_warning(
 
 
 async def test_the_last_object_of_the_answer_is_a_report(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
-    desk = scripted_model.desk([say('Hm.\n{"outcome": "needs_work"}')])
+    desk = scripted_model.resources([say('Hm.\n{"outcome": "needs_work"}')])
     result, _ = await reviewed(desk, workspace)
     assert result.context["fixed"] is True
 
 
 async def test_a_status_file_beats_the_answer_and_the_tool_beats_the_file(
-    scripted_model: Scripted, workspace: Path, tmp_path: Path
+    scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     path = str(folder / "review" / "status.json")
     shell = f'echo \'{{"outcome": "needs_work"}}\' > {path}'
     by_file = [call("shell", command=shell), say('{"outcome": "success"}')]
-    desk = scripted_model.desk(by_file, policy="all")
+    desk = scripted_model.resources(by_file, policy="all")
     result, _ = await reviewed(desk, workspace, folder=folder)
     assert result.context["fixed"] is True
     by_tool = [
@@ -217,29 +221,29 @@ async def test_a_status_file_beats_the_answer_and_the_tool_beats_the_file(
         call("report_outcome", outcome="success", preferred_label="Ship"),
         say("done"),
     ]
-    desk = scripted_model.desk(by_tool, policy="all")
+    desk = scripted_model.resources(by_tool, policy="all")
     result, _ = await reviewed(desk, workspace, folder=folder)
     assert result.ok
     assert "fixed" not in result.context
 
 
 async def test_a_model_node_reports_in_its_answer(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     dot = REVIEW.replace('review [prompt="Review it"]', 'review [type=prompt, prompt="Review it"]')
-    desk = scripted_model.desk([say('{"outcome": "needs_work"}')])
+    desk = scripted_model.resources([say('{"outcome": "needs_work"}')])
     result, _ = await reviewed(desk, workspace, dot)
     assert result.context["fixed"] is True
-    assert "end your answer with one JSON object" in scripted_model.asked[0]
+    assert "end your answer with one JSON object" in scripted_model.prompts[0]
 
 
 async def test_a_node_that_decides_nothing_is_asked_for_nothing(
-    scripted_model: Scripted, workspace: Path
+    scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     dot = "digraph g { s [shape=Mdiamond]; e [shape=Msquare]; a [prompt=Go]; s -> a -> e }"
-    result, _ = await reviewed(scripted_model.desk([say("done")]), workspace, dot)
+    result, _ = await reviewed(scripted_model.resources([say("done")]), workspace, dot)
     assert result.ok
-    assert scripted_model.asked == ["Go"]
+    assert scripted_model.prompts == ["Go"]
     assert "report_outcome" not in scripted_model.lane.requests[0].tools
 
 

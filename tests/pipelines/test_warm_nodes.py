@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.nodes import Bench, running_in
-from support.scripted_agent import children
+from support.nodes import NodeHarness, processes_in
+from support.scripted_agent import child_pids
 
 from corral.options import RunKwargs
 from corral.pipelines.execution.resources import NodeResources
@@ -30,7 +30,7 @@ def options_of(gemini: Gemini, script: object) -> RunKwargs:
 
 
 async def test_nodes_share_a_warm_process_and_nothing_is_left(
-    bench: Bench, gemini: Gemini, workspace: Path
+    bench: NodeHarness, gemini: Gemini, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "write" in request.last_text and not request.tool_results:
@@ -48,7 +48,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
                 )
             )
             assert desk.warm == 1
-            assert len(children()) == 1
+            assert len(child_pids()) == 1
             writes = await bench.attempt(
                 "w", desk=desk, attrs={**attrs, "prompt": "write it", "policy": "edits"}
             )
@@ -71,13 +71,13 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
     assert bench.read("response.md", "n2") == "answer to 2"
     assert all(outcome.tokens for outcome in outcomes)
     assert typed.status == "fail"  # it never answered with JSON, in a process of its own
-    assert running_in(workspace) == []
-    assert children() == []
+    assert processes_in(workspace) == []
+    assert child_pids() == []
     assert list(paths.sessions().iterdir()) == []
 
 
 async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
-    bench: Bench, gemini: Gemini
+    bench: NodeHarness, gemini: Gemini
 ) -> None:
     command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
 
@@ -93,11 +93,11 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
         )
         assert desk.warm == 0
     assert (outcome.status, outcome.failure_reason) == ("fail", "red"), outcome
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
-    bench: Bench, gemini: Gemini, workspace: Path
+    bench: NodeHarness, gemini: Gemini, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if request.tool_results:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import (
@@ -913,14 +913,14 @@ def play(data: bytes, size: int) -> list[Any]:
     return flat
 
 
-@unhurried
+@no_deadline
 @given(frames=st.lists(FRAMES, max_size=12), size=st.integers(1, 80))
 def test_bytes_cut_anywhere_change_nothing(frames: list[bytes], size: int) -> None:
     data = b"".join(frames)
     assert play(data, size) == play(data, len(data) or 1)
 
 
-@unhurried
+@no_deadline
 @given(data=st.binary(max_size=200))
 def test_no_bytes_are_a_crash(data: bytes) -> None:
     prompted().receive(data)
@@ -937,7 +937,7 @@ STEPS: list[Callable[[str], bytes]] = [
 ]  # fmt: skip
 
 
-@unhurried
+@no_deadline
 @given(order=st.permutations(["s"] * len(STEPS) + ["t"] * len(STEPS)))
 def test_two_sessions_never_mix(order: list[str]) -> None:
     acp = prompted()

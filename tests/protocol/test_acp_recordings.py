@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.goldens import check_golden
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 from corral.errors import StreamBroken
 from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
@@ -218,7 +218,7 @@ def guarded(items: list[RawEvent]) -> list[Event]:
     guard = EventNormalizer(Init(run_id="r", agent="a", cwd="/workspace"), started=0.0)
     events = guard.take(items, 0.0)
     ok = guard.finish is not None and guard.finish.ok
-    return lawful([*events, *guard.close(0.0, None if ok else StreamBroken("cut"))])
+    return check_stream([*events, *guard.close(0.0, None if ok else StreamBroken("cut"))])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.events import Error, Log, Unknown
 from corral.protocol import jsonrpc
@@ -218,7 +218,7 @@ LINES = st.one_of(
 )
 
 
-@unhurried
+@no_deadline
 @given(data=st.lists(LINES).map(b"\n".join), size=st.integers(1, 50))
 def test_any_bytes_in_any_chunks_become_the_same_messages(data: bytes, size: int) -> None:
     whole, cut = waiting("a", "b"), waiting("a", "b")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.protocol.lines import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized
 
@@ -50,13 +50,13 @@ DATA = st.lists(st.sampled_from([b"a", b"\n", b"bc", b"\r", b"\xf0\x9f\x8e\x89",
 )
 
 
-@unhurried
+@no_deadline
 @given(data=DATA, places=st.lists(st.integers(0, 60)))
 def test_where_the_chunks_are_cut_changes_nothing(data: bytes, places: list[int]) -> None:
     assert read(cut(data, places)) == expected(data, MAX_LINE_SIZE)
 
 
-@unhurried
+@no_deadline
 @given(data=DATA, places=st.lists(st.integers(0, 60)), limit=st.integers(1, 6))
 def test_a_line_over_the_limit_is_dropped_and_the_stream_goes_on(
     data: bytes, places: list[int], limit: int

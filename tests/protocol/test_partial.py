@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.events import Json
 from corral.protocol.partial_json import NO_VALUE, PartialJson
@@ -51,7 +51,7 @@ def grew(before: Json, after: Json) -> bool:
     return before == after and type(before) is type(after)
 
 
-@unhurried
+@no_deadline
 @given(document=DOCUMENTS, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
 @example(document=["\U0001f389 \ud7ff"], ascii_only=True, indent=None)
 @example(document={"a": "\\\U0001f389", "b": '"\\'}, ascii_only=True, indent=None)
@@ -65,7 +65,7 @@ def test_sign_by_sign_a_value_only_grows_and_ends_as_the_whole(
         assert grew(before, after), (before, after)
 
 
-@unhurried
+@no_deadline
 @given(document=DOCUMENTS, ascii_only=st.booleans())
 def test_once_there_is_a_value_there_always_is_one(document: Any, ascii_only: bool) -> None:
     read = values(json.dumps(document, ensure_ascii=ascii_only))
@@ -74,7 +74,7 @@ def test_once_there_is_a_value_there_always_is_one(document: Any, ascii_only: bo
     assert NO_VALUE not in read
 
 
-@unhurried
+@no_deadline
 @given(document=DOCUMENTS, cuts=st.lists(st.integers(0, 80)))
 def test_how_it_is_cut_changes_nothing_at_the_end(document: Any, cuts: list[int]) -> None:
     text = json.dumps(document)
@@ -82,7 +82,7 @@ def test_how_it_is_cut_changes_nothing_at_the_end(document: Any, cuts: list[int]
     assert values([text[a:b] for a, b in pairwise(edges)])[-1] == json.loads(text)
 
 
-@unhurried
+@no_deadline
 @given(pieces=st.lists(st.text(alphabet='{}[]",:\\u0dD8a1 \n', max_size=8) | st.text(max_size=4)))
 def test_garbage_never_raises(pieces: list[str]) -> None:
     values(pieces)

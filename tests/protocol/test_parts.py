@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.errors import StreamBroken
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
@@ -118,7 +118,7 @@ def tell(parts: ResponseBuilder, steps: Sequence[Step]) -> None:
                 parts.add_call("f", {"said": said})
 
 
-@unhurried
+@no_deadline
 @given(steps=STEPS)
 def test_whatever_is_told_the_events_are_lawful_and_make_the_response(steps: list[Step]) -> None:
     parts = fresh()
@@ -130,7 +130,7 @@ def test_whatever_is_told_the_events_are_lawful_and_make_the_response(steps: lis
     assert len(set(ids)) == len(ids)
 
 
-@unhurried
+@no_deadline
 @given(text=st.text(min_size=1), cuts=st.lists(st.integers(0, 40)))
 def test_text_in_pieces_is_the_text_in_one(text: str, cuts: list[int]) -> None:
     pieces, at = fresh(), 0
@@ -142,7 +142,7 @@ def test_text_in_pieces_is_the_text_in_one(text: str, cuts: list[int]) -> None:
     assert whole(pieces)[1] == whole(one)[1]
 
 
-@unhurried
+@no_deadline
 @given(
     arguments=st.dictionaries(
         st.text(max_size=5), st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=5)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.errors import StreamBroken
 from corral.protocol.sse import SseDecoder
@@ -69,13 +69,13 @@ WORDS = st.sampled_from(
 STREAM = st.lists(WORDS, max_size=24).map(b"".join)
 
 
-@unhurried
+@no_deadline
 @given(stream=STREAM, places=st.lists(st.integers(0, 200)))
 def test_where_the_chunks_are_cut_changes_nothing(stream: bytes, places: list[int]) -> None:
     assert read(cut(stream, places)) == expected(stream)
 
 
-@unhurried
+@no_deadline
 @given(stream=STREAM)
 def test_byte_by_byte_is_the_same_as_at_once(stream: bytes) -> None:
     assert read([bytes([byte]) for byte in stream]) == read([stream]) == expected(stream)
@@ -145,7 +145,7 @@ def test_an_event_without_end_is_refused_once_it_is_over_the_limit(size: int) ->
     assert not caught.value.retryable
 
 
-@unhurried
+@no_deadline
 @given(places=st.lists(st.integers(0, 400)), end=st.sampled_from([b"\n\n", b"\r\n\r\n"]))
 def test_the_limit_is_the_same_however_it_is_cut(places: list[int], end: bytes) -> None:
     small, large = b"data: " + b"x" * 90 + end, b"data: " + b"x" * 120 + end
@@ -166,7 +166,7 @@ def test_an_event_in_a_thousand_pieces_is_joined_once() -> None:
     assert len(sse.receive(b"\n\n")) == 1
 
 
-@unhurried
+@no_deadline
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), limit=st.integers(1, 60))
 def test_garbage_raises_nothing_but_stream_broken(chunks: list[bytes], limit: int) -> None:
     sse = SseDecoder(limit)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.agents.gemini.stream import InitFrame
 from corral.events import Error, Log, Text, Unknown
@@ -246,7 +246,7 @@ LINES = st.one_of(
 ANY = st.lists(LINES | st.binary(max_size=8)).map(b"\n".join)
 
 
-@unhurried
+@no_deadline
 @given(data=ANY, size=st.integers(1, 40))
 def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -> None:
     stream = new_stream()
@@ -256,7 +256,7 @@ def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -
     assert [*found, *stream.end()] == items(data)
 
 
-@unhurried
+@no_deadline
 @given(texts=st.lists(st.text()))
 def test_no_frame_is_lost(texts: list[str]) -> None:
     assert items("".join(say(text) + "\n" for text in texts)) == texts

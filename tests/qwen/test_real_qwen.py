@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.gemini_tools import (
-    bell,
+    denied_tools,
+    fifo_signal,
+    file_names,
     git,
-    names,
     notes_server,
+    processes_matching,
     read,
-    refused,
-    returned,
-    running,
-    sent,
+    sent_json,
     shell,
     steps,
+    tool_results_json,
     write,
 )
-from support.real_agents import three_questions
+from support.real_agents import check_three_prompts
 
 import corral
 from corral import Policy, errors
@@ -49,10 +49,10 @@ async def test_an_answer_is_told_with_its_tokens_and_what_was_said_before(
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
     (workspace / "QWEN.md").write_text("WORDS of the repository")
     prompt = '/help --yolo "quoted" me@seed.txt @seed.txt $HOME\nend'
-    await three_questions(qwen, agent, prompt, reasoning_effort="high")
+    await check_three_prompts(qwen, agent, prompt, reasoning_effort="high")
     assert qwen.requests[0].body["reasoning"] == {"effort": "high"}
-    assert "WORDS" not in sent(qwen.requests)
-    assert "seed words" not in sent(qwen.requests)
+    assert "WORDS" not in sent_json(qwen.requests)
+    assert "seed words" not in sent_json(qwen.requests)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ async def test_without_leave_nothing_is_written_run_or_called_and_what_was_tried
     result = await corral.run(agent, "do it", **options)
     assert result.ok
     assert result.final_text == "done"
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (tmp_path / "note.txt").exists()
-    assert len(refused(result)) == 6
-    assert "seed words" in returned(qwen.requests[1])
+    assert len(denied_tools(result)) == 6
+    assert "seed words" in tool_results_json(qwen.requests[1])
     if policy.mcp == "deny":
         assert not (tmp_path / "started").exists()
         assert "run_shell_command" not in qwen.requests[0].tools
@@ -108,14 +108,14 @@ async def test_edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_el
     server = notes_server(notes, NOTES_TOKEN="canary-of-the-notes")
     options = qwen.options(script, policy=policy, mcp_servers=[server])
     result = await corral.run(agent, "do it", **options)
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed deeds\n"
-    assert names(more) == ["also.txt"]
+    assert file_names(more) == ["also.txt"]
     assert not (tmp_path / "out.txt").exists()
-    assert len(refused(result)) == (4 if agent == ALONE else 2)
+    assert len(denied_tools(result)) == (4 if agent == ALONE else 2)
     assert (notes / "note.txt").read_text() == "remember"
-    assert "canary-of-the-notes" in sent(qwen.requests)  # the server has it, and says so
-    assert "secret words" not in sent(qwen.requests)
+    assert "canary-of-the-notes" in sent_json(qwen.requests)  # the server has it, and says so
+    assert "secret words" not in sent_json(qwen.requests)
     kinds = {file.path: file.kind for file in result.files}
     assert kinds[str(workspace / "new.txt")] == "created"
     assert kinds[str(workspace / "seed.txt")] == "modified"
@@ -131,9 +131,9 @@ async def test_only_listed_tools_may_be_used(qwen: Qwen, workspace: Path, agent:
     )
     options = qwen.options(script, policy=Policy(allow_tools=("write_file", "read_file")))
     result = await corral.run(agent, "do it", **options)
-    assert names(workspace) == ["new.txt", "seed.txt"]
+    assert file_names(workspace) == ["new.txt", "seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
-    assert refused(result) == ["run_shell_command", "edit"]
+    assert denied_tools(result) == ["run_shell_command", "edit"]
 
 
 @pytest.mark.parametrize("agent", [ALONE, PEER])
@@ -153,9 +153,9 @@ async def test_questions_come_to_whoever_answers(qwen: Qwen, workspace: Path, ag
     options = qwen.options(script, policy=Policy(read="ask"))
     async with corral.session(agent, ask=ask, **options) as session:
         result = await session.run("do it")
-    assert names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
+    assert file_names(workspace) == ["seed.txt", "wanted-too.txt", "wanted.txt"]
     assert asked == ["edit", "execute", "read", "execute"]
-    assert refused(result) == ["run_shell_command"]
+    assert denied_tools(result) == ["run_shell_command"]
 
 
 async def test_a_peer_that_ends_its_turn_at_a_refusal_says_what_was_refused(
@@ -165,11 +165,11 @@ async def test_a_peer_that_ends_its_turn_at_a_refusal_says_what_was_refused(
     async with corral.session(PEER, ask=lambda _: "deny", **qwen.options(script)) as session:
         result = await session.run("do it")
         again = await session.run("and now?")
-    assert refused(result) == ["write_file"]
+    assert denied_tools(result) == ["write_file"]
     with pytest.raises(errors.PermissionRefused, match="write_file"):
         result.raise_for_status()
     assert again.final_text == "done"
-    assert names(workspace) == ["seed.txt"]
+    assert file_names(workspace) == ["seed.txt"]
 
 
 @pytest.mark.parametrize("agent", [ALONE, PEER])
@@ -177,7 +177,7 @@ async def test_with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_com
     qwen: Qwen, workspace: Path, tmp_path: Path, agent: str
 ) -> None:
     sign = f"300.{uuid.uuid4().int}"
-    with bell(tmp_path / "bell") as rung:
+    with fifo_signal(tmp_path / "bell") as rung:
         command = f"touch ran.txt; sleep {sign} & echo up > {rung.path}; sleep {sign}"
         script = steps(write(tmp_path / "up.txt"), shell(command, is_background=False))
         options = qwen.options(script, policy="all")
@@ -185,12 +185,12 @@ async def test_with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_com
             turn = session.prompt("do it")
             reading = asyncio.create_task(turn.collect())
             await asyncio.to_thread(rung.wait)
-            assert running(sign)
+            assert processes_matching(sign)
             turn.cancel()
             async with asyncio.timeout(30):
                 result = await reading
-        assert running(sign) == []
-        assert running(str(tmp_path)) == []
+        assert processes_matching(sign) == []
+        assert processes_matching(str(tmp_path)) == []
     assert result.status == "interrupted"
     assert (workspace / "ran.txt").exists()
     assert (tmp_path / "up.txt").exists()
@@ -261,9 +261,9 @@ async def test_a_hostile_repository_is_not_obeyed(
     git(workspace, "init", "-q")
     calls = [read(workspace / "seed.txt"), shell(f"touch {loot}/ran", is_background=False)]
     result = await corral.run(agent, "do it", **qwen.options(steps(*calls)))
-    assert refused(result) == ["run_shell_command"]
-    assert "seed words" in sent(qwen.requests)
-    assert names(loot) == []
+    assert denied_tools(result) == ["run_shell_command"]
+    assert "seed words" in sent_json(qwen.requests)
+    assert file_names(loot) == []
     options = qwen.options(steps(), mcp_servers=[notes_server(tmp_path)])
     with pytest.raises(errors.UntrustedFolder, match="qwen"):
         await corral.run(agent, "do it", **options)

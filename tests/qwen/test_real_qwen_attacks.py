@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.real_agents import KEY
-from support.real_attacks import COMMANDS, READS, SECRET, WRITES, Trap, attempt, listener, told
+from support.real_attacks import (
+    COMMANDS,
+    READS,
+    SECRET,
+    WRITES,
+    AttackWorkspace,
+    describe_results,
+    listener,
+    run_attempts,
+)
 
 from corral import Policy
 from corral.testing import Call
@@ -20,7 +29,7 @@ pytestmark = [pytest.mark.qwen, pytest.mark.timeout(400)]
 ALONE, PEER = "qwen-cli", "qwen-acp"
 
 
-def reads(trap: Trap) -> list[Call]:
+def reads(trap: AttackWorkspace) -> list[Call]:
     return [
         *(Call("read_file", {"file_path": trap.at(path)}) for path in READS),
         Call("list_directory", {"path": str(trap.out)}),
@@ -35,11 +44,11 @@ def reads(trap: Trap) -> list[Call]:
     ]
 
 
-def writes(trap: Trap) -> list[Call]:
+def writes(trap: AttackWorkspace) -> list[Call]:
     return [Call("write_file", {"file_path": trap.at(path), "content": "x\n"}) for path in WRITES]
 
 
-def commands(trap: Trap) -> list[Call]:
+def commands(trap: AttackWorkspace) -> list[Call]:
     return [
         Call("run_shell_command", {"command": trap.command(text), "is_background": False})
         for text in COMMANDS
@@ -50,7 +59,7 @@ def commands(trap: Trap) -> list[Call]:
 async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
     qwen: Qwen, workspace: Path, agent: str
 ) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     calls = [
         *reads(trap),
         *writes(trap),
@@ -62,9 +71,11 @@ async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
         Call("write_file", {"file_path": trap.at("new.txt"), "content": "x\n"}),
         Call("read_file", {"file_path": trap.at("seed.txt")}),
     ]
-    results, seen = await attempt(qwen, agent, calls, turns=agent == PEER, policy=Policy.edits())
-    assert trap.changes() == [str(workspace / "new.txt")], told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    results, seen = await run_attempts(
+        qwen, agent, calls, turns=agent == PEER, policy=Policy.edits()
+    )
+    assert trap.changes() == [str(workspace / "new.txt")], describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert "secret.txt" not in seen.replace(f"{trap.out}/secret.txt", "").replace(
         "out/secret.txt", "").replace("way/secret.txt", "")  # fmt: skip
     assert KEY not in seen
@@ -74,7 +85,7 @@ async def test_edits_reads_and_writes_nothing_outside_and_nothing_protected(
 
 @pytest.mark.parametrize("agent", [ALONE, PEER])
 async def test_nobody_to_ask_means_not_offered(qwen: Qwen, workspace: Path, agent: str) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     with listener() as (url, seen_there):
         calls = [
             *commands(trap),
@@ -85,10 +96,10 @@ async def test_nobody_to_ask_means_not_offered(qwen: Qwen, workspace: Path, agen
             Call("agent", {"description": "d", "prompt": "p", "subagent_type": "general-purpose"}),
             *reads(trap),
         ]
-        results, seen = await attempt(qwen, agent, calls, turns=agent == PEER, policy=Policy())
+        results, seen = await run_attempts(qwen, agent, calls, turns=agent == PEER, policy=Policy())
         assert seen_there == []
-    assert trap.changes() == [], told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    assert trap.changes() == [], describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert KEY not in seen
     offered = set(qwen.requests[0].tools)
     assert {"read_file", "grep_search", "glob"} <= offered
@@ -104,11 +115,11 @@ async def test_nobody_to_ask_means_not_offered(qwen: Qwen, workspace: Path, agen
 
 @pytest.mark.parametrize("agent", [ALONE, PEER])
 async def test_shell_rules_hold_for_every_command(qwen: Qwen, workspace: Path, agent: str) -> None:
-    trap = Trap(workspace)
+    trap = AttackWorkspace(workspace)
     allowed = Call("run_shell_command", {"command": "touch fine.txt", "is_background": False})
     calls = [*commands(trap), *writes(trap)[:1], allowed]
     policy = Policy(shell="deny", network="deny", shell_rules=("allow touch fine.txt",))
-    results, seen = await attempt(qwen, agent, calls, turns=agent == PEER, policy=policy)
-    assert trap.changes() == [str(workspace / "fine.txt")], told(results, calls)
-    assert SECRET not in seen, told(results, calls)
+    results, seen = await run_attempts(qwen, agent, calls, turns=agent == PEER, policy=policy)
+    assert trap.changes() == [str(workspace / "fine.txt")], describe_results(results, calls)
+    assert SECRET not in seen, describe_results(results, calls)
     assert "uid=" not in seen

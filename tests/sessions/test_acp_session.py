@@ -16,8 +16,8 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-from support.scripted_agent import children, descriptors
-from support.stream_checks import lawful
+from support.scripted_agent import child_pids, open_descriptors
+from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors
@@ -62,8 +62,8 @@ async def events_of(
     wanted = scripted(workspace, **options)
     async with corral.session(agent(*arguments), ask=ask, **wanted) as session:
         events = [event async for event in session.prompt(orders)]
-    assert children() == []
-    return lawful(events)
+    assert child_pids() == []
+    return check_stream(events)
 
 
 async def result_of(
@@ -244,7 +244,7 @@ async def test_what_a_left_prompt_still_said_is_not_told_to_the_next(workspace: 
             if isinstance(event, Text):
                 break
         turn = session.prompt("text two\npid")
-        events = lawful([event async for event in turn])
+        events = check_stream([event async for event in turn])
     texts = [event.delta for event in events if isinstance(event, Text)]
     assert texts[0] == "two"
     assert len(texts) == 2
@@ -288,10 +288,10 @@ async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_told_to_be_
     async with corral.session(agent(), **scripted(workspace)) as session:
         assert (await session.run("text one")).ok
         await session.run("exit 3")
-        events = lawful([event async for event in session.prompt("history")])
+        events = check_stream([event async for event in session.prompt("history")])
     with pytest.raises(errors.ResumeLost):
         corral.result_from_events(events).raise_for_status()
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_session_is_resumed_by_its_token_without_its_old_words(workspace: Path) -> None:
@@ -309,7 +309,7 @@ async def test_an_agent_that_cannot_load_says_so_when_asked_to_resume(workspace:
     first = await result_of(workspace, "text one")
     with pytest.raises(errors.ConfigError, match="cannot resume"):
         await result_of(workspace, "text two", resume=first.resume_token)
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_images_are_sent_to_an_agent_that_takes_them_and_to_no_other(
@@ -321,7 +321,7 @@ async def test_images_are_sent_to_an_agent_that_takes_them_and_to_no_other(
     assert block == {"type": "image", "data": "iVBORyBub3QgcmVhbGx5", "mimeType": "image/png"}
     with pytest.raises(errors.ConfigError, match="takes no images"):
         await result_of(workspace, "text x", images=["dot.png"])
-    assert children() == []
+    assert child_pids() == []
 
 
 # Leave
@@ -606,7 +606,7 @@ async def test_a_question_open_at_the_end_is_withdrawn_and_its_asker_told(
                 turn.cancel()
         assert gone == ["gone"]
         assert (await session.run("text still here")).text == "still here"
-    lawful(events)
+    check_stream(events)
     assert corral.result_from_events(events).status == "interrupted"
     assert decisions(events) == [("cancel", "agent")]
 
@@ -776,20 +776,20 @@ async def test_another_version_of_the_protocol_is_refused_by_name(workspace: Pat
 
 @pytest.mark.parametrize("stage", ["initialize", "session/new", "session/prompt"])
 async def test_cancel_is_heard_at_every_stage(workspace: Path, stage: str) -> None:
-    before = descriptors()
+    before = open_descriptors()
     command = agent("--fails", stage, "silence")
     async with corral.session(command, **scripted(workspace, grace=0.2)) as session:
         turn = session.prompt("text x")
         reading = asyncio.create_task(turn.collect())
         async with asyncio.timeout(20):
-            while not children():
+            while not child_pids():
                 await asyncio.sleep(0.01)
         turn.cancel()
         async with asyncio.timeout(5):
             result = await reading
     assert result.status == "interrupted"
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
 
 
 async def test_a_program_that_is_not_there_is_raised_before_anything_starts(
@@ -871,22 +871,22 @@ async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: P
                 events.append(event)
                 if isinstance(event, Text):
                     turn.cancel()
-        assert children() == []
+        assert child_pids() == []
         with pytest.raises(errors.ResumeLost, match="cannot load a conversation"):
             (await session.run("text fresh")).raise_for_status()
-    lawful(events)
+    check_stream(events)
     assert corral.result_from_events(events).status == "interrupted"
 
 
 async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     async with corral.session(agent(), **scripted(workspace)) as session:
         async for event in session.prompt("child\ndaemon\ntext x\nhang"):
             if isinstance(event, Text):
                 break
-        assert children()
-    assert children() == []
-    assert descriptors() == before
+        assert child_pids()
+    assert child_pids() == []
+    assert open_descriptors() == before
 
 
 async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
@@ -896,11 +896,11 @@ async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Pa
             async for event in session.prompt("daemon\nignore-cancel\ntext x\nhang"):
                 if isinstance(event, Text):
                     _ = 1 / 0
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_cancelled_task_takes_the_whole_tree_along(workspace: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     spoke = asyncio.Event()
 
     def hear(event: corral.Event) -> None:
@@ -914,25 +914,25 @@ async def test_a_cancelled_task_takes_the_whole_tree_along(workspace: Path) -> N
     run.cancel()
     await asyncio.wait([run])
     assert run.cancelled()
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("stage", ["initialize", "session/new"])
 async def test_a_task_cancelled_during_the_handshake_leaves_nothing(
     workspace: Path, stage: str
 ) -> None:
-    before = descriptors()
+    before = open_descriptors()
     command = agent("--fails", stage, "silence")
     run = asyncio.ensure_future(corral.run(command, "x", **scripted(workspace)))
     async with asyncio.timeout(20):
-        while not children():
+        while not child_pids():
             await asyncio.sleep(0.01)
     run.cancel()
     await asyncio.wait([run])
     assert run.cancelled()
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("orders", ["child\ntext x\nhang", "child\ntext x\nask execute"])
@@ -946,10 +946,10 @@ async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(
         async for event in session.prompt(orders):
             if isinstance(event, Text):
                 break
-        assert children()
+        assert child_pids()
         del session
         async with asyncio.timeout(5):
-            while children():
+            while child_pids():
                 gc.collect()
                 await asyncio.sleep(0.01)  # the loop still has to drop the iterator
 
@@ -975,7 +975,7 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
         await asked.wait()
     del session
     async with asyncio.timeout(5):
-        while children():
+        while child_pids():
             gc.collect()
             await asyncio.sleep(0.01)  # the loop still has to drop the iterator
     released.set()
@@ -986,7 +986,7 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
 
 async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, "text x")  # what is loaded and opened once, is
-    before, dice = descriptors(), random.Random(7)
+    before, dice = open_descriptors(), random.Random(7)
     kinds = ("hang", "child\nhang", "daemon\nhang", "ignore-cancel\nhang", "many 20000")
 
     async def one(number: int) -> None:
@@ -1003,8 +1003,8 @@ async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Pa
             assert (await run).ok
 
     await asyncio.gather(*(one(number) for number in range(40)))
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
     home = Path(os.environ["CORRAL_HOME"])
     assert list((home / "ledger").iterdir()) == []
     assert len(list((home / "sessions").iterdir())) == 1
@@ -1073,7 +1073,7 @@ async def test_a_value_that_was_handed_in_is_an_answer_without_any_text(workspac
         **scripted(workspace),
     )
     assert (result.status, result.output) == ("success", Verdict("fine"))
-    done = lawful(events)[-1]
+    done = check_stream(events)[-1]
     assert isinstance(done, Done)
     assert done.error is None
 

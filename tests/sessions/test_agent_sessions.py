@@ -9,7 +9,7 @@ from typing import Unpack
 
 import pytest
 from support.scripted_agent import PROGRAM as STREAM_PROGRAM
-from support.scripted_agent import children
+from support.scripted_agent import child_pids
 
 import corral
 from corral import AgentSession, errors
@@ -30,13 +30,13 @@ async def test_every_page_of_the_agents_own_sessions_is_listed(workspace: Path) 
         before = await opened.list_sessions()
         result = await opened.run("text hello")
         after = await opened.list_sessions()
-        assert len(children()) == 1
+        assert len(child_pids()) == 1
     assert [each.id for each in before] == [f"old-{number}" for number in range(5)]
     own = AgentSession(
         result.session_id or "", str(workspace), "text hello", "2026-01-02T03:04:05Z"
     )
     assert after == [*before, own]
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_the_sessions_of_one_folder_are_listed_alone(workspace: Path) -> None:
@@ -92,7 +92,7 @@ async def test_an_agent_of_one_process_a_prompt_says_so_and_starts_nothing(
     async with corral.session("gemini-cli", **options) as opened:
         with pytest.raises(errors.ConfigError, match="does not list its sessions"):
             await opened.list_sessions()
-        assert children() == []
+        assert child_pids() == []
 
 
 @pytest.mark.parametrize(

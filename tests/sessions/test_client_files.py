@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.gemini_tools import names
+from support.gemini_tools import file_names
 
 from corral.sessions.acp import client_files
 from corral.sessions.acp.client_files import ClientFiles, Outside
@@ -190,7 +190,7 @@ def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace:
     for name in (".git/config", "hooks/pre-commit", "sub/.git", ".qwen/settings.json"):
         with pytest.raises(Outside, match="protected"):
             files.write(f"{workspace}/{name}", "x")
-    assert names(workspace) == [".git/config", "hooks"]
+    assert file_names(workspace) == [".git/config", "hooks"]
     unlimited = ClientFiles(PathGuard(str(workspace), protects=False))
     unlimited.write(f"{workspace}/.git/config", "[user]")
     assert (workspace / ".git" / "config").read_text() == "[user]"

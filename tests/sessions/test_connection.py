@@ -11,8 +11,8 @@ from typing import Unpack
 
 import pytest
 from msgspec import to_builtins
-from support.scripted_agent import children
-from support.stream_checks import lawful
+from support.scripted_agent import child_pids
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors
@@ -40,8 +40,8 @@ async def events_of(
 ) -> list[corral.Event]:
     async with corral.session(agent(*arguments), **scripted(workspace, **options)) as session:
         events = [event async for event in session.prompt(orders)]
-    assert children() == []
-    return lawful(events)
+    assert child_pids() == []
+    return check_stream(events)
 
 
 async def result_of(
@@ -101,7 +101,7 @@ async def test_an_answer_does_not_wait_for_a_neighbour_that_streams(workspace: P
         ("success", "1"),
         ("success", "2"),
     ]
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_history_that_never_ends_is_a_startup_timeout(workspace: Path) -> None:
@@ -113,7 +113,7 @@ async def test_history_that_never_ends_is_a_startup_timeout(workspace: Path) -> 
     async with asyncio.timeout(20), session as open_session:
         result = await open_session.run("history")
     assert code(result) == "startup_timeout"
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_crash_right_after_the_answer_is_an_error(workspace: Path) -> None:
@@ -169,7 +169,7 @@ async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
     over.set()
     await asyncio.sleep(0.1)
     assert code(result) == "total_timeout"
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
@@ -181,7 +181,7 @@ async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
         sign.touch()
         while sign.exists():
             await asyncio.sleep(0.01)
-        events = lawful([event async for event in session.prompt("text two")])
+        events = check_stream([event async for event in session.prompt("text two")])
     assert (first.status, first.text) == ("success", "one")
     assert corral.result_from_events(events).text == "two"
     late = [event.data for event in events if isinstance(event, Vendor)]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.scripted_agent import GOOD, scripted
+from support.scripted_agent import GOOD, scripted_options
 
 import corral
 from corral.errors import AuthenticationFailed, ConfigError
@@ -29,7 +29,7 @@ def signed_in(home: Path) -> None:
 
 
 def options(workspace: Path, **more: object) -> dict[str, object]:
-    return {**scripted(workspace), **more}
+    return {**scripted_options(workspace), **more}
 
 
 def test_two_ways_to_pay_are_refused_until_one_is_named(
@@ -65,7 +65,7 @@ async def test_the_result_says_whose_bill_it_was(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
-    result = await corral.run("gemini-cli", GOOD, **scripted(workspace))
+    result = await corral.run("gemini-cli", GOOD, **scripted_options(workspace))
     assert result.auth == "api_key"
     assert os.environ["HOME"] == str(home)
 

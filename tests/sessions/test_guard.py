@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import lawful, unhurried
+from support.stream_checks import check_stream, no_deadline
 
 from corral import errors
 from corral.errors import by_code
@@ -51,7 +51,7 @@ def whole(*items: RawEvent, error: errors.CorralError | None = None) -> list[Eve
     events: list[Event] = []
     for number, item in enumerate(items):
         events += guard.take([item], 101.0 + number)
-    return lawful([*events, *guard.close(200.0, error)])
+    return check_stream([*events, *guard.close(200.0, error)])
 
 
 def done_of(events: list[Event]) -> Done:
@@ -333,7 +333,7 @@ ITEMS: st.SearchStrategy[RawEvent] = st.one_of(
 ERRORS = st.sampled_from(sorted(by_code()))
 
 
-@unhurried
+@no_deadline
 @given(batches=st.lists(st.lists(ITEMS, max_size=8), max_size=8), code=st.none() | ERRORS)
 def test_any_items_in_any_order_become_a_lawful_stream(
     batches: list[list[RawEvent]], code: str | None
@@ -343,10 +343,10 @@ def test_any_items_in_any_order_become_a_lawful_stream(
     for number, batch in enumerate(batches):
         events += guard.take(batch, 101.0 + number)
     error = by_code()[code]("it broke") if code else None
-    lawful([*events, *guard.close(200.0, error)])
+    check_stream([*events, *guard.close(200.0, error)])
 
 
-@unhurried
+@no_deadline
 @given(items=st.lists(st.text(min_size=1) | st.builds(Thinking, st.text()), max_size=20))
 def test_no_text_is_lost_and_none_is_added(items: list[RawEvent]) -> None:
     said = "".join(event.delta for event in of_type(whole(*items), Text))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from support.hostile_git import Traps, git, make_repository
-from support.scripted_agent import scripted
-from support.stream_checks import lawful
+from support.scripted_agent import scripted_options
+from support.stream_checks import check_stream
 
 import corral
 from corral.values import path_from_printable
@@ -52,9 +52,9 @@ async def test_turns_in_a_folder_that_the_agent_sabotages(
 ) -> None:
     make_repository(workspace)
     orders = sabotage(embedded, hostile)
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         events = [event async for event in session.prompt(orders)]
-        lawful(events)
+        check_stream(events)
         result = corral.result_from_events(events)
         again = "init\nsh echo more >> sub/work; touch file\ntext more\nresult"
         second = corral.result_from_events([event async for event in session.prompt(again)])
@@ -71,7 +71,7 @@ async def test_batches_with_worktrees_keep_embedded_repositories_and_odd_names(
 ) -> None:
     make_repository(workspace)
     traps.plant(workspace / ".git")
-    options: dict[str, Any] = {**scripted(workspace)}
+    options: dict[str, Any] = {**scripted_options(workspace)}
     tasks = [
         {"id": "good", "orders": sabotage(embedded, hostile)},
         {"id": "bad", "orders": "init\nsh mkdir .GIT; echo x > .GIT/x\ntext done\nresult"},

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.scripted_agent import GOOD, scripted
-from support.stream_checks import lawful
+from support.scripted_agent import GOOD, scripted_options
+from support.stream_checks import check_stream
 
 import corral
 from corral import Usage, errors
@@ -30,9 +30,9 @@ FULL = Usage(input=10, output=5, coverage="complete")
 
 async def test_a_label_stands_on_every_event_in_the_result_and_on_disk(workspace: Path) -> None:
     orders = "raw a banner\ninit\ntext a\nuse read_file a.txt\nused read_file\ntext b\nresult"
-    options = scripted(workspace, label="review 7")
+    options = scripted_options(workspace, label="review 7")
     async with corral.session("gemini-cli", **options) as session:
-        events = lawful([event async for event in session.prompt(orders)])
+        events = check_stream([event async for event in session.prompt(orders)])
         again = await session.run(GOOD)
     assert {event.label for event in events} == {"review 7"}
     assert {json.loads(corral.to_json(event))["label"] for event in events} == {"review 7"}
@@ -43,10 +43,10 @@ async def test_a_label_stands_on_every_event_in_the_result_and_on_disk(workspace
 
 
 async def test_a_resumed_session_keeps_its_label_unless_another_is_given(workspace: Path) -> None:
-    first = await corral.run("gemini-cli", GOOD, **scripted(workspace, label="one"))
-    options = scripted(workspace, resume=first.resume_token)
+    first = await corral.run("gemini-cli", GOOD, **scripted_options(workspace, label="one"))
+    options = scripted_options(workspace, resume=first.resume_token)
     assert (await corral.run("gemini-cli", GOOD, **options)).label == "one"
-    options = scripted(workspace, resume=first.resume_token, label="two")
+    options = scripted_options(workspace, resume=first.resume_token, label="two")
     assert (await corral.run("gemini-cli", GOOD, **options)).label == "two"
     [found] = store.all_sessions()
     assert found.meta.label == "two"
@@ -54,14 +54,16 @@ async def test_a_resumed_session_keeps_its_label_unless_another_is_given(workspa
 
 async def test_without_a_label_there_is_none(workspace: Path) -> None:
     seen: list[corral.Event] = []
-    result = await corral.run("gemini-cli", GOOD, on_event=seen.append, **scripted(workspace))
+    result = await corral.run(
+        "gemini-cli", GOOD, on_event=seen.append, **scripted_options(workspace)
+    )
     assert result.label is None
     assert not any(b'"label"' in corral.to_json(event) for event in seen)
 
 
 @pytest.mark.parametrize("label", ["", "  ", "a\0b", "\ud800", "x" * 201, 7])
 async def test_a_label_that_cannot_be_is_refused(workspace: Path, label: Any) -> None:
-    options = scripted(workspace, label=label)
+    options = scripted_options(workspace, label=label)
     with pytest.raises(errors.ConfigError, match="label"):
         await corral.run("gemini-cli", GOOD, **options)
 
@@ -85,7 +87,7 @@ async def test_the_models_of_the_gemini_cli_are_told_apart(workspace: Path) -> N
     stats = {"total_tokens": 42, "input_tokens": 30, "output_tokens": 8, "models": models}
     line = json.dumps({"type": "result", "status": "success", "stats": stats})
     orders = f"init\ntext x\nraw {line}"
-    result = await corral.run("gemini-cli", orders, **scripted(workspace))
+    result = await corral.run("gemini-cli", orders, **scripted_options(workspace))
     assert result.usage_by_model == {
         "small": Usage(input=10, output=2, reasoning=0, cache_read=0, coverage="complete"),
         "large": Usage(input=20, output=10, reasoning=4, cache_read=5, coverage="complete"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.scripted_agent import GOOD, children, scripted
+from support.scripted_agent import GOOD, child_pids, scripted_options
 
 import corral
 from corral import errors
@@ -137,7 +137,7 @@ async def test_one_that_fails_to_close_does_not_keep_the_others_open() -> None:
 
 
 def test_what_is_no_stream_is_refused_at_once(workspace: Path) -> None:
-    session = corral.session("gemini-cli", **scripted(workspace))
+    session = corral.session("gemini-cli", **scripted_options(workspace))
     with pytest.raises(errors.ConfigError, match="got: Session") as caught:
         corral.merge(cast("Any", session))
     assert "one.prompt(" in (caught.value.hint or "")
@@ -147,7 +147,7 @@ def test_what_is_no_stream_is_refused_at_once(workspace: Path) -> None:
 
 
 async def test_turns_of_several_sessions_come_as_one_stream(workspace: Path) -> None:
-    options = scripted(workspace, track_files=False)
+    options = scripted_options(workspace, track_files=False)
     async with (
         corral.session("gemini-cli", **options) as one,
         corral.session("gemini-cli", **options) as two,
@@ -166,7 +166,7 @@ def _runs(events: list[corral.Event]) -> list[str]:
 
 
 async def test_closing_it_ends_the_agents(workspace: Path) -> None:
-    options = scripted(workspace, track_files=False)
+    options = scripted_options(workspace, track_files=False)
     async with (
         corral.session("gemini-cli", **options) as one,
         corral.session("gemini-cli", **options) as two,
@@ -177,14 +177,14 @@ async def test_closing_it_ends_the_agents(workspace: Path) -> None:
             async for event in events:
                 seen.add(event.run_id)
                 if len(seen) == 2:
-                    assert len(children()) >= 2
+                    assert len(child_pids()) >= 2
                     break
-        assert children() == []
+        assert child_pids() == []
         assert (await one.run(GOOD)).text == "hello"  # the session goes on
 
 
 async def test_one_agent_that_cannot_start_ends_the_other(workspace: Path) -> None:
-    options = scripted(workspace, track_files=False)
+    options = scripted_options(workspace, track_files=False)
     async with corral.session("gemini-cli", **options) as one:
 
         async def broken() -> AsyncGenerator[corral.Event, None]:
@@ -194,4 +194,4 @@ async def test_one_agent_that_cannot_start_ends_the_other(workspace: Path) -> No
         with pytest.raises(errors.NotInstalled):
             async for _ in corral.merge(one.prompt("init\nsleep 300"), broken()):
                 pass
-        assert children() == []
+        assert child_pids() == []

@@ -15,8 +15,8 @@ from typing import Any, Unpack
 import msgspec
 import pytest
 from support.scripted_agent import PROGRAM as STREAM_PROGRAM
-from support.scripted_agent import children, descriptors
-from support.stream_checks import lawful
+from support.scripted_agent import child_pids, open_descriptors
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors
@@ -44,7 +44,7 @@ def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
 async def gone(seconds: float = 5.0) -> None:
     """Until this process has no children."""
     async with asyncio.timeout(seconds):
-        while children():
+        while child_pids():
             await asyncio.sleep(0.01)
 
 
@@ -55,18 +55,18 @@ async def there(path: Path) -> None:
 
 
 async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     async with corral.pool(agent(), size=2, prompts_at_once=4, **scripted(workspace)) as pool:
         prompts = (pool.run(f"pid\nhistory\ntext {n}", track_files=False) for n in range(40))
         results = await asyncio.gather(*prompts)
         assert pool.started == 2
-        assert len(children()) == 2
+        assert len(child_pids()) == 2
     assert all(result.ok for result in results)
     assert [r.text.rpartition("[]")[2] for r in results] == [str(n) for n in range(40)]
     assert len({r.text.partition("[]")[0] for r in results}) == 2
     assert len({r.session_id for r in results}) == 40
-    assert children() == []
-    assert descriptors() - before == set()
+    assert child_pids() == []
+    assert open_descriptors() - before == set()
     assert list(paths.ledger().iterdir()) == []
     assert list(paths.sessions().iterdir()) == []
 
@@ -164,7 +164,7 @@ async def test_a_crash_fails_its_own_prompts_and_the_next_starts_afresh(workspac
     assert crashed.status == "incomplete"
     assert crashed.text == "half"
     assert [result.text for result in after] == ["back", "back"]
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_prompts_of_one_crashed_process_all_fail_and_none_hangs(workspace: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_process_that_cannot_shake_hands_fails_its_prompt_and_leaves_not
             result = await pool.run("text x")
             assert result.error is not None
             assert result.error.code == "stream_broken"
-            assert children() == []
+            assert child_pids() == []
         assert pool.started == 2
 
 
@@ -211,11 +211,11 @@ async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         pids = [(await pool.run("pid")).text for _ in range(7)]
         assert pool.started == 3
-        assert len(children()) == 1
+        assert len(child_pids()) == 1
         more = await asyncio.gather(*(pool.run("pid", track_files=False) for _ in range(9)))
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
     assert all(result.ok for result in more)
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_an_idle_process_ends_and_the_next_prompt_starts_another(workspace: Path) -> None:
@@ -234,7 +234,7 @@ async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) 
         assert (await pool.run("text one")).ok
         for _ in range(5):
             await asyncio.to_thread(str)
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_cancelling_one_prompt_leaves_the_others_alone(workspace: Path) -> None:
@@ -268,19 +268,19 @@ async def test_a_prompt_deaf_to_its_deadline_ends_though_others_go_on(workspace:
         await gone()
         assert (await pool.run("text fresh")).text == "fresh"
         assert pool.started == 2
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_leaving_by_an_exception_ends_every_process(workspace: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     with pytest.raises(ZeroDivisionError):
         async with corral.pool(agent(), size=2, **scripted(workspace)) as pool:
             prompts = (pool.run("child\ndaemon\ntext x", track_files=False) for _ in range(2))
             await asyncio.gather(*prompts)
-            assert len(children()) >= 2
+            assert len(child_pids()) >= 2
             _ = 1 / 0
-    assert children() == []
-    assert descriptors() - before == set()
+    assert child_pids() == []
+    assert open_descriptors() - before == set()
 
 
 async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: Path) -> None:
@@ -297,7 +297,7 @@ async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: P
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    assert children() == []
+    assert child_pids() == []
     assert list(paths.sessions().iterdir()) == []
 
 
@@ -342,9 +342,9 @@ async def test_each_prompts_events_are_told_to_its_own_listener_as_they_come(
             pool.run(f"text open\nuntil {release}\ntext one", on_event=partial(listen, name="one")),
             pool.run("text two", on_event=partial(listen, name="two")),
         )
-    assert tuple(corral.result_from_events(lawful(events)) for events in heard.values()) == tuple(
-        results
-    )
+    assert tuple(
+        corral.result_from_events(check_stream(events)) for events in heard.values()
+    ) == tuple(results)
 
 
 async def test_a_listener_that_raises_ends_its_own_prompt_alone(workspace: Path) -> None:

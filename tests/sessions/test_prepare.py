@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripted_agent import scripted
+from support.scripted_agent import scripted_options
 
 import corral
 from corral.errors import ConfigError, UnknownProvider
@@ -28,13 +28,13 @@ from corral.sessions.prepare import prepare
 def test_a_run_is_interactive_if_its_questions_can_be_allowed(
     workspace: Path, mode: str, has_asker: bool, interactive: bool
 ) -> None:
-    options: dict[str, object] = {**scripted(workspace), "permission_mode": mode}
+    options: dict[str, object] = {**scripted_options(workspace), "permission_mode": mode}
     prepared = prepare("gemini-acp", options, has_asker=has_asker)
     assert prepared.run.interactive is interactive
 
 
 async def test_a_session_is_interactive_if_it_has_an_asker(workspace: Path) -> None:
-    options = scripted(workspace)
+    options = scripted_options(workspace)
     async with corral.session("gemini-acp", **options) as alone:
         assert not alone.prepared.run.interactive
     async with corral.session("gemini-acp", ask=lambda _: "deny", **options) as asking:
@@ -43,7 +43,7 @@ async def test_a_session_is_interactive_if_it_has_an_asker(workspace: Path) -> N
 
 def test_a_caller_cannot_claim_that_somebody_answers(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="unknown option 'interactive'"):
-        prepare("gemini-acp", {**scripted(workspace), "interactive": True})
+        prepare("gemini-acp", {**scripted_options(workspace), "interactive": True})
 
 
 @pytest.mark.parametrize("start", [corral.run, corral.run_sync, corral.session, corral.pool])

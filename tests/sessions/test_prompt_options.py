@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
-from support.builtin_agent import MODELS, Ours, keyed
-from support.scripted_agent import GOOD, PROGRAM, children, scripted
+from support.builtin_agent import MODELS, BuiltinAgent, model_env
+from support.scripted_agent import GOOD, PROGRAM, child_pids, scripted_options
 
 import corral
 from corral import Policy, errors
@@ -49,7 +49,7 @@ def steps(*names: str) -> list[Turn]:
 
 
 async def test_a_timeout_of_one_prompt_ends_that_prompt_alone(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         late = await session.run("init\ntext x\nhang", timeout=1)
         assert (late.status, late.error and late.error.code) == ("timeout", "total_timeout")
         idle = await session.run("init\ntext x\nhang", idle_timeout=1)
@@ -72,7 +72,7 @@ async def test_a_timeout_of_one_prompt_ends_that_prompt_alone(workspace: Path) -
 async def test_a_wrong_option_is_told_before_anything_starts(
     workspace: Path, given: dict[str, Any], said: str
 ) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         with pytest.raises(errors.ConfigError, match=said):
             session.prompt(GOOD, **given)
         assert (await session.run(GOOD)).ok
@@ -82,7 +82,7 @@ async def test_a_wrong_option_is_told_before_anything_starts(
 
 
 async def test_the_next_process_of_a_stream_agent_gets_the_model(workspace: Path) -> None:
-    options = scripted(workspace, model="gemini-2.5-flash")
+    options = scripted_options(workspace, model="gemini-2.5-flash")
     async with corral.session("gemini-cli", **options) as session:
         told: list[bool] = []
         for model in (None, "gemini-2.5-pro", None):
@@ -98,14 +98,14 @@ async def test_the_next_process_of_a_stream_agent_gets_the_model(workspace: Path
     "policy", ["edits", "all", Policy(shell="ask"), Policy.native(), Policy(writable=("/tmp",))]
 )
 async def test_a_wider_policy_is_refused_and_nothing_starts(workspace: Path, policy: Any) -> None:
-    options = scripted(workspace, policy="reads")
+    options = scripted_options(workspace, policy="reads")
     async with corral.session("gemini-cli", **options) as session:
         with pytest.raises(errors.ConfigError, match="may only be narrower"):
             session.prompt("init\nwrite a.txt\nresult", policy=policy)
     assert list(workspace.iterdir()) == []
 
 
-async def test_our_own_agent_holds_the_narrower_policy_for_one_prompt(ours: Ours) -> None:
+async def test_our_own_agent_holds_the_narrower_policy_for_one_prompt(ours: BuiltinAgent) -> None:
     async with ours.session(steps("a.txt", "b.txt", "c.txt"), policy="edits") as session:
         for name, policy in (("a.txt", None), ("b.txt", "reads"), ("c.txt", None)):
             result = await session.run(f"write {name}", policy=policy)  # type: ignore[arg-type]
@@ -115,10 +115,10 @@ async def test_our_own_agent_holds_the_narrower_policy_for_one_prompt(ours: Ours
     assert "write a.txt" in str(ours.requests[-1].body)
 
 
-async def test_our_own_agent_takes_another_vendors_model_for_one_prompt(ours: Ours) -> None:
+async def test_our_own_agent_takes_another_vendors_model_for_one_prompt(ours: BuiltinAgent) -> None:
     script = [Turn(text="one"), Turn(text="two"), Turn(text="three")]
     options = ours.options(script)
-    options["env"] = {**options.get("env", {}), **keyed(ours.lane, "anthropic")}
+    options["env"] = {**options.get("env", {}), **model_env(ours.lane, "anthropic")}
     async with corral.session(**options) as session:
         results = [
             await session.run("1"),
@@ -244,4 +244,4 @@ async def test_what_is_fixed_at_the_start_takes_a_new_process_that_loads_the_con
     assert len({first.text, second.text, third.text}) == 3
     assert second.text.endswith('["(loaded)"]')
     assert third.text.endswith('["(loaded)"]')
-    assert children() == []
+    assert child_pids() == []

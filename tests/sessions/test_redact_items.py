@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.scripted_agent import scripted
+from support.scripted_agent import scripted_options
 
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
@@ -95,12 +95,12 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
     if transport == "acp":
         agent = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp"])
         orders = f"text said: {head}\ntext {tail}\nthought {head}\nthought {tail}"
-        options = scripted(workspace, env={"SOME_API_KEY": KEY}, record=True)
+        options = scripted_options(workspace, env={"SOME_API_KEY": KEY}, record=True)
         del options["program"]
     else:
         agent = "gemini-cli"
         orders = f"init\ntext said: {head}\ntext {tail}\nresult"
-        options = scripted(workspace, env={"SOME_API_KEY": KEY}, record=True)
+        options = scripted_options(workspace, env={"SOME_API_KEY": KEY}, record=True)
     async with corral.session(agent, **options) as session:
         events = [event async for event in session.prompt(orders)]
     result = corral.result_from_events(events)

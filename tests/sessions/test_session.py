@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
-from support.scripted_agent import GOOD, PROGRAM, children, descriptors, scripted
-from support.stream_checks import lawful
+from support.scripted_agent import GOOD, PROGRAM, child_pids, open_descriptors, scripted_options
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors
@@ -28,9 +28,9 @@ from corral.sessions import store
 async def events_of(
     workspace: Path, orders: str, **options: Unpack[RunKwargs]
 ) -> list[corral.Event]:
-    async with corral.session("gemini-cli", **scripted(workspace, **options)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, **options)) as session:
         events = [event async for event in session.prompt(orders)]
-    lawful(events)
+    check_stream(events)
     return events
 
 
@@ -54,22 +54,24 @@ async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
 
 async def test_run_gives_the_result_and_each_event_on_the_way(workspace: Path) -> None:
     seen: list[corral.Event] = []
-    result = await corral.run("gemini-cli", GOOD, on_event=seen.append, **scripted(workspace))
+    result = await corral.run(
+        "gemini-cli", GOOD, on_event=seen.append, **scripted_options(workspace)
+    )
     assert result.text == "hello"
     assert corral.result_from_events(seen) == result
 
 
 def test_run_sync_works_without_a_loop(workspace: Path) -> None:
-    assert corral.run_sync("gemini-cli", GOOD, **scripted(workspace)).text == "hello"
+    assert corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace)).text == "hello"
 
 
 async def test_run_sync_works_inside_a_running_loop(workspace: Path) -> None:
-    assert corral.run_sync("gemini-cli", GOOD, **scripted(workspace)).text == "hello"
+    assert corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace)).text == "hello"
 
 
 async def test_check_raises_what_the_result_carries(workspace: Path) -> None:
     with pytest.raises(errors.StreamBroken) as caught:
-        await corral.run("gemini-cli", "init\ntext half", check=True, **scripted(workspace))
+        await corral.run("gemini-cli", "init\ntext half", check=True, **scripted_options(workspace))
     assert caught.value.result.text == "half"
     assert caught.value.exit_code == 0
     assert caught.value.agent_version == "0.61.0"
@@ -127,7 +129,7 @@ async def test_silence_at_the_start_ends_by_its_own_deadline(workspace: Path) ->
     assert result.status == "timeout"
     assert result.error is not None
     assert result.error.code == "startup_timeout"
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
@@ -142,11 +144,11 @@ async def test_the_total_deadline_ends_a_busy_agent(workspace: Path) -> None:
     result = await result_of(workspace, orders, timeout=0.5)
     assert result.error is not None
     assert result.error.code == "total_timeout"
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
-    options = scripted(workspace, idle_timeout=0.2)
+    options = scripted_options(workspace, idle_timeout=0.2)
     async with corral.session("gemini-cli", **options) as session:
         events: list[corral.Event] = []
         async for event in session.prompt("init\ntext a\nsleep 0.05\ntext b\nresult"):
@@ -172,7 +174,7 @@ async def test_a_policy_that_did_not_load_ends_the_agent_at_once(workspace: Path
 
 
 async def test_a_retry_on_stderr_is_told_while_the_agent_waits(workspace: Path) -> None:
-    options = scripted(workspace)
+    options = scripted_options(workspace)
     async with corral.session("gemini-cli", **options) as session:
         async for event in session.prompt(
             "init\nstderr Attempt 1 failed with status 429. Re\nhang"
@@ -183,55 +185,55 @@ async def test_a_retry_on_stderr_is_told_while_the_agent_waits(workspace: Path) 
 
 
 async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
-    before = descriptors()
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    before = open_descriptors()
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         async for event in session.prompt("init\nchild\ndaemon\ntext x\nhang"):
             if isinstance(event, Text):
                 break
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
 
 
 async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with corral.session("gemini-cli", **scripted(workspace)) as session:
+        async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
             async for event in session.prompt("init\ndaemon\nignore-term\ntext x\nhang"):
                 if isinstance(event, Text):
                     _ = 1 / 0
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_the_next_prompt_ends_one_that_was_left_half_way(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         async for _ in session.prompt("init\ntext x\nhang"):
             break
         assert (await session.run(GOOD)).ok
-        assert children() == []
+        assert child_pids() == []
 
 
 async def test_cancel_ends_the_stream_as_interrupted(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         turn = session.prompt("init\ntext x\nhang")
         events: list[corral.Event] = []
         async for event in turn:
             events.append(event)
             turn.cancel()
-    lawful(events)
+    check_stream(events)
     assert corral.result_from_events(events).status == "interrupted"
 
 
 async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(workspace: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        session = corral.session("gemini-cli", **scripted(workspace))
+        session = corral.session("gemini-cli", **scripted_options(workspace))
         await session.__aenter__()
         async for event in session.prompt("init\nchild\ntext x\nhang"):
             if isinstance(event, Text):
                 break
-        assert children()
+        assert child_pids()
         del session
         async with asyncio.timeout(5):
-            while children():
+            while child_pids():
                 gc.collect()
                 await asyncio.sleep(0.01)  # the loop still has to drop the iterator
 
@@ -301,7 +303,7 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
 async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path) -> None:
     key = "scripted-key-0123456789"
     filler = "x" * (16_384 - len("0123456789\n"))  # what is kept begins inside the key
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         await session.run(f"init\nstderr {key}{filler}\nexit 1")
         assert session.stderr == f"…{filler}\n"
 
@@ -331,14 +333,14 @@ async def test_runs_that_share_a_folder_do_not_claim_to_know_all_files(workspace
 
 async def test_a_hundred_runs_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, GOOD)  # what is loaded and opened once, is
-    before, dice = descriptors(), random.Random(7)
+    before, dice = open_descriptors(), random.Random(7)
     kinds = ("hang", "child\nhang", "daemon\nhang", "ignore-term\nchild\nhang", "many 2000\nresult")
 
     async def one(number: int) -> None:
         folder = workspace / str(number)
         folder.mkdir()
         orders = "init\ntext x\n" + dice.choice(kinds if number % 2 else ("result",))
-        options = scripted(folder, grace=0.2, keep=False)
+        options = scripted_options(folder, grace=0.2, keep=False)
         run = asyncio.ensure_future(corral.run("gemini-cli", orders, **options))
         if number % 2:
             await asyncio.wait([run], timeout=dice.random())
@@ -348,36 +350,36 @@ async def test_a_hundred_runs_half_of_them_cancelled_leave_nothing(workspace: Pa
             assert (await run).ok
 
     await asyncio.gather(*(one(number) for number in range(100)))
-    assert children() == []
-    assert descriptors() == before
+    assert child_pids() == []
+    assert open_descriptors() == before
     home = Path(os.environ["CORRAL_HOME"])
     assert list((home / "ledger").iterdir()) == []
     assert len(list((home / "sessions").iterdir())) == 1
 
 
 async def test_a_turn_cancelled_before_it_began_starts_nothing(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         turn = session.prompt(f"write ran.txt\n{GOOD}")
         turn.cancel()
         events = [event async for event in turn]
-    lawful(events)
+    check_stream(events)
     assert corral.result_from_events(events).status == "interrupted"
     assert not (workspace / "ran.txt").exists()
 
 
 async def test_a_turn_that_was_never_read_keeps_no_earlier_one_alive(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         async for event in session.prompt("init\ntext x\nhang"):
             if isinstance(event, Text):
                 break
         session.prompt(GOOD)
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_two_runs_never_share_a_session(workspace: Path) -> None:
     first = await result_of(workspace, GOOD)
     async with corral.session(
-        "gemini-cli", **scripted(workspace, resume=first.resume_token)
+        "gemini-cli", **scripted_options(workspace, resume=first.resume_token)
     ) as session:
         async for event in session.prompt("init\ntext x\nhang"):
             if isinstance(event, Text):
@@ -396,7 +398,7 @@ async def test_a_transcript_cut_in_the_middle_of_a_line_is_still_read(workspace:
 
 
 async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace, record=True)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, record=True)) as session:
         async for event in session.prompt("init\ntext x\nhang"):
             if isinstance(event, Text):
                 break
@@ -463,7 +465,7 @@ async def test_a_turn_that_ended_well_stays_a_success_whatever_follows(workspace
 
 
 async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace, timeout=1.5)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=1.5)) as session:
         first = await session.run("init abc\nhang")
         second = await session.run(f"argv argv.json\n{GOOD}")
     assert (first.status, first.resume_token) == ("timeout", second.resume_token)
@@ -472,7 +474,7 @@ async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspa
 
 
 async def test_a_turn_without_a_session_is_not_begun_anew_without_a_word(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace, timeout=1.5)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=1.5)) as session:
         first = await session.run("hang")
         with pytest.raises(errors.ResumeLost, match="its first turn timed out"):
             await session.run(GOOD)

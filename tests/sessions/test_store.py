@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.scripted_agent import GOOD, scripted
+from support.scripted_agent import GOOD, scripted_options
 
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(
 async def test_a_disk_that_is_full_costs_the_transcript_and_the_warning_names_the_folder(
     workspace: Path,
 ) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace, record=True)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, record=True)) as session:
         folder = paths.sessions() / session.id
         folder.mkdir(parents=True)
         (folder / "events.ndjson").symlink_to("/dev/full")

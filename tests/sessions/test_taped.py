@@ -10,8 +10,8 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-from support.scripted_agent import GOOD, PROGRAM, children
-from support.stream_checks import lawful
+from support.scripted_agent import GOOD, PROGRAM, child_pids
+from support.stream_checks import check_stream
 
 import corral
 from corral import errors
@@ -36,8 +36,8 @@ async def talk(
     wanted: RunKwargs = {"timeout": 30, "startup_timeout": 20, "grace": 1, **options}
     async with corral.session(agent, ask=ask, **wanted) as session:
         for prompt in prompts:
-            found += lawful([event async for event in session.prompt(prompt)])
-    assert children() == []
+            found += check_stream([event async for event in session.prompt(prompt)])
+    assert child_pids() == []
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripted_agent import GOOD, children, scripted
+from support.scripted_agent import GOOD, child_pids, scripted_options
 
 import corral
 from corral import errors
@@ -38,7 +38,11 @@ async def test_what_is_done_at_once_needs_one_turn(workspace: Path) -> None:
     orders = "init\nwrite a.txt\ntext x\nresult"
     seen: list[corral.Event] = []
     result = await corral.run(
-        AGENT, orders, until=files_exist("a.txt"), on_event=seen.append, **scripted(workspace)
+        AGENT,
+        orders,
+        until=files_exist("a.txt"),
+        on_event=seen.append,
+        **scripted_options(workspace),
     )
     assert result.ok
     assert result == corral.result_from_events(seen)
@@ -56,7 +60,7 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
         "init abc\nwrite first\ntext one\nresult",
         until=check,
         on_event=seen.append,
-        **scripted(workspace),
+        **scripted_options(workspace),
     )
     assert result.ok
     assert result.text == "mended"
@@ -70,7 +74,7 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
 async def test_the_end_of_a_commands_output_is_what_the_agent_is_told(workspace: Path) -> None:
     told = " ".join(f"echo '{line}';" for line in MEND.splitlines())
     check = command_succeeds(f"test -f done || {{ {told} exit 1; }}")
-    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
+    result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
     assert result.ok
     assert result.text == "mended"
 
@@ -81,7 +85,7 @@ async def test_rounds_that_are_spent_are_an_error_with_the_last_complaint(worksp
     def check(_result: Result) -> str:
         return f"number {next(count)}:\n{GOOD}"
 
-    result = await corral.run(AGENT, GOOD, until=check, rounds=2, **scripted(workspace))
+    result = await corral.run(AGENT, GOOD, until=check, rounds=2, **scripted_options(workspace))
     assert result.status == "max_turns"
     assert result.usage.total == 90
     error = error_of(result)
@@ -89,7 +93,12 @@ async def test_rounds_that_are_spent_are_an_error_with_the_last_complaint(worksp
     assert "number 2" in error.message
     with pytest.raises(errors.TurnLimit, match=r"do not exist: a\.txt"):
         await corral.run(
-            AGENT, GOOD, until=files_exist("a.txt"), rounds=0, check=True, **scripted(workspace)
+            AGENT,
+            GOOD,
+            until=files_exist("a.txt"),
+            rounds=0,
+            check=True,
+            **scripted_options(workspace),
         )
 
 
@@ -100,7 +109,9 @@ async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
         turns.append(result)
         return f"no:\n{GOOD}"
 
-    result = await corral.run(AGENT, GOOD, until=check, max_total_tokens=60, **scripted(workspace))
+    result = await corral.run(
+        AGENT, GOOD, until=check, max_total_tokens=60, **scripted_options(workspace)
+    )
     assert result.status == "max_budget"
     assert len(turns) == 2
     assert isinstance(error_of(result), errors.BudgetSpent)
@@ -120,7 +131,7 @@ async def test_the_timeout_is_for_all_rounds_and_a_turn_over_it_ends_in_order(
         GOOD,
         until=check,
         on_event=seen.append,
-        **scripted(workspace, timeout=3),
+        **scripted_options(workspace, timeout=3),
     )
     assert time.monotonic() - begin < 20
     assert result.status == "timeout"
@@ -129,22 +140,22 @@ async def test_the_timeout_is_for_all_rounds_and_a_turn_over_it_ends_in_order(
     assert result.text == "half"
     assert "half" in {Path(file.path).name for file in result.files}
     assert isinstance(seen[-1], Done)
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_the_timeout_also_ends_a_check(workspace: Path) -> None:
     check = command_succeeds([sys.executable, "-c", "import time; time.sleep(300)"])
-    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace, timeout=3))
+    result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace, timeout=3))
     assert isinstance(error_of(result), errors.TotalTimeout)
     assert result.text == "hello"
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_a_turn_that_is_no_success_ends_it(workspace: Path) -> None:
     def check(_result: Result) -> str:
         return "no:\ninit\ntext half"
 
-    result = await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
+    result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
     assert result.status == "incomplete"
     assert result.usage.total == 30
 
@@ -154,8 +165,8 @@ async def test_what_a_check_raises_is_raised_and_leaves_nothing(workspace: Path)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await corral.run(AGENT, GOOD, until=check, **scripted(workspace))
-    assert children() == []
+        await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
+    assert child_pids() == []
 
 
 async def test_a_typed_answer_is_asked_for_in_every_round(workspace: Path) -> None:
@@ -166,7 +177,9 @@ async def test_a_typed_answer_is_asked_for_in_every_round(workspace: Path) -> No
         return None if result.output == [2] else "no:\ninit\ntext [2]\nresult"
 
     orders = "init\ntext [1]\nresult"
-    result = await corral.run(AGENT, orders, output=list[int], until=check, **scripted(workspace))
+    result = await corral.run(
+        AGENT, orders, output=list[int], until=check, **scripted_options(workspace)
+    )
     assert result.ok
     assert result.output == [2]
     assert outputs == [[1], [2]]
@@ -179,7 +192,7 @@ async def test_a_prompt_file_is_said_once(workspace: Path) -> None:
         return None if (workspace / "done").exists() else f"no:\n{MEND}"
 
     result = await corral.run(
-        AGENT, until=check, rounds=1, **scripted(workspace, prompt_file="prompt.md")
+        AGENT, until=check, rounds=1, **scripted_options(workspace, prompt_file="prompt.md")
     )
     assert result.ok
     assert result.text == "mended"
@@ -192,14 +205,14 @@ async def test_a_prompt_in_parts_brings_its_output(workspace: Path) -> None:
         parameters={"number": int},
         output=int,
     )
-    result = await corral.run(AGENT, prompt.with_(number=7), **scripted(workspace))
+    result = await corral.run(AGENT, prompt.with_(number=7), **scripted_options(workspace))
     assert result.output == 7
     other = await corral.run(
-        AGENT, prompt.with_(number=7), output=list[int], repairs=0, **scripted(workspace)
+        AGENT, prompt.with_(number=7), output=list[int], repairs=0, **scripted_options(workspace)
     )
     assert isinstance(error_of(other), errors.SchemaNotMet)
     with pytest.raises(errors.PromptError, match="'number'"):
-        await corral.run(AGENT, prompt, **scripted(workspace))
+        await corral.run(AGENT, prompt, **scripted_options(workspace))
 
 
 async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
@@ -208,10 +221,10 @@ async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
         return ""
 
     prompt = Prompt(GOOD, sections=[Section("Look", tools=[look])])
-    missed = await corral.run(AGENT, prompt, **scripted(workspace))
+    missed = await corral.run(AGENT, prompt, **scripted_options(workspace))
     assert isinstance(error_of(missed), errors.ToolFailed)  # the program never asks for them
-    assert (await corral.run(AGENT, prompt.without("Look"), **scripted(workspace))).ok
-    assert (await corral.run(AGENT, prompt, tools=[], **scripted(workspace))).ok
+    assert (await corral.run(AGENT, prompt.without("Look"), **scripted_options(workspace))).ok
+    assert (await corral.run(AGENT, prompt, tools=[], **scripted_options(workspace))).ok
 
 
 @pytest.mark.parametrize(
@@ -228,7 +241,7 @@ async def test_what_cannot_be_starts_nothing(
     workspace: Path, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match=said):
-        await corral.run(AGENT, "write a", **given, **scripted(workspace))
+        await corral.run(AGENT, "write a", **given, **scripted_options(workspace))
     assert not (workspace / "a").exists()
 
 
@@ -433,7 +446,7 @@ async def test_what_no_prompt_may_hold_is_left_out_of_a_complaint(workspace: Pat
     def check(_result: Result) -> str | None:
         return None if (workspace / "done").exists() else f"\0odd \ud800:\n{MEND}"
 
-    assert (await corral.run(AGENT, GOOD, until=check, **scripted(workspace))).ok
+    assert (await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))).ok
 
 
 async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
@@ -442,13 +455,13 @@ async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path
     assert told is not None
     assert "did not end within 0.5s" in told
     assert "begun" in told
-    assert children() == []
+    assert child_pids() == []
 
 
 async def test_what_a_command_leaves_behind_is_ended(workspace: Path) -> None:
     check = command_succeeds("setsid sleep 300 >/dev/null 2>&1 &")
     assert await complaint_of(check, workspace) is None
-    assert children() == []  # orphans come to us
+    assert child_pids() == []  # orphans come to us
 
 
 async def test_a_command_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

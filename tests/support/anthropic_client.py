@@ -36,7 +36,7 @@ def stream(at: ModelServer | Lane, messages: list[MessageParam] = HELLO, **more:
         return events.get_final_message()
 
 
-def both(turn: Turn, **more: Any) -> Message:
+def ask_both_ways(turn: Turn, **more: Any) -> Message:
     """The answer, after seeing that it is the same streamed and whole."""
     with ModelServer([turn] * 2) as server:
         whole, streamed = ask(server, **more), stream(server, **more)

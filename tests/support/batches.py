@@ -17,11 +17,11 @@ from corral.testing import ModelServer, Request, Turn, say
 MODEL = "gemini:gemini-2.5-flash"
 
 
-class Model:
+class CountingModel:
     """Answers ``task 7`` with ``did 7``, and counts how often it was asked for each."""
 
     def __init__(self, server: ModelServer, name: str) -> None:
-        self.asked: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.special: Callable[[str, Request], Turn | None] = lambda _task, _request: None
         self._lock = threading.Lock()
         self._lane = server.lane(re.sub(r"[^A-Za-z0-9]+", "-", name), self._answer)
@@ -34,7 +34,7 @@ class Model:
         found = re.findall(r"task ([a-z]?\d+|[a-z])\b", "\n".join(request.texts))
         task = found[0] if found else "?"
         with self._lock:
-            self.asked[task] += 1
+            self.counts[task] += 1
         special = self.special(task, request)
         return special or say(f"did {task}")
 

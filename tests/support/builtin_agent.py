@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral.events import Error, Event, Json, ToolResult
@@ -34,7 +34,7 @@ Script = Sequence[Turn] | Callable[[Request], Turn]
 E = TypeVar("E", bound=Event)
 
 
-class Ours:
+class BuiltinAgent:
     """Our agent, led to a scripted model of its own."""
 
     def __init__(self, server: ModelServer, workspace: Path, name: str) -> None:
@@ -66,7 +66,7 @@ class Ours:
             "timeout": 60,
             "retries": 1,
             **options,
-            "env": {**keyed(self.lane, wire), **options.get("env", {})},
+            "env": {**model_env(self.lane, wire), **options.get("env", {})},
         }
         return whole
 
@@ -93,13 +93,13 @@ class Ours:
         """Those of one prompt, by all laws."""
         led = self.options(script, wire, **options)
         async with corral.session(ask=ask, tools=tools, **led) as session:
-            return lawful([event async for event in session.prompt(prompt)])
+            return check_stream([event async for event in session.prompt(prompt)])
 
     async def run(self, script: Script, prompt: str = "do it", **given: Any) -> Result:
         return result_from_events(await self.events(script, prompt, **given))
 
 
-def keyed(lane: Lane, wire: str = "gemini") -> dict[str, str]:
+def model_env(lane: Lane, wire: str = "gemini") -> dict[str, str]:
     """Where a vendor's models are, and a key for them."""
     address, key = {
         "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
@@ -111,21 +111,21 @@ def keyed(lane: Lane, wire: str = "gemini") -> dict[str, str]:
     return {address: url, key: KEY}
 
 
-def of(events: Sequence[Event], kind: type[E]) -> list[E]:
+def events_of(events: Sequence[Event], kind: type[E]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def outcomes(events: Sequence[Event]) -> list[tuple[str | None, str]]:
+def tool_outcomes(events: Sequence[Event]) -> list[tuple[str | None, str]]:
     """Tool and status of each result."""
-    return [(event.name, event.status) for event in of(events, ToolResult)]
+    return [(event.name, event.status) for event in events_of(events, ToolResult)]
 
 
-def warnings(events: Sequence[Event]) -> list[str]:
+def warning_codes(events: Sequence[Event]) -> list[str]:
     """The codes of what was warned of."""
-    return [event.code for event in of(events, Error) if event.level == "warning"]
+    return [event.code for event in events_of(events, Error) if event.level == "warning"]
 
 
-def told(request: Request, tool: str) -> str:
+def last_tool_result(request: Request, tool: str) -> str:
     """What the model was last told by a tool."""
     response = [said for name, said in request.tool_results if name == tool][-1]
     match response:
@@ -152,7 +152,7 @@ def inline_media(request: Request) -> list[tuple[str, bytes]]:
     return found
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     """Wait until it holds; a bounded while."""
     for _ in range(2000):
         if holds():
@@ -161,13 +161,13 @@ async def eventually(holds: Callable[[], bool]) -> None:
     raise TimeoutError("it never came to hold")
 
 
-async def pid_in(path: Path) -> int:
+async def read_pid(path: Path) -> int:
     """The pid that a command writes there, once it has."""
-    await eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+    await wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
     return int(path.read_text())
 
 
-def runs(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Whether there is such a process, a zombie included."""
     return Path(f"/proc/{pid}").exists()
 
@@ -175,13 +175,13 @@ def runs(pid: int) -> bool:
 COMMAND = (sys.executable, "-c", "from corral.cli.main import main; main()")
 
 
-async def command_line(
-    ours: Ours, script: Script, *args: str, prompt: str = "do it"
+async def run_command(
+    ours: BuiltinAgent, script: Script, *args: str, prompt: str = "do it"
 ) -> tuple[int | None, str, str]:
     """Exit code, answer and progress of ``corral run --model``."""
     ours.options(script)
     argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "1", *args, prompt]
-    env = {**os.environ, **keyed(ours.lane)}
+    env = {**os.environ, **model_env(ours.lane)}
     process = await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
     out = b""
     try:

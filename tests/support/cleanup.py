@@ -16,7 +16,7 @@ MARK = "TESTED_BY"
 WATCHER = Path(__file__).parents[1] / "programs" / "cleanup_watcher.py"
 
 
-def make() -> None:
+def start_watcher() -> None:
     """From now on what this process starts bears its mark. The cleanup_watcher waits for the end of
     a pipe whose other end is ours, so the kernel tells it."""
     if not sys.platform.startswith("linux"):

@@ -22,11 +22,11 @@ from corral.durable.payloads import RunOutput
 from corral.pipelines import loader
 
 T = TypeVar("T")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds. The machines are shared: slow is no failure, for ever is."""
 
 
-class Zygote:
+class ForkServer:
     """See ``programs/zygote.py``. It ends with this process."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Zygote:
         os.close(answers)
         self._one_at_a_time = threading.Lock()
 
-    def ask(self, **order: Any) -> int:
+    def request(self, **order: Any) -> int:
         with self._one_at_a_time:
             os.write(self._orders, (json.dumps(order) + "\n").encode())
             said = b""
@@ -50,7 +50,7 @@ class Zygote:
         assert isinstance(answer, int)
         return answer
 
-    def ended(self, pid: int, timeout: float) -> int | None:
+    def wait(self, pid: int, timeout: float) -> int | None:
         """Its exit code; None: it has not ended in time."""
         watched = os.pidfd_open(pid)
         try:
@@ -58,17 +58,17 @@ class Zygote:
                 return None
         finally:
             os.close(watched)
-        return self.ask(do="reap", pid=pid)
+        return self.request(do="reap", pid=pid)
 
 
 @functools.cache
-def the_zygote() -> Zygote:
+def fork_server() -> ForkServer:
     """The one of this process."""
-    return Zygote()
+    return ForkServer()
 
 
-class World:
-    def __init__(self, zygote: Zygote, db: str, folder: Path) -> None:
+class DurableProcesses:
+    def __init__(self, zygote: ForkServer, db: str, folder: Path) -> None:
         self.zygote, self.db, self.folder = zygote, db, folder
         self.log = folder / "log"
         self.out = folder / "out"
@@ -80,7 +80,7 @@ class World:
 
     # Processes.
 
-    def begin(self, do: str, **order: Any) -> int:
+    def start(self, do: str, **order: Any) -> int:
         env = {key: os.environ[key] for key in ("HOME", "CORRAL_HOME")}
         order = {
             "db": self.db,
@@ -91,55 +91,55 @@ class World:
             "workspace": str(self.workspace),
             **order,
         }
-        pid = self.zygote.ask(do=do, **order)
+        pid = self.zygote.request(do=do, **order)
         self._pids.append(pid)
         return pid
 
     def run(self, graph: str, run: str = "r", **order: Any) -> int:
         """A process that begins the run or takes it up, and ends when it has."""
-        return self.begin("run", graph=graph, run=run, folder=str(self.folder / run), **order)
+        return self.start("run", graph=graph, run=run, folder=str(self.folder / run), **order)
 
     def worker(self, *queue_names: str, **order: Any) -> int:
         """One that takes work already."""
         self._count += 1
         ready = self.folder / f"ready{self._count}"
-        pid = self.begin("work", queue_names=queue_names or ["default"], ready=str(ready), **order)
-        eventually(ready.exists, f"the worker to take work: {self.said()}")
+        pid = self.start("work", queue_names=queue_names or ["default"], ready=str(ready), **order)
+        wait_until(ready.exists, f"the worker to take work: {self.output()}")
         return pid
 
-    def ended(self, pid: int, timeout: float = PATIENCE) -> int:
-        code = self.zygote.ended(pid, timeout)
-        assert code is not None, f"{pid} did not end: {self.said()}"
+    def wait(self, pid: int, timeout: float = TIMEOUT) -> int:
+        code = self.zygote.wait(pid, timeout)
+        assert code is not None, f"{pid} did not end: {self.output()}"
         self._pids.remove(pid)
         return code
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
-        assert self.ended(pid) == -signal.SIGKILL
+        assert self.wait(pid) == -signal.SIGKILL
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out.read_text() if self.out.exists() else ""
 
     def close(self) -> None:
         for pid in list(self._pids):
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGKILL)
-            self.ended(pid)
+            self.wait(pid)
 
     # What happened.
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
-    def begun(self) -> Counter[str]:
+    def attempt_counts(self) -> Counter[str]:
         """Visit and attempt → how often it was begun."""
         return Counter(line.split()[1] for line in self.lines() if line.startswith("begin "))
 
-    def closed(self, run: str = "r", timeout: float = PATIENCE) -> RunOutput:
+    def wait_for_run(self, run: str = "r", timeout: float = TIMEOUT) -> RunOutput:
         return asyncio.run(service.wait(run, db=self.db, timeout=timeout))
 
 
-def eventually(found: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
+def wait_until(found: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
     until = time.monotonic() + timeout
     while time.monotonic() < until:
         value = found()
@@ -149,7 +149,7 @@ def eventually(found: Callable[[], T], what: str, timeout: float = PATIENCE) -> 
     raise AssertionError(f"waited in vain for {what}")
 
 
-def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
+def submit(world: DurableProcesses, graph: str, run: str = "r", **more: object) -> str:
     async def whole() -> str:
         return await service.start(
             loader.load(graph),
@@ -165,7 +165,7 @@ def submit(world: World, graph: str, run: str = "r", **more: object) -> str:
     return asyncio.run(whole())
 
 
-def wide(count: int, attrs: str) -> str:
+def parallel_graph(count: int, attrs: str) -> str:
     """So many nodes side by side."""
     lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
     return (

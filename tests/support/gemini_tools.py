@@ -63,23 +63,23 @@ def notes_server(folder: Path, **env: str) -> McpServer:
     )
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """Every file below ``folder``, as a path from there."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
 
 
-def refused(result: Result) -> list[str]:
+def denied_tools(result: Result) -> list[str]:
     """The names of the tools that were refused, each with a reason."""
     assert all(refusal.reason for refusal in result.denied), result.denied
     return [refusal.name for refusal in result.denied]
 
 
-def sent(requests: Iterable[Request]) -> str:
+def sent_json(requests: Iterable[Request]) -> str:
     """Everything that the model was told, as one JSON text."""
     return json.dumps([request.body for request in requests], ensure_ascii=False)
 
 
-def returned(request: Request) -> str:
+def tool_results_json(request: Request) -> str:
     """What the tools gave back so far."""
     return json.dumps([result for _, result in request.tool_results], ensure_ascii=False)
 
@@ -97,7 +97,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def holding(folder: Path, secret: str) -> list[str]:
+def files_containing(folder: Path, secret: str) -> list[str]:
     """The files below ``folder`` whose name or content holds ``secret``."""
     needle = secret.encode()
     return [
@@ -107,7 +107,7 @@ def holding(folder: Path, secret: str) -> list[str]:
     ]
 
 
-def running(sign: str) -> list[int]:
+def processes_matching(sign: str) -> list[int]:
     """Processes with ``sign`` in their command line; zombies have none."""
     found: list[int] = []
     for entry in os.listdir("/proc"):
@@ -121,7 +121,7 @@ def running(sign: str) -> list[int]:
     return found
 
 
-def living_off(folder: Path) -> dict[int, str]:
+def processes_using(folder: Path) -> dict[int, str]:
     """Process → its command line, of all that were started from here: they work in ``folder``,
     or have it in their environment or their command line, which not every agent has."""
     found: dict[int, str] = {}
@@ -138,7 +138,7 @@ def living_off(folder: Path) -> dict[int, str]:
 
 
 @contextmanager
-def machine_to_itself(tmp_path: Path) -> Generator[None, None, None]:
+def exclusive_machine(tmp_path: Path) -> Generator[None, None, None]:
     """Nothing else that asks for this runs meanwhile, in any worker of this test run: tests
     with short deadlines, and the one that takes all the processors."""
     with (tmp_path.parents[1] / "machine.lock").open("w") as file:
@@ -146,7 +146,7 @@ def machine_to_itself(tmp_path: Path) -> Generator[None, None, None]:
         yield
 
 
-class Bell:
+class FifoSignal:
     """A FIFO that a process under test rings by writing a line into it."""
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -162,11 +162,11 @@ class Bell:
 
 
 @contextmanager
-def bell(path: Path) -> Generator[Bell, None, None]:
+def fifo_signal(path: Path) -> Generator[FifoSignal, None, None]:
     os.mkfifo(path)
     # Open for writing as well, so that the other side never meets a FIFO without a reader.
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
-        yield Bell(path, fd)
+        yield FifoSignal(path, fd)
     finally:
         os.close(fd)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.nodes import Bench, Scripted
+from support.nodes import NodeHarness, ScriptedModel
 
 from corral.testing import ModelServer
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> Bench:
-    return Bench(tmp_path / "run", workspace)
+def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+    return NodeHarness(tmp_path / "run", workspace)
 
 
 @pytest.fixture
-def scripted_model(model_server: ModelServer, request: pytest.FixtureRequest) -> Scripted:
+def scripted_model(model_server: ModelServer, request: pytest.FixtureRequest) -> ScriptedModel:
     name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
-    return Scripted(model_server, name)
+    return ScriptedModel(model_server, name)

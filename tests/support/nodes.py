@@ -18,7 +18,7 @@ from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Lane, ModelServer, Request, Turn
 
 
-class Bench:
+class NodeHarness:
     """A run of single nodes in a folder of its own."""
 
     def __init__(self, folder: Path, workspace: Path) -> None:
@@ -26,7 +26,7 @@ class Bench:
         self.workspace = workspace
         self.events: list[Event] = []
 
-    def work(
+    def context(
         self,
         node: str = "step",
         *,
@@ -55,20 +55,20 @@ class Bench:
 
     async def attempt(self, node: str = "step", **given: Any) -> Outcome:
         if "desk" in given:
-            return await works.attempt(self.work(node, **given))
+            return await works.attempt(self.context(node, **given))
         async with NodeResources() as desk:
-            return await works.attempt(self.work(node, desk=desk, **given))
+            return await works.attempt(self.context(node, desk=desk, **given))
 
     def read(self, name: str, node: str = "step") -> str:
         return (self.run_folder / node / name).read_text("utf-8")
 
-    def everything(self) -> bytes:
+    def written_bytes(self) -> bytes:
         """All that the run wrote, names and contents."""
         files = [path for path in self.run_folder.rglob("*") if path.is_file()]
         return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in files)
 
 
-def running_in(folder: Path) -> list[str]:
+def processes_in(folder: Path) -> list[str]:
     """Command lines of the processes that work there."""
     found: list[str] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -84,7 +84,7 @@ KEY = "canary-key-0123456789abcdef"
 MODEL = "gemini:gemini-2.5-flash"
 
 
-class Scripted:
+class ScriptedModel:
     """Desks that lead to a scripted model."""
 
     def __init__(self, server: ModelServer, name: str) -> None:
@@ -94,7 +94,7 @@ class Scripted:
         self.lane: Lane
         """Of the last desk."""
 
-    def desk(
+    def resources(
         self,
         script: Sequence[Turn] | Callable[[Request], Turn],
         *,
@@ -108,6 +108,6 @@ class Scripted:
         return NodeResources(model=named, options=whole)
 
     @property
-    def asked(self) -> list[str]:
+    def prompts(self) -> list[str]:
         """What the model was last told, at each turn of its conversation."""
         return [request.last_text for request in self.lane.requests if not request.aside]

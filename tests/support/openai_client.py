@@ -45,16 +45,16 @@ def stream(at: ModelServer | Lane, input: Any = "hello", **more: Any) -> Respons
     return last
 
 
-def both(turn: Turn, **more: Any) -> Response:
+def ask_both_ways(turn: Turn, **more: Any) -> Response:
     """The answer, after seeing that it is the same streamed and whole."""
     with ModelServer([turn] * 2) as server:
         whole, streamed = ask(server, **more), stream(server, **more)
         assert server.failures == []
     # Ids are of the request, which says whether to stream.
-    assert anonymous(streamed) == anonymous(whole)
+    assert without_ids(streamed) == without_ids(whole)
     return whole
 
 
-def anonymous(response: Response) -> dict[str, Any]:
+def without_ids(response: Response) -> dict[str, Any]:
     told: dict[str, Any] = response.to_dict()
     return told | {"id": "", "output": [item | {"id": ""} for item in told["output"]]}

@@ -44,13 +44,13 @@ def sent_by_sdk(door: str, arguments: dict[str, Any]) -> tuple[str, dict[str, An
     return path.removeprefix("/v1"), cast("dict[str, Any]", json.loads(body))
 
 
-def replaying(stream: bytes) -> openai.OpenAI:
+def sdk_replaying(stream: bytes) -> openai.OpenAI:
     """The SDK, answered with a recorded stream."""
     headers = {"content-type": "text/event-stream"}
     return sdk(lambda _: httpx2.Response(200, content=stream, headers=headers))
 
 
-class Told:
+class ParsedStream:
     """What our wire makes of a stream."""
 
     def __init__(self, provider: Provider, chunks: Iterable[bytes], used: Iterable[str] = ()):
@@ -68,8 +68,8 @@ class Told:
         return whole
 
 
-def told(provider: Provider, stream: bytes) -> Response:
-    return Told(provider, [stream]).response
+def parse_stream(provider: Provider, stream: bytes) -> Response:
+    return ParsedStream(provider, [stream]).response
 
 
 def read(provider: Provider, body: bytes) -> Response:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.durable_processes import the_zygote
+from support.durable_processes import fork_server
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,23 +41,23 @@ def corral(
 ) -> subprocess.CompletedProcess[str]:
     """``corral`` with these words; without a terminal. A process of its own, but one that has
     not to load the engine: that takes longer than most commands."""
-    zygote = the_zygote()
+    zygote = fork_server()
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("in", "out", "err")]
         for path in streams:
             path.write_text(stdin if path.name == "in" else "", encoding="utf-8")
-        pid = zygote.ask(
+        pid = zygote.request(
             do="cli",
             words=words,
             cwd=str(cwd),
             env={**os.environ, **(env or {})},
             streams=[str(path) for path in streams],
         )
-        code = zygote.ended(pid, timeout)
+        code = zygote.wait(pid, timeout)
         said, told = (path.read_text("utf-8") for path in streams[1:])
         if code is None:
             os.kill(pid, signal.SIGKILL)
-            zygote.ended(pid, timeout)
+            zygote.wait(pid, timeout)
             raise subprocess.TimeoutExpired(words, timeout, said, told)
     return subprocess.CompletedProcess([CORRAL, *words], code, said, told)
 

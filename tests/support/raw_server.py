@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
-Talk: TypeAlias = Callable[["Line"], Awaitable[None]]
+ConnectionHandler: TypeAlias = Callable[["RawConnection"], Awaitable[None]]
 
 
-class Line:
+class RawConnection:
     """One connection, from the server's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,20 +27,20 @@ class Line:
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         return head + await self.reader.readexactly(int(length or 0))
 
-    async def say(self, *pieces: bytes) -> None:
+    async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             self.writer.write(piece)
             await self.writer.drain()
             await asyncio.sleep(0)
 
-    async def until_gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Until the client has closed."""
         with suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
 
 
-class Serving:
+class RawServer:
     def __init__(self) -> None:
         self.port = 0
         self.requests: list[bytes] = []
@@ -55,11 +55,11 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(
-    talk: Talk, *, trusted: ssl.SSLContext | None = None, host: str = "127.0.0.1"
-) -> AsyncGenerator[Serving]:
+async def raw_server(
+    talk: ConnectionHandler, *, trusted: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncGenerator[RawServer]:
     """``talk`` with each connection; it is closed afterwards."""
-    state = Serving()
+    state = RawServer()
     state.quiet.set()
     before = asyncio.all_tasks()
 
@@ -68,7 +68,7 @@ async def serving(
         state.open += 1
         state.quiet.clear()
         try:
-            await talk(Line(reader, writer))
+            await talk(RawConnection(reader, writer))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -94,13 +94,13 @@ def _accepts(task: asyncio.Task[object]) -> bool:
     return "_accept_connection" in repr(task.get_coro())
 
 
-def answering(*answers: bytes, keep: bool = True) -> Talk:
+def respond_with(*answers: bytes, keep: bool = True) -> ConnectionHandler:
     """The first answer to the first request of a connection, and so on; the last for the rest."""
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         number = 0
         while await line.request():
-            await line.say(answers[min(number, len(answers) - 1)])
+            await line.send(answers[min(number, len(answers) - 1)])
             number += 1
             if not keep:
                 return

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias, Unpack
 
 import pytest
-from support.gemini_tools import Bell, running, sent
-from support.stream_checks import lawful
+from support.gemini_tools import FifoSignal, processes_matching, sent_json
+from support.stream_checks import check_stream
 
 import corral
 from corral import Session
@@ -29,7 +29,7 @@ class RealAgent:
     """Of a subclass: which agent, how it is led to a model, and what its runs have besides."""
 
     agent: ClassVar[str]
-    usual: ClassVar[RunKwargs] = {}
+    default_options: ClassVar[RunKwargs] = {}
 
     def __init__(self, program: str, server: ModelServer, workspace: Path, name: str) -> None:
         self.program = program
@@ -61,7 +61,7 @@ class RealAgent:
             "cwd": self.workspace,
             "program": self.program,
             "timeout": 90,
-            **self.usual,
+            **self.default_options,
             **options,
             "env": {**self.env(self.lane.url), **options.get("env", {})},
         }
@@ -76,7 +76,7 @@ class RealAgent:
     ) -> list[Event]:
         whole = self.options(script, **options)
         async with corral.session(self.agent, ask=ask, **whole) as session:
-            return lawful([event async for event in session.prompt(prompt)])
+            return check_stream([event async for event in session.prompt(prompt)])
 
     async def run(
         self,
@@ -94,26 +94,26 @@ def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
         patch.delenv(name, raising=False)
 
 
-async def cancelled_at_work(
-    session: Session, sign: str, rung: Bell, *, at_once: bool = True
+async def cancel_while_running(
+    session: Session, sign: str, rung: FifoSignal, *, at_once: bool = True
 ) -> Result:
     """A turn that is cancelled when its command has rung. Of the command, which has ``sign``
     in its line, nothing is left then; ``at_once`` or, of a peer that ends it by itself, soon."""
     turn = session.prompt("do it")
     reading = asyncio.create_task(turn.collect())
     await asyncio.to_thread(rung.wait)
-    assert running(sign)
+    assert processes_matching(sign)
     turn.cancel()
     async with asyncio.timeout(30):
         result = await reading
-        while running(sign) and not at_once:
+        while processes_matching(sign) and not at_once:
             await asyncio.sleep(0.01)
-    assert running(sign) == []
+    assert processes_matching(sign) == []
     assert result.status == "interrupted"
     return result
 
 
-async def three_questions(
+async def check_three_prompts(
     real: RealAgent, agent: str, prompt: str, **options: Unpack[RunKwargs]
 ) -> list[Result]:
     """An answer with thoughts, one more in the session, and one that resumes it: told in pieces,
@@ -127,14 +127,14 @@ async def three_questions(
     options["system_prompt"] = "Be KIND."
     whole = real.options(script, **options)
     async with corral.session(agent, **whole) as session:
-        events = lawful([event async for event in session.prompt(prompt)])
+        events = check_stream([event async for event in session.prompt(prompt)])
         again = await session.run("second question")
     first = result_from_events(events)
     assert "".join(e.delta for e in events if isinstance(e, Text)) == "Hello."
     assert "".join(e.delta for e in events if isinstance(e, Thinking)) == "weighing"
     assert again.session_id == first.session_id
     assert real.requests[0].last_text.endswith(prompt)
-    assert "Be KIND." in sent(real.requests[:1])
+    assert "Be KIND." in sent_json(real.requests[:1])
     whole["resume"] = again.resume_token
     third = await corral.run(agent, "third question", **whole)
     assert [first.final_text, again.text, third.text] == ["Hello.", "again", "third"]
@@ -143,7 +143,7 @@ async def three_questions(
         assert told == (120, 10, 20)
     said = [text for m in real.requests[-1].history if m.role == "model" for text in m.texts]
     assert said == ["Hello.", "again"]
-    assert running(str(real.workspace.parent)) == []
+    assert processes_matching(str(real.workspace.parent)) == []
     assert real.failures == []
     return [first, again, third]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Unpack
 
 import msgspec
-from support.gemini_tools import git, sent, steps
+from support.gemini_tools import git, sent_json, steps
 from support.real_agents import RealAgent
 
 import corral
@@ -67,7 +67,7 @@ READS = (
 )
 
 
-class Trap:
+class AttackWorkspace:
     """The workspace with its links, and what is outside. ``out`` is the folder outside."""
 
     def __init__(self, workspace: Path) -> None:
@@ -119,7 +119,7 @@ class Trap:
         return sorted(p for p in paths if self._before.get(p) != after.get(p))
 
 
-async def attempt(
+async def run_attempts(
     real: RealAgent,
     agent: str,
     attempts: Sequence[Call],
@@ -132,7 +132,7 @@ async def attempt(
     if not turns:
         options = real.options(steps(*attempts), **options)
         async with corral.session(agent, ask=ask, **options) as session:
-            return [await session.run("do it")], sent(real.requests)
+            return [await session.run("do it")], sent_json(real.requests)
 
     def script(request: Request) -> Turn:
         words = request.last_text.split()
@@ -149,10 +149,10 @@ async def attempt(
     async with corral.session(agent, ask=ask, **whole) as session:
         for number in range(len(attempts)):
             results.append(await session.run(f"please do attempt{number}"))
-    return results, sent(real.requests)
+    return results, sent_json(real.requests)
 
 
-def told(results: Sequence[Result], attempts: Sequence[Call]) -> str:
+def describe_results(results: Sequence[Result], attempts: Sequence[Call]) -> str:
     """For a failure: what became of each attempt."""
     if len(results) == 1:
         return f"{results[0].status} {results[0].error} denied={results[0].denied}"

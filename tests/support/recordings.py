@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, Ending, stream_transport
@@ -20,11 +20,11 @@ from corral.sessions.event_normalizer import EventNormalizer
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 
-def names(folder: Path) -> list[str]:
+def recording_names(folder: Path) -> list[str]:
     return sorted(path.name.removesuffix(".exit.json") for path in folder.glob("*.exit.json"))
 
 
-def play(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
+def read_recording(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
     """The recording's events, its output read ``size`` bytes at a time."""
     ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
     output = (folder / f"{name}.ndjson").read_bytes()
@@ -47,7 +47,7 @@ def play(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list
         answered=guard.answered,
         run=RunOptions(agent=agent.name),
     )
-    return lawful([*events, *guard.close(0.0, agent.explain(ending))])
+    return check_stream([*events, *guard.close(0.0, agent.explain(ending))])
 
 
 def done_of(events: list[Event]) -> Done:
@@ -60,16 +60,16 @@ def as_lines(events: list[Event]) -> str:
     return "".join(to_json(event).decode() + "\n" for event in events)
 
 
-class Tapes:
+class Recordings:
     """The recordings of one agent, in the folder that has the first word of its name."""
 
     def __init__(self, agent: str) -> None:
         self.agent = registry.find(agent)
         self.folder = RECORDINGS / agent.partition("-")[0]
-        self.names = names(self.folder)
+        self.names = recording_names(self.folder)
 
     def __call__(self, name: str, size: int = 1 << 20) -> list[Event]:
-        return play(self.agent, self.folder, name, size)
+        return read_recording(self.agent, self.folder, name, size)
 
     def done(self, name: str) -> Done:
         return done_of(self(name))

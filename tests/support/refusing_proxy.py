@@ -9,12 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class Visitors:
+class RefusingProxy:
     """``env`` leads a program here with everything that is not for this machine."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         """The first line of each request, such as ``CONNECT example.org:443 HTTP/1.1``."""
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -30,14 +30,14 @@ class Visitors:
             with visitor, contextlib.suppress(OSError):
                 visitor.settimeout(5)
                 line = visitor.recv(4096).partition(b"\r\n")[0]
-                self.asked.append(line.decode("utf-8", "replace"))
+                self.requests.append(line.decode("utf-8", "replace"))
                 visitor.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
 
 
 @contextmanager
-def visitors() -> Generator[Visitors, None, None]:
+def refusing_proxy() -> Generator[RefusingProxy, None, None]:
     listener = socket.create_server(("127.0.0.1", 0))
-    found = Visitors(listener)
+    found = RefusingProxy(listener)
     thread = threading.Thread(target=found.serve, daemon=True)
     thread.start()
     try:

@@ -35,7 +35,7 @@ def graph_of(body: str) -> Graph:
     return parser.parse(f"digraph g {{ {ENDS} {body} }}")
 
 
-class Play:
+class SchedulerDriver:
     """Every message goes through JSON with the whole state, as a durable driver has it."""
 
     def __init__(
@@ -45,24 +45,24 @@ class Play:
         values: Mapping[str, Json] | None = None,
     ) -> None:
         self.graph = graph_of(body) if isinstance(body, str) else body
-        self.plan = Scheduler(self.graph, run_id="run", values=values)
-        self.orders: list[Command] = []
+        self.scheduler = Scheduler(self.graph, run_id="run", values=values)
+        self.commands: list[Command] = []
         self.last: list[Command] = []
         self.waiting: dict[str, Command] = {}
         self.script = {
             node: deque([said] if isinstance(said, Outcome) else said)
             for node, said in (script or {}).items()
         }
-        self._take(self.plan.start())
+        self._record(self.scheduler.start())
 
-    def tell(self, message: Message) -> list[Command]:
-        self.plan = Scheduler(self.graph, state=from_json(to_json(self.plan.state)))
-        self._take(self.plan.receive(message))
+    def send(self, message: Message) -> list[Command]:
+        self.scheduler = Scheduler(self.graph, state=from_json(to_json(self.scheduler.state)))
+        self._record(self.scheduler.receive(message))
         return self.last
 
-    def _take(self, orders: list[Command]) -> None:
+    def _record(self, orders: list[Command]) -> None:
         self.last = orders
-        self.orders += orders
+        self.commands += orders
         for order in orders:
             match order:
                 case RunNode(id=id) | Child(id=id) | Wait(id=id):
@@ -80,14 +80,14 @@ class Play:
         if id not in self.waiting:
             [id] = [known for known in self.waiting if known.rpartition(".")[0] == id]
         del self.waiting[id]
-        return self.tell(Ended(id=id, outcome=outcome or Outcome()))
+        return self.send(Ended(id=id, outcome=outcome or Outcome()))
 
     def answer(self, value: str = "", *, skipped: bool = False) -> list[Command]:
         [id] = [id for id, order in self.waiting.items() if isinstance(order, AskHuman)]
         del self.waiting[id]
-        return self.tell(Answered(id=id, answer=Answer(value=value, skipped=skipped)))
+        return self.send(Answered(id=id, answer=Answer(value=value, skipped=skipped)))
 
-    def run(self) -> Play:
+    def run(self) -> SchedulerDriver:
         """Until nothing but people, children and timers is waited for."""
         while visits := [v for v in self.waiting.values() if isinstance(v, RunNode)]:
             said = self.script.get(visits[0].node)
@@ -100,23 +100,23 @@ class Play:
     @property
     def path(self) -> list[str]:
         """The nodes that were visited for real, in order."""
-        return [order.node for order in self.orders if isinstance(order, RunNode)]
+        return [order.node for order in self.commands if isinstance(order, RunNode)]
 
     @property
     def context(self) -> dict[str, Json]:
-        return self.plan.state.context
+        return self.scheduler.state.context
 
     @property
     def completed(self) -> list[str]:
-        return self.plan.state.completed
+        return self.scheduler.state.completed
 
     @property
     def finish(self) -> FinishRun:
-        assert self.plan.state.finish is not None, f"it waits for {[*self.waiting]}"
-        assert self.orders[-1] == self.plan.state.finish
+        assert self.scheduler.state.finish is not None, f"it waits for {[*self.waiting]}"
+        assert self.commands[-1] == self.scheduler.state.finish
         assert not self.waiting, "something was left open"
-        assert not self.plan.state.open
-        return self.plan.state.finish
+        assert not self.scheduler.state.open
+        return self.scheduler.state.finish
 
     @property
     def status(self) -> str:
@@ -124,16 +124,18 @@ class Play:
 
     @property
     def events(self) -> list[str]:
-        return [type(order.event).__name__ for order in self.orders if isinstance(order, EmitEvent)]
+        return [
+            type(order.event).__name__ for order in self.commands if isinstance(order, EmitEvent)
+        ]
 
     def visit(self, node: str) -> RunNode:
         """The last order to visit it."""
-        return [o for o in self.orders if isinstance(o, RunNode) and o.node == node][-1]
+        return [o for o in self.commands if isinstance(o, RunNode) and o.node == node][-1]
 
 
-def play(
+def run_scheduler(
     body: str,
     script: Mapping[str, Outcome | Sequence[Outcome]] | None = None,
     values: Mapping[str, Json] | None = None,
-) -> Play:
-    return Play(body, script, values).run()
+) -> SchedulerDriver:
+    return SchedulerDriver(body, script, values).run()

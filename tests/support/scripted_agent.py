@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_gemini.py"
 GOOD = "init\ntext hello\nresult"
 
 
-def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
+def scripted_options(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
     """Options that lead ``gemini-cli`` to the scripted program."""
     whole: RunKwargs = {
         "cwd": workspace,
@@ -25,7 +25,7 @@ def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
     return whole
 
 
-def marked() -> list[str]:
+def marked_processes() -> list[str]:
     """Command lines of the processes that a run of this process left: ours by their mark."""
     found: list[str] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -38,13 +38,13 @@ def marked() -> list[str]:
     return found
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """Pids of this process's children, zombies included."""
     kids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(pid) for pid in kids]
 
 
-def descriptors() -> set[str]:
+def open_descriptors() -> set[str]:
     """What this process has open, by what it points to."""
     found: set[str] = set()
     for fd in os.listdir("/proc/self/fd"):

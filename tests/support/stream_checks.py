@@ -9,11 +9,11 @@ from hypothesis import settings
 from corral.events import Done, Event, Init, ToolOutput, ToolResult, ToolUse, from_json, to_json
 from corral.result import result_from_events
 
-unhurried = settings(deadline=None)
+no_deadline = settings(deadline=None)
 """Hypothesis' own deadline fails on a busy machine and says nothing about the code."""
 
 
-def lawful(stream: Iterable[Event]) -> list[Event]:
+def check_stream(stream: Iterable[Event]) -> list[Event]:
     """The events, where the whole stream keeps the laws; else an ``AssertionError``."""
     events = list(stream)
     assert events, "nothing came, not even init and done"
@@ -25,7 +25,7 @@ def lawful(stream: Iterable[Event]) -> list[Event]:
     assert len({event.run_id for event in events}) == 1
     assert len({event.agent for event in events}) == 1
     assert [event.ts for event in events] == sorted(event.ts for event in events)
-    _tools_are_lawful(events)
+    _check_tool_events(events)
     for event in events:
         assert from_json(to_json(event)) == event
     done = events[-1]
@@ -34,7 +34,7 @@ def lawful(stream: Iterable[Event]) -> list[Event]:
     return events
 
 
-def _tools_are_lawful(events: list[Event]) -> None:
+def _check_tool_events(events: list[Event]) -> None:
     opened: dict[str, str] = {}
     closed: set[str] = set()
     for event in events:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stream_checks import unhurried
+from support.stream_checks import no_deadline
 
 from corral.agents import registry
 from corral.options import RunOptions
@@ -144,7 +144,7 @@ def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -
         assert json.loads(cleaned) == {"a": "[KEY redacted]"}
 
 
-@unhurried
+@no_deadline
 @given(
     secret=st.text(alphabet="abc-", min_size=8, max_size=12),
     before=st.text(),

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.raw_server import Line, Serving, Talk, answering, plain, serving
+from support.raw_server import (
+    ConnectionHandler,
+    RawConnection,
+    RawServer,
+    plain,
+    raw_server,
+    respond_with,
+)
 
 from corral.errors import CorralError, IdleTimeout, NetworkFailed, StreamBroken
 from corral.system.http import client
@@ -41,13 +48,13 @@ def _nothing_is_left() -> Iterator[None]:
         gc.collect()
 
 
-async def asked(http: Http, server: Serving, **options: Any) -> bytes:
+async def asked(http: Http, server: RawServer, **options: Any) -> bytes:
     async with asyncio.timeout(20):
         return await (await http.post(f"{server.url}/v1", b"{}", options)).body()
 
 
-async def failure(talk: Talk, read_timeout: float = 5.0) -> CorralError:
-    async with serving(talk) as server, Http(read_timeout=read_timeout) as http:
+async def failure(talk: ConnectionHandler, read_timeout: float = 5.0) -> CorralError:
+    async with raw_server(talk) as server, Http(read_timeout=read_timeout) as http:
         with pytest.raises(CorralError) as caught:
             await asked(http, server)
     assert caught.value.hint
@@ -58,11 +65,11 @@ async def failure(talk: Talk, read_timeout: float = 5.0) -> CorralError:
 async def test_what_is_sent_is_one_request_with_its_length() -> None:
     seen: list[bytes] = []
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         seen.append(await line.request())
-        await line.say(plain())
+        await line.send(plain())
 
-    async with serving(talk) as server, Http() as http:
+    async with raw_server(talk) as server, Http() as http:
         answer = await http.post(f"{server.url}/a?b=c#d", b'{"x":1}', {"X-Key": "k"})
         assert (answer.status, answer.is_success, await answer.body()) == (200, True, b"ok")
     head, _, body = seen[0].partition(b"\r\n\r\n")
@@ -105,11 +112,11 @@ async def test_what_is_sent_is_one_request_with_its_length() -> None:
 )
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "bytewise"])
 async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, whole: bool) -> None:
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.say(*([answer] if whole else [bytes([byte]) for byte in answer]))
+        await line.send(*([answer] if whole else [bytes([byte]) for byte in answer]))
 
-    async with serving(talk) as server, Http() as http:
+    async with raw_server(talk) as server, Http() as http:
         assert await asked(http, server) == body
 
 
@@ -137,14 +144,14 @@ async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, whole: bool
 async def test_what_is_no_answer_is_its_own_error(
     said: bytes, kind: type[CorralError], words: str
 ) -> None:
-    error = await failure(answering(said, keep=False))
+    error = await failure(respond_with(said, keep=False))
     assert type(error) is kind
     assert words in error.message
 
 
 async def test_what_came_before_a_break_is_handed_out_first() -> None:
     async with (
-        serving(answering(CHUNKED + b"3\r\none\r\n3\r\ntw", keep=False)) as server,
+        raw_server(respond_with(CHUNKED + b"3\r\none\r\n3\r\ntw", keep=False)) as server,
         Http() as http,
     ):
         answer = await http.post(server.url, b"", {})
@@ -157,7 +164,7 @@ async def test_what_came_before_a_break_is_handed_out_first() -> None:
 
 async def test_headers_have_names_in_any_case_and_both_values() -> None:
     said = plain(b"", "X-One: 1", "set-cookie: a", "Set-Cookie: b", "CONTENT-TYPE: Text/HTML; x=y")
-    async with serving(answering(said)) as server, Http() as http:
+    async with raw_server(respond_with(said)) as server, Http() as http:
         answer = await http.post(server.url, b"", {})
         answer.close()
     assert (answer.headers["x-one"], answer.headers.get("X-ONE")) == ("1", "1")
@@ -170,7 +177,7 @@ async def test_headers_have_names_in_any_case_and_both_values() -> None:
 
 async def test_a_connection_is_used_again_once_its_answer_is_read() -> None:
     said = [plain(b"1"), CHUNKED + b"1\r\n2\r\n0\r\nTrailer: t\r\n\r\n", plain(b"3", "A: b")]
-    async with serving(answering(*said)) as server, Http() as http:
+    async with raw_server(respond_with(*said)) as server, Http() as http:
         assert [await asked(http, server) for _ in said] == [b"1", b"2", b"3"]
         answer = await http.post(server.url, b"", {})
         answer.close()  # it had arrived
@@ -180,7 +187,7 @@ async def test_a_connection_is_used_again_once_its_answer_is_read() -> None:
 
 async def test_what_follows_a_body_is_no_header_of_it_nor_of_the_next() -> None:
     said = [CHUNKED + b"1\r\n2\r\n0\r\nContent-Type: evil\r\n\r\n", plain(b"3")]
-    async with serving(answering(*said)) as server, Http() as http:
+    async with raw_server(respond_with(*said)) as server, Http() as http:
         for body in (b"2", b"3"):
             answer = await http.post(server.url, b"", {})
             assert await answer.body() == body
@@ -199,18 +206,18 @@ async def test_what_follows_a_body_is_no_header_of_it_nor_of_the_next() -> None:
     ids=["close", "old", "stray", "second", "short"],
 )
 async def test_a_connection_that_is_not_clean_is_not_used_again(said: bytes) -> None:
-    async with serving(answering(said)) as server, Http() as http:
+    async with raw_server(respond_with(said)) as server, Http() as http:
         assert [await asked(http, server) for _ in range(3)] == [b"x"] * 3
         assert server.connections == 3
 
 
 async def test_an_answer_left_half_way_takes_its_connection_along() -> None:
-    async def endless(line: Line) -> None:
+    async def endless(line: RawConnection) -> None:
         await line.request()
-        await line.say(CHUNKED + b"1\r\nx\r\n")
-        await line.until_gone()
+        await line.send(CHUNKED + b"1\r\nx\r\n")
+        await line.wait_closed()
 
-    async with serving(endless) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(endless) as server, Http() as http, asyncio.timeout(20):
         answer = await http.post(server.url, b"", {})
         assert await answer.chunk() == b"x"
         answer.close()
@@ -221,7 +228,7 @@ async def test_an_answer_left_half_way_takes_its_connection_along() -> None:
 
 async def test_a_server_that_closed_meanwhile_costs_no_request() -> None:
     """Each answer is followed by the end of its connection, which no header told of."""
-    async with serving(answering(plain(b"x"), keep=False)) as server, Http() as http:
+    async with raw_server(respond_with(plain(b"x"), keep=False)) as server, Http() as http:
         for _ in range(20):
             assert await asked(http, server) == b"x"
             async with asyncio.timeout(10):
@@ -232,13 +239,13 @@ async def test_a_server_that_closed_meanwhile_costs_no_request() -> None:
 async def test_a_close_that_the_loop_has_not_heard_of_is_seen_before_a_request() -> None:
     closed: list[asyncio.StreamWriter] = []
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         closed.append(line.writer)
         await line.request()
-        await line.say(plain(b"x"))
+        await line.send(plain(b"x"))
         await line.request()
 
-    async with serving(talk) as server, Http() as http:
+    async with raw_server(talk) as server, Http() as http:
         await asked(http, server)
         # Straight to the system, and no turn of the loop before the next request.
         closed[0].get_extra_info("socket").shutdown(2)
@@ -248,7 +255,7 @@ async def test_a_close_that_the_loop_has_not_heard_of_is_seen_before_a_request()
 
 async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "IDLE", 0.2)
-    async with serving(answering(plain())) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(respond_with(plain())) as server, Http() as http, asyncio.timeout(20):
         await asked(http, server)
         await server.quiet.wait()
         await asked(http, server)
@@ -261,14 +268,14 @@ async def test_more_than_may_be_open_wait_and_idle_ones_make_room(
     monkeypatch.setattr(client, "CONNECTIONS", 3)
     most = 0
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         nonlocal most
         while await line.request():
             most = max(most, first.open + second.open)
             await asyncio.sleep(0.01)
-            await line.say(plain(b"x"))
+            await line.send(plain(b"x"))
 
-    async with serving(talk) as first, serving(talk) as second, Http() as http:
+    async with raw_server(talk) as first, raw_server(talk) as second, Http() as http:
         calls = [asked(http, server) for server in (first, second) * 10]
         assert await asyncio.gather(*calls) == [b"x"] * 20
         assert most <= 3
@@ -278,7 +285,7 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "CONNECTIONS", 1)
-    async with serving(answering(plain(b"x"))) as server, Http() as http:
+    async with raw_server(respond_with(plain(b"x"))) as server, Http() as http:
         answer = await http.post(server.url, b"", {})
         waiting = [asyncio.create_task(asked(http, server)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -292,10 +299,10 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_on(
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", CHUNKED + b"1\r\nx\r\n"])
 async def test_each_silence_has_its_deadline(said: bytes) -> None:
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.say(said)
-        await line.until_gone()
+        await line.send(said)
+        await line.wait_closed()
 
     error = await failure(talk, read_timeout=0.1)
     assert type(error) is IdleTimeout
@@ -303,13 +310,13 @@ async def test_each_silence_has_its_deadline(said: bytes) -> None:
 
 
 async def test_a_slow_server_that_goes_on_is_not_silent() -> None:
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         while await line.request():
             for byte in CHUNKED + b"1\r\nx\r\n0\r\n\r\n":
-                await line.say(bytes([byte]))
+                await line.send(bytes([byte]))
                 await asyncio.sleep(0.02)
 
-    async with serving(talk) as server, Http(read_timeout=0.5) as http:
+    async with raw_server(talk) as server, Http(read_timeout=0.5) as http:
         assert [await asked(http, server) for _ in range(2)] == [b"x"] * 2
         assert server.connections == 1
 
@@ -317,36 +324,36 @@ async def test_a_slow_server_that_goes_on_is_not_silent() -> None:
 async def test_a_long_upload_is_no_silence() -> None:
     size = 64 * 1024 * 1024
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.reader.readuntil(b"\r\n\r\n")
         for _ in range(8):
             await line.reader.readexactly(size // 16)
             await asyncio.sleep(0.2)
         await line.reader.readexactly(size // 2)
-        await line.say(plain(b"all"))
+        await line.send(plain(b"all"))
 
-    async with serving(talk) as server, Http(read_timeout=1.0) as http, asyncio.timeout(60):
+    async with raw_server(talk) as server, Http(read_timeout=1.0) as http, asyncio.timeout(60):
         assert await (await http.post(server.url, bytes(size), {})).body() == b"all"
 
 
 async def test_a_large_body_arrives_whole() -> None:
     sent = bytes(range(256)) * 40_000
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         request = await line.request()
-        await line.say(plain(request.partition(b"\r\n\r\n")[2]))
+        await line.send(plain(request.partition(b"\r\n\r\n")[2]))
 
-    async with serving(talk) as server, Http() as http, asyncio.timeout(30):
+    async with raw_server(talk) as server, Http() as http, asyncio.timeout(30):
         assert await (await http.post(server.url, sent, {})).body() == sent
 
 
 async def test_an_answer_before_all_was_sent_is_read_and_the_rest_given_up() -> None:
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.reader.readuntil(b"\r\n\r\n")
-        await line.say(plain(b"too large", status=413))
-        await line.until_gone()
+        await line.send(plain(b"too large", status=413))
+        await line.wait_closed()
 
-    async with serving(talk) as server, Http() as http, asyncio.timeout(30):
+    async with raw_server(talk) as server, Http() as http, asyncio.timeout(30):
         answer = await http.post(server.url, bytes(64 * 1024 * 1024), {})
         assert (answer.status, await answer.body()) == (413, b"too large")
         # The rest of the first would be read as the head of a second.
@@ -358,13 +365,13 @@ async def test_an_answer_before_all_was_sent_is_read_and_the_rest_given_up() -> 
 async def test_a_cancellation_closes_the_connection_at_once(said: bytes) -> None:
     heard = asyncio.Event()
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.say(said)
+        await line.send(said)
         heard.set()
-        await line.until_gone()
+        await line.wait_closed()
 
-    async with serving(talk) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(talk) as server, Http() as http, asyncio.timeout(20):
         task = asyncio.create_task(asked(http, server))
         await heard.wait()
         await asyncio.sleep(0.01)
@@ -377,16 +384,16 @@ async def test_a_cancellation_closes_the_connection_at_once(said: bytes) -> None
 async def test_a_server_waits_for_a_reader_that_is_slow() -> None:
     sent = 0
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         nonlocal sent
         await line.request()
-        await line.say(CHUNKED)
+        await line.send(CHUNKED)
         for _ in range(200):
-            await line.say(b"20000\r\n" + bytes(0x20000) + b"\r\n")
+            await line.send(b"20000\r\n" + bytes(0x20000) + b"\r\n")
             sent += 0x20000
-        await line.say(b"0\r\n\r\n")
+        await line.send(b"0\r\n\r\n")
 
-    async with serving(talk) as server, Http() as http, asyncio.timeout(60):
+    async with raw_server(talk) as server, Http() as http, asyncio.timeout(60):
         answer = await http.post(server.url, b"", {})
         before = -1
         while before != sent:  # until the server stands still
@@ -404,7 +411,7 @@ async def test_a_server_waits_for_a_reader_that_is_slow() -> None:
 async def test_little_that_unpacks_to_much_comes_in_pieces() -> None:
     said = plain(packed(bytes(30_000_000)), "Content-Encoding: gzip")
     async with (
-        serving(answering(said)) as server,
+        raw_server(respond_with(said)) as server,
         Http() as http,
     ):
         answer = await http.post(server.url, b"", {})
@@ -419,7 +426,7 @@ async def test_little_that_unpacks_to_much_comes_in_pieces() -> None:
 
 async def test_an_answer_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LARGEST_ANSWER", 10)
-    async with serving(answering(plain(b"x" * 11))) as server, Http() as http:
+    async with raw_server(respond_with(plain(b"x" * 11))) as server, Http() as http:
         with pytest.raises(StreamBroken, match="over 10 bytes"):
             await asked(http, server)
 
@@ -427,14 +434,14 @@ async def test_an_answer_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPat
 async def test_close_ends_what_is_under_way_and_a_later_request_opens_anew() -> None:
     came = asyncio.Event()
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         if b"wait" in await line.request():
             came.set()
-            await line.until_gone()
+            await line.wait_closed()
         else:
-            await line.say(plain())
+            await line.send(plain())
 
-    async with serving(talk) as server, asyncio.timeout(20):
+    async with raw_server(talk) as server, asyncio.timeout(20):
         http = Http()
         waiting = asyncio.create_task(asked(http, server, wait="1"))
         await came.wait()
@@ -451,7 +458,7 @@ def test_a_client_outlives_a_loop() -> None:
     http = Http()
 
     async def once() -> bytes:
-        async with serving(answering(plain(b"x"))) as server:
+        async with raw_server(respond_with(plain(b"x"))) as server:
             said = await asked(http, server)
             await http.close()
             return said
@@ -460,11 +467,11 @@ def test_a_client_outlives_a_loop() -> None:
 
 
 async def test_a_hundred_at_once_share_nothing() -> None:
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         while request := await line.request():
-            await line.say(plain(request.partition(b"\r\n\r\n")[2]))
+            await line.send(plain(request.partition(b"\r\n\r\n")[2]))
 
-    async with serving(talk) as server, Http() as http:
+    async with raw_server(talk) as server, Http() as http:
 
         async def echo(number: int) -> None:
             body = str(number).encode() * 100
@@ -480,12 +487,12 @@ async def test_a_hundred_at_once_share_nothing() -> None:
 async def test_a_request_starts_no_task_of_its_own() -> None:
     tasks: list[int] = []
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         while await line.request():
             tasks.append(len(asyncio.all_tasks()))
-            await line.say(plain())
+            await line.send(plain())
 
-    async with serving(talk) as server, Http() as http:
+    async with raw_server(talk) as server, Http() as http:
         await asked(http, server)
         await asked(http, server)
     assert tasks == [2, 2]  # the test's and the server's

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from support.raw_server import Line, Talk, answering, plain, serving
+from support.raw_server import ConnectionHandler, RawConnection, plain, raw_server, respond_with
 
 from corral.errors import ConfigError, CorralError, NetworkFailed
 from corral.system.http.client import Http
@@ -68,7 +68,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 async def test_a_header_that_would_smuggle_is_refused_before_anything_is_sent(
     name: str, value: str
 ) -> None:
-    async with serving(answering(plain())) as server, Http() as http:
+    async with raw_server(respond_with(plain())) as server, Http() as http:
         with pytest.raises(ConfigError):
             await http.post(server.url, b"", {name: value})
         assert server.connections == 0
@@ -84,7 +84,7 @@ def test_credentials_of_an_address_go_into_their_header_unless_there_is_one() ->
 
 async def test_an_address_of_the_newer_kind_is_reached() -> None:
     try:
-        async with serving(answering(plain(b"six")), host="::1") as server, Http() as http:
+        async with raw_server(respond_with(plain(b"six")), host="::1") as server, Http() as http:
             answer = await http.post(f"http://[::1]:{server.port}", b"", {})
             assert await answer.body() == b"six"
     except OSError:
@@ -92,7 +92,7 @@ async def test_an_address_of_the_newer_kind_is_reached() -> None:
 
 
 async def test_a_name_with_several_addresses_is_reached_where_one_listens() -> None:
-    async with serving(answering(plain(b"x"))) as server, Http() as http:
+    async with raw_server(respond_with(plain(b"x"))) as server, Http() as http:
         answer = await http.post(f"http://localhost:{server.port}", b"", {})
         assert await answer.body() == b"x"
 
@@ -100,10 +100,10 @@ async def test_a_name_with_several_addresses_is_reached_where_one_listens() -> N
 async def test_a_connection_that_is_not_taken_has_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def mute(line: Line) -> None:
-        await line.until_gone()
+    async def mute(line: RawConnection) -> None:
+        await line.wait_closed()
 
-    async with serving(mute) as server, Http(connect_timeout=0.2) as http:
+    async with raw_server(mute) as server, Http(connect_timeout=0.2) as http:
         with pytest.raises(NetworkFailed, match=r"did not take the connection in 0\.2 s"):
             await http.post(f"https://127.0.0.1:{server.port}", b"", {})
         monkeypatch.setenv("https_proxy", server.url)
@@ -159,12 +159,12 @@ async def test_a_proxy_that_is_not_spoken_to_is_refused_without_its_password(
 async def test_a_proxy_is_told_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
-    async def talk(line: Line) -> None:
+    async def talk(line: RawConnection) -> None:
         while request := await line.request():
             seen.append(request)
-            await line.say(plain(b"led"))
+            await line.send(plain(b"led"))
 
-    async with serving(talk) as proxy, Http() as http:
+    async with raw_server(talk) as proxy, Http() as http:
         monkeypatch.setenv("HTTP_PROXY", f"http://me:pw@127.0.0.1:{proxy.port}")
         for _ in range(2):
             answer = await http.post("http://a.test:81/x?y", b"", {"Authorization": "Bearer k"})
@@ -195,7 +195,7 @@ async def test_a_proxy_that_is_not_there_is_named_as_that(monkeypatch: pytest.Mo
 async def test_a_proxy_that_refuses(
     monkeypatch: pytest.MonkeyPatch, said: bytes, words: str, retryable: bool
 ) -> None:
-    async with serving(answering(said, keep=False)) as proxy, Http() as http:
+    async with raw_server(respond_with(said, keep=False)) as proxy, Http() as http:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with pytest.raises(NetworkFailed, match=words) as caught:
             await http.post("https://a.test", b"", {})
@@ -243,10 +243,10 @@ def served(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def echo() -> Talk:
-    async def talk(line: Line) -> None:
+def echo() -> ConnectionHandler:
+    async def talk(line: RawConnection) -> None:
         while request := await line.request():
-            await line.say(plain(request.partition(b"\r\n\r\n")[2]))
+            await line.send(plain(request.partition(b"\r\n\r\n")[2]))
 
     return talk
 
@@ -256,7 +256,7 @@ async def test_a_trusted_server_is_spoken_to_and_its_connection_kept(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     sent = bytes(range(256)) * 20_000
-    async with serving(echo(), trusted=served) as server, Http() as http, asyncio.timeout(30):
+    async with raw_server(echo(), trusted=served) as server, Http() as http, asyncio.timeout(30):
         for body in (b"small", sent, b"small"):
             answer = await http.post(f"https://localhost:{server.port}/x", body, {})
             assert await answer.body() == body
@@ -269,7 +269,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
 ) -> None:
     if host != "localhost":  # trusted, but for another name
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    async with serving(echo(), trusted=served, host=host) as server, Http() as http:
+    async with raw_server(echo(), trusted=served, host=host) as server, Http() as http:
         with pytest.raises(NetworkFailed, match="cannot be trusted") as caught:
             await http.post(f"https://{host}:{server.port}", b"", {})
     assert not caught.value.retryable
@@ -278,7 +278,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
 
 async def test_a_server_without_tls_is_said_to_be_one() -> None:
     impatient = Http(connect_timeout=1)  # such a server waits for a line that never ends
-    async with serving(answering(plain(), keep=False)) as server, impatient as http:
+    async with raw_server(respond_with(plain(), keep=False)) as server, impatient as http:
         with pytest.raises(NetworkFailed) as caught:
             await http.post(f"https://127.0.0.1:{server.port}", b"", {})
     assert caught.value.hint
@@ -290,10 +290,10 @@ async def test_a_tunnel_leads_through_a_proxy_to_a_trusted_server(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     seen: list[bytes] = []
 
-    async def lead(line: Line) -> None:
+    async def lead(line: RawConnection) -> None:
         seen.append(await line.request())
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await line.say(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
+        await line.send(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
 
         async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             try:
@@ -306,7 +306,11 @@ async def test_a_tunnel_leads_through_a_proxy_to_a_trusted_server(
 
         await asyncio.gather(pump(line.reader, writer), pump(reader, line.writer))
 
-    async with serving(echo(), trusted=served) as server, serving(lead) as proxy, Http() as http:
+    async with (
+        raw_server(echo(), trusted=served) as server,
+        raw_server(lead) as proxy,
+        Http() as http,
+    ):
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:pw@127.0.0.1:{proxy.port}")
         for body in (b"one", b"two"):
             answer = await http.post(f"https://localhost:{server.port}", body, {"X-Key": "k"})
@@ -323,13 +327,13 @@ async def test_a_tunnel_leads_through_a_proxy_to_a_trusted_server(
 async def test_an_untrusted_server_behind_a_proxy_hears_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def lead(line: Line) -> None:
+    async def lead(line: RawConnection) -> None:
         await line.request()
-        await line.say(b"HTTP/1.1 200 OK\r\n\r\n")
+        await line.send(b"HTTP/1.1 200 OK\r\n\r\n")
         await line.reader.read(65536)
-        await line.say(b"no TLS at all")
+        await line.send(b"no TLS at all")
 
-    async with serving(lead) as proxy, Http() as http:
+    async with raw_server(lead) as proxy, Http() as http:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with pytest.raises(CorralError) as caught:
             await http.post("https://a.test", b"", {})

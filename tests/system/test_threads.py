@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.scripted_agent import GOOD, PROGRAM, scripted
+from support.scripted_agent import GOOD, PROGRAM, scripted_options
 
 import corral
 from corral.system import threads
@@ -47,14 +47,14 @@ async def test_other_errors_of_the_work_pass_as_they_are() -> None:
 
 
 async def test_a_run_that_cannot_look_at_its_folder_does_not_start(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         with no_threads(), pytest.raises(NoThread):
             await session.run(GOOD)
 
 
 async def test_an_answer_is_not_lost_when_its_files_cannot_be_looked_at(workspace: Path) -> None:
     loop = asyncio.get_running_loop()
-    async with corral.session("gemini-cli", **scripted(workspace)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         events: list[corral.Event] = []
         with contextlib.ExitStack() as exhausted:
             async for event in session.prompt(GOOD):

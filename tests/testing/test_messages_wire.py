@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from anthropic import Anthropic
 from anthropic.types import MessageParam, ToolParam
-from support.anthropic_client import HELLO, MODEL, ask, both, client, stream
+from support.anthropic_client import HELLO, MODEL, ask, ask_both_ways, client, stream
 from support.raw_answers import events, post
 
 from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
@@ -19,7 +19,7 @@ READ: ToolParam = {"name": "read", "input_schema": {"type": "object"}}
 
 
 def test_text() -> None:
-    answer = both(say("Hel", "lo\u2028\u0085", "."))
+    answer = ask_both_ways(say("Hel", "lo\u2028\u0085", "."))
     assert [block.to_dict() for block in answer.content] == [
         {"type": "text", "text": "Hello\u2028\u0085."}
     ]
@@ -29,7 +29,7 @@ def test_text() -> None:
 
 
 def test_thoughts_come_first_and_are_signed() -> None:
-    answer = both(Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig"))
+    answer = ask_both_ways(Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig"))
     assert [block.to_dict() for block in answer.content] == [
         {"type": "thinking", "thinking": "hm, yes", "signature": "c2ln"},
         {"type": "text", "text": "So."},
@@ -37,17 +37,17 @@ def test_thoughts_come_first_and_are_signed() -> None:
 
 
 def test_thoughts_can_be_left_out_or_redacted_and_are_signed_all_the_same() -> None:
-    omitted = both(Turn(thoughts="", text="So.")).content[0]
+    omitted = ask_both_ways(Turn(thoughts="", text="So.")).content[0]
     assert omitted.type == "thinking"
     assert omitted.thinking == ""
     assert omitted.signature
-    redacted = both(Turn(signature="sig", text="So.")).content[0]
+    redacted = ask_both_ways(Turn(signature="sig", text="So.")).content[0]
     assert redacted.to_dict() == {"type": "redacted_thinking", "data": "c2ln"}
 
 
 def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
     made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
-    answer = both(Turn(text="so", calls=made))
+    answer = ask_both_ways(Turn(text="so", calls=made))
     calls = [block for block in answer.content if block.type == "tool_use"]
     assert [(c.id, c.name, c.input) for c in calls] == [
         ("mine", "read", {"path": "a"}),
@@ -139,7 +139,7 @@ def test_made_up_ids_are_unlike_those_before() -> None:
 
 def test_the_cache_is_counted_apart_from_the_input_and_thoughts_among_the_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
-    told = both(Turn(text="a", usage=usage)).usage
+    told = ask_both_ways(Turn(text="a", usage=usage)).usage
     assert (told.input_tokens, told.cache_read_input_tokens) == (10, 60)
     assert told.cache_creation_input_tokens == 30
     assert told.output_tokens == 8
@@ -148,7 +148,7 @@ def test_the_cache_is_counted_apart_from_the_input_and_thoughts_among_the_output
 
 
 def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
-    assert both(say("four" * 4)).usage.output_tokens == 4
+    assert ask_both_ways(say("four" * 4)).usage.output_tokens == 4
     with ModelServer([Turn(text="a", usage=False)] * 2) as server:
         assert "usage" not in json.loads(post(server, PATH, {"model": "m"}))
         assert "usage" not in post(server, PATH, {"model": "m", "stream": True})
@@ -164,21 +164,21 @@ def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_s
     ],
 )
 def test_the_scripts_reasons_become_the_wires(finish: str, told: str) -> None:
-    assert both(say("a", finish=finish)).stop_reason == told
+    assert ask_both_ways(say("a", finish=finish)).stop_reason == told
 
 
 def test_a_stop_sequence_is_one_that_was_asked_for() -> None:
-    answer = both(say("a", finish="STOP_SEQUENCE"), stop_sequences=["END", "FIN"])
+    answer = ask_both_ways(say("a", finish="STOP_SEQUENCE"), stop_sequences=["END", "FIN"])
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "END")
 
 
 def test_a_blocked_prompt_is_a_refusal_that_says_nothing() -> None:
-    answer = both(Turn(text="never", block_reason="CYBER", message="not this"))
+    answer = ask_both_ways(Turn(text="never", block_reason="CYBER", message="not this"))
     assert answer.content == []
     assert answer.stop_reason == "refusal"
     assert answer.stop_details is not None
     assert (answer.stop_details.category, answer.stop_details.explanation) == ("cyber", "not this")
-    unnamed = both(Turn(block_reason="PROHIBITED_CONTENT")).stop_details
+    unnamed = ask_both_ways(Turn(block_reason="PROHIBITED_CONTENT")).stop_details
     assert unnamed is not None
     assert unnamed.category is None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.installed_agents import installed, mark_of
-from support.stream_checks import lawful
+from support.stream_checks import check_stream
 
 import corral
 from corral.agents import registry
@@ -72,7 +72,7 @@ async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
         options["retries"] = 1
 
     async def run(prompt: str) -> tuple[Result, list[Event]]:
-        events = lawful([event async for event in session.prompt(prompt)])
+        events = check_stream([event async for event in session.prompt(prompt)])
         return result_from_events(events), events
 
     async with corral.session(name, **options) as session:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.gemini_tools import living_off, machine_to_itself, names
+from support.gemini_tools import exclusive_machine, file_names, processes_using
 from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 
 import corral
@@ -124,7 +124,7 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         for number, name in enumerate(programs):
             (workspace / f"part-{number}").mkdir()
             crowd.append(One(name, number, server, workspace / f"part-{number}"))
-        with machine_to_itself(tmp_path):
+        with exclusive_machine(tmp_path):
             async with asyncio.timeout(500), asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one.run(programs[one.name])) for one in crowd]
         failures = server.failures
@@ -134,7 +134,7 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         result = task.result()
         story = (one.name, result.status, result.error, result.text)
         assert result.status == ("interrupted" if one.name == CANCELLED else "success"), story
-        assert names(one.stage.cwd) == ["probe.txt"], story
+        assert file_names(one.stage.cwd) == ["probe.txt"], story
         assert [(Path(f.path), f.kind) for f in result.files] == [
             (one.stage.cwd / "probe.txt", "created")
         ], story
@@ -150,10 +150,10 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
         assert len(asked) >= 2, story
         assert all(one.prompt in text for text in asked), story
 
-    assert living_off(tmp_path) == {}
+    assert processes_using(tmp_path) == {}
     assert descriptors() - before == set()
     assert list(paths.ledger().iterdir()) == []
     assert os.listdir(paths.sessions()) == []
     assert os.listdir(temporary) == []
-    kept = [name for name in names(tmp_path / "user-home") if not name.startswith(UNPACKED)]
+    kept = [name for name in file_names(tmp_path / "user-home") if not name.startswith(UNPACKED)]
     assert kept == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from support.openai_client import MODEL, SEALED, ask, both, client, events, stream
+from support.openai_client import MODEL, SEALED, ask, ask_both_ways, client, events, stream
 from support.raw_answers import events as raw_events
 from support.raw_answers import post
 
@@ -19,7 +19,7 @@ READ: Any = {"type": "function", "name": "read", "parameters": {"type": "object"
 
 
 def test_text() -> None:
-    answer = both(say("Hel", "lo\u2028\u0085", "."))
+    answer = ask_both_ways(say("Hel", "lo\u2028\u0085", "."))
     assert answer.output_text == "Hello\u2028\u0085."
     assert answer.model == MODEL
     assert answer.status == "completed"
@@ -30,25 +30,25 @@ def test_text() -> None:
 
 def test_thoughts_are_a_summary_and_sealed_where_that_is_asked_for() -> None:
     turn = Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig")
-    thought, message = both(turn, include=SEALED).output
+    thought, message = ask_both_ways(turn, include=SEALED).output
     assert thought.type == "reasoning"
     assert [part.text for part in thought.summary] == ["hm, yes"]
     assert thought.encrypted_content == "c2ln"
     assert message.type == "message"
-    unsealed = both(turn).output[0]
+    unsealed = ask_both_ways(turn).output[0]
     assert unsealed.type == "reasoning"
     assert unsealed.encrypted_content is None
 
 
 def test_a_signature_alone_is_reasoning_without_a_summary() -> None:
-    thought = both(Turn(signature="sig", text="So."), include=SEALED).output[0]
+    thought = ask_both_ways(Turn(signature="sig", text="So."), include=SEALED).output[0]
     assert thought.type == "reasoning"
     assert (thought.summary, thought.encrypted_content) == ([], "c2ln")
 
 
 def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
     made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
-    answer = both(Turn(text="so", calls=made))
+    answer = ask_both_ways(Turn(text="so", calls=made))
     calls = [item for item in answer.output if item.type == "function_call"]
     assert [(c.call_id, c.name, json.loads(c.arguments)) for c in calls] == [
         ("mine", "read", {"path": "a"}),
@@ -66,7 +66,7 @@ def test_a_call_is_spelt_as_its_tool_was_declared() -> None:
         Call("mcp__notes__read", {"path": "a"}, "n"),
         Call("read", {"path": "b"}, "r"),
     ]
-    answer = both(Turn(calls=made), tools=[patch, notes, READ])
+    answer = ask_both_ways(Turn(calls=made), tools=[patch, notes, READ])
     told: list[Any] = [item.to_dict() for item in answer.output]
     assert [item["type"] for item in told] == ["custom_tool_call", "function_call", "function_call"]
     assert (told[0]["name"], told[0]["input"]) == ("apply_patch", "*** Begin\n+é")
@@ -153,7 +153,7 @@ def test_made_up_ids_are_unlike_those_before() -> None:
 
 def test_usage_counts_the_cache_among_the_input_and_reasoning_among_the_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
-    told = both(Turn(text="a", usage=usage)).usage
+    told = ask_both_ways(Turn(text="a", usage=usage)).usage
     assert told is not None
     assert (told.input_tokens, told.output_tokens, told.total_tokens) == (100, 8, 108)
     assert told.input_tokens_details.cached_tokens == 60
@@ -162,17 +162,17 @@ def test_usage_counts_the_cache_among_the_input_and_reasoning_among_the_output()
 
 
 def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
-    counted = both(say("four" * 4)).usage
+    counted = ask_both_ways(say("four" * 4)).usage
     assert counted is not None
     assert counted.output_tokens == 4
-    assert both(Turn(text="a", usage=False)).usage is None
+    assert ask_both_ways(Turn(text="a", usage=False)).usage is None
 
 
 @pytest.mark.parametrize(
     ("finish", "reason"), [("MAX_TOKENS", "max_output_tokens"), ("SAFETY", "content_filter")]
 )
 def test_an_answer_that_is_not_all_of_it_is_incomplete(finish: str, reason: str) -> None:
-    answer = both(say("a", finish=finish))
+    answer = ask_both_ways(say("a", finish=finish))
     assert answer.status == "incomplete"
     assert answer.incomplete_details is not None
     assert answer.incomplete_details.reason == reason
@@ -184,21 +184,21 @@ def test_an_answer_that_is_not_all_of_it_is_incomplete(finish: str, reason: str)
 
 def test_a_response_can_fail_and_still_be_an_answer() -> None:
     turn = Turn(text="a", finish="FAILED", message="Try again.", error_status="rate_limit_exceeded")
-    answer = both(turn)
+    answer = ask_both_ways(turn)
     assert answer.status == "failed"
     assert answer.error is not None
     assert (answer.error.code, answer.error.message) == ("rate_limit_exceeded", "Try again.")
 
 
 def test_a_refusal_says_why_or_is_filtered() -> None:
-    answer = both(Turn(text="never", block_reason="SAFETY", message="not this"))
+    answer = ask_both_ways(Turn(text="never", block_reason="SAFETY", message="not this"))
     assert answer.status == "completed"
     (message,) = answer.output
     assert message.type == "message"
     assert [part.to_dict() for part in message.content] == [
         {"type": "refusal", "refusal": "not this"}
     ]
-    filtered = both(Turn(text="never", block_reason="SAFETY"))
+    filtered = ask_both_ways(Turn(text="never", block_reason="SAFETY"))
     assert filtered.output == []
     assert filtered.incomplete_details is not None
     assert filtered.incomplete_details.reason == "content_filter"
@@ -268,7 +268,7 @@ def test_without_a_finish_the_stream_just_ends() -> None:
 
 def test_a_response_repeats_what_was_asked_for() -> None:
     more: Any = {"instructions": "Be good.", "max_output_tokens": 9, "tools": [READ]}
-    answer = both(say("a"), **more)
+    answer = ask_both_ways(say("a"), **more)
     assert answer.instructions == "Be good."
     assert answer.max_output_tokens == 9
     assert [tool.type for tool in answer.tools] == ["function"]

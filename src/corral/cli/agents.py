@@ -1,11 +1,11 @@
-"""``corral agents``: which there are, what they can do, whether they work here."""
+"""``corral agents``: list, show, install, check and attack agents."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -18,6 +18,9 @@ from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import RunOptions
 from corral.policy import PRESETS, Policy
 from corral.system import config, install, programs
+
+if TYPE_CHECKING:
+    from corral.testing.conformance.check import Report
 
 
 @click.group("agents")
@@ -34,8 +37,12 @@ def list_agents(as_json: bool) -> None:
         echo_json(json.dumps(found))
         return
     rows = [
-        (str(one["name"]), str(one["version"] or "–"), str(one["problem"] or one["description"]))
-        for one in found
+        (
+            str(state["name"]),
+            str(state["version"] or "–"),
+            str(state["problem"] or state["description"]),
+        )
+        for state in found
     ]
     echo(table(("agent", "version", ""), rows))
 
@@ -62,7 +69,9 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         echo_json(json.dumps(shown))
         return
-    echo(table(("", ""), [(key, _plain(value)) for key, value in shown.items()]).lstrip("\n"))
+    echo(
+        table(("", ""), [(key, _format_value(value)) for key, value in shown.items()]).lstrip("\n")
+    )
 
 
 @command.command("install")
@@ -72,7 +81,7 @@ def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent from npm into corral's own folder."""
     agent = config.find_agent(name)
     if not agent.programs:
-        raise ConfigError(f"{agent.name} is here already: there is nothing to install")
+        raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
     if not quiet and not programs.managed_program(agent).exists():
         echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
@@ -113,16 +122,16 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     """Check that an agent works here, with a scripted model: a tool call must work, and a
     shell command must be denied. No key is used and nothing is spent."""
-    from corral.cli import doctor as examination
+    from corral.cli import doctor as doctor_command
 
     if reap:
-        return examination.end_leftovers(as_json=as_json)
+        return doctor_command.end_leftovers(as_json=as_json)
     agent = config.find_agent(name or registry.DEFAULT_AGENT)
-    report = asyncio.run(examination.examine(agent))
+    report = asyncio.run(doctor_command.examine(agent))
     if as_json:
         echo_json(json.dumps(report))
     else:
-        echo(examination.format_report(report))
+        echo(doctor_command.format_report(report))
     return 0 if report["works"] else report["exit_code"]
 
 
@@ -169,56 +178,64 @@ def check(
     commands, paths, links, web tools, MCP servers, the environment. The exit code is 1 if a
     cell that the agent reports as enforced was broken."""
     if not names and not every:
-        raise click.UsageError("name an agent, or say --all")
+        raise click.UsageError("name an agent, or use --all")
     if program and (every or len(names) > 1):
         raise click.UsageError("--program is for one agent")
     if (approve or jobs > 1) and not attack:
         raise click.UsageError("--approve and --jobs are for --attack")
     if attack:
-        from corral.cli import attack as attacking
+        from corral.cli import attack as attack_command
 
-        wanted = dict.fromkeys((*(attacking.attackable() if every else ()), *names))
-        chosen = attacking.Chosen(approve, only, program, names, jobs)
-        return attacking.attack(tuple(wanted), chosen, as_json=as_json, markdown=markdown)
-    from corral.testing.conformance.check import MARKS, Report, check_agent
-
-    options = {"program": program} if program else {}
+        wanted = dict.fromkeys((*(attack_command.attackable() if every else ()), *names))
+        selection = attack_command.Selection(approve, only, program, names, jobs)
+        return attack_command.attack(tuple(wanted), selection, as_json=as_json, markdown=markdown)
     wanted = dict.fromkeys((*(_checkable() if every else ()), *names))
     reports: list[Report] = []
-    absent: list[str] = []
+    missing: list[str] = []
     for name in wanted:
         try:
-            report = asyncio.run(check_agent(name, only=only, options=options))
+            report = _check_one(name, only, program)
         except NotInstalled as error:
             if name in names:
                 raise
             echo(f"{name}: not run: {error.message}", err=True)
-            absent.append(name)
+            missing.append(name)
             continue
         reports.append(report)
-        if as_json:
-            whole = {"ok": report.ok, **msgspec.to_builtins(report)}
-            echo_json(msgspec.json.encode(whole).decode())
-            continue
-        if not markdown:
-            rows = [
-                (MARKS[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows
-            ]
-            echo(table(("", "tier", "scenario", "seen"), rows))
-        count = {kind: sum(r.outcome == kind for r in report.rows) for kind in MARKS}
-        echo(
-            f"{name}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped",
-            err=markdown,
-        )
+        _print_report(report, as_json=as_json, markdown=markdown)
     if markdown:
-        from corral.testing.conformance.grid import markdown as drawn
+        from corral.testing.conformance.grid import markdown as markdown_grid
 
-        echo(drawn(reports, absent))
+        echo(markdown_grid(reports, missing))
     return 0 if reports and all(report.ok for report in reports) else 1
 
 
+def _check_one(name: str, only: tuple[str, ...], program: str | None) -> Report:
+    from corral.testing.conformance.check import check_agent
+
+    options = {"program": program} if program else {}
+    return asyncio.run(check_agent(name, only=only, options=options))
+
+
+def _print_report(report: Report, *, as_json: bool, markdown: bool) -> None:
+    from corral.testing.conformance.check import MARKS
+
+    if as_json:
+        line = {"ok": report.ok, **msgspec.to_builtins(report)}
+        echo_json(msgspec.json.encode(line).decode())
+        return
+    if not markdown:
+        rows = [(MARKS[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows]
+        echo(table(("", "tier", "scenario", "seen"), rows))
+    count = {kind: sum(r.outcome == kind for r in report.rows) for kind in MARKS}
+    echo(
+        f"{report.agent}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped",
+        err=markdown,
+    )
+
+
 def _checkable() -> list[str]:
-    """Everyone but people, whom no script can check."""
+    """All agents except people: a script cannot check those."""
     return [each.name for each in config.every_agent() if "person" not in each.capabilities]
 
 
@@ -247,7 +264,7 @@ def _state(agent: AgentSpec) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} ({kind})" for key, kind in cast("dict[str, str]", value).items())
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``corral agents check --attack``: the attack kit against agents, as tables."""
+"""``corral agents check --attack``: run the attack kit against agents and print tables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from corral.errors import NotInstalled
 from corral.system import config
 from corral.testing.attack import AttackReport, attack_agent
 from corral.testing.attack.report import LEGEND, MARKS
-from corral.testing.attack.report import markdown as drawn
+from corral.testing.attack.report import markdown as markdown_tables
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     policies: tuple[str, ...]
     groups: tuple[str, ...]
     program: str | None
     named: tuple[str, ...]
-    """Agents that must be there: the others are left out where they are not installed."""
+    """Agents named by the user: it is an error if one is not installed. Others are left out."""
     jobs: int = 1
-    """So many agents at once."""
+    """How many agents are attacked at once."""
 
 
 def attackable() -> list[str]:
@@ -36,12 +36,12 @@ def attackable() -> list[str]:
     return [each.name for each in config.every_agent() if each.probe is not None]
 
 
-def attack(names: Sequence[str], chosen: Chosen, *, as_json: bool, markdown: bool) -> int:
-    """Print what was seen; 1 where an enforced cell was broken."""
+def attack(names: Sequence[str], selection: Selection, *, as_json: bool, markdown: bool) -> int:
+    """Print the results. Returns the exit code: 1 if an enforced cell was broken."""
     reports: list[AttackReport] = []
-    for name, report in _attacked(names, chosen):
+    for name, report in _attack_all(names, selection):
         if isinstance(report, NotInstalled):
-            if name in chosen.named:
+            if name in selection.named:
                 raise report
             echo(f"{name}: not run: {report.message}", err=True)
             continue
@@ -55,30 +55,30 @@ def attack(names: Sequence[str], chosen: Chosen, *, as_json: bool, markdown: boo
             _show(report)
         echo(f"{name}: {_summary(report)}", err=markdown or as_json)
     if markdown:
-        echo(drawn(reports))
+        echo(markdown_tables(reports))
     elif not as_json:
         echo(LEGEND)
     return 0 if reports and all(report.ok for report in reports) else 1
 
 
-def _attacked(
-    names: Sequence[str], chosen: Chosen
+def _attack_all(
+    names: Sequence[str], selection: Selection
 ) -> Iterator[tuple[str, AttackReport | NotInstalled]]:
-    """In the order of the names. Several at once are processes of their own: an attack changes the
-    environment of its process."""
-    if chosen.jobs == 1 or len(names) == 1:
-        yield from ((name, _attack_one(name, chosen)) for name in names)
+    """The reports in the order of ``names``. Concurrent attacks run in separate processes,
+    because an attack changes the environment of its process."""
+    if selection.jobs == 1 or len(names) == 1:
+        yield from ((name, _attack_one(name, selection)) for name in names)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(chosen.jobs, mp_context=context, max_tasks_per_child=1) as pool:
-        yield from zip(names, pool.map(_attack_one, names, repeat(chosen)), strict=True)
+    with ProcessPoolExecutor(selection.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        yield from zip(names, pool.map(_attack_one, names, repeat(selection)), strict=True)
 
 
-def _attack_one(name: str, chosen: Chosen) -> AttackReport | NotInstalled:
-    options = {"program": chosen.program} if chosen.program else {}
+def _attack_one(name: str, selection: Selection) -> AttackReport | NotInstalled:
+    options = {"program": selection.program} if selection.program else {}
     try:
         return asyncio.run(
-            attack_agent(name, policies=chosen.policies, only=chosen.groups, options=options)
+            attack_agent(name, policies=selection.policies, only=selection.groups, options=options)
         )
     except NotInstalled as error:
         return error
@@ -110,6 +110,6 @@ def _show_failures(report: AttackReport, *, err: bool = False) -> None:
 
 
 def _summary(report: AttackReport) -> str:
-    tried = [one for policy in report.policies for one in policy.tried]
-    made = sum(one.outcome in ("held", "effect", "not offered") for one in tried)
+    attempts = [tried for policy in report.policies for tried in policy.tried]
+    made = sum(tried.outcome in ("held", "effect", "not offered") for tried in attempts)
     return f"{made} attempts, {len(report.broken)} broke an enforced cell"

@@ -1,4 +1,4 @@
-"""``corral batch``: a file of tasks, each put to an agent, a line of results each."""
+"""``corral batch``: run one prompt for each task of a file; one line of results per task."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def command(tasks: str, **given: Any) -> int:
     from corral.durable.batch import api
 
     if given["no_durable"] and (given["db"] or given["queue"]):
-        raise ConfigError("--no-durable and --db or --queue both given")
+        raise ConfigError("--no-durable and --db or --queue are both given")
     output = given["output"]
     progress = Progress(enabled=not given["quiet"])
 
@@ -146,9 +146,9 @@ def command(tasks: str, **given: Any) -> int:
         **_options(given),
     )
     batch.collects = False
-    gc.enable()  # all is loaded, and from here on it may take long
+    gc.enable()  # loading is done; the run may be long
     try:
-        report = asyncio.run(_through(batch, progress))
+        report = asyncio.run(_run_to_end(batch, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _interrupted(batch)
     except StorageFailed as error:
@@ -157,18 +157,18 @@ def command(tasks: str, **given: Any) -> int:
         from shlex import join
 
         echo(f"corral: {error}", err=True)
-        echo(f"  then give the same command again: corral {join(sys.argv[1:])}", err=True)
+        echo(f"  then run the same command again: corral {join(sys.argv[1:])}", err=True)
         return error.cli_exit
     if given["as_json"]:
-        whole = {"type": "report", **api.as_json(report)}
-        echo_json(msgspec.json.encode(whole))
+        line = {"type": "report", **api.as_json(report)}
+        echo_json(msgspec.json.encode(line))
     progress.report(report)
     if report.stopped:
         return BUDGET
     return 0 if report.ok else 1
 
 
-async def _through(batch: Batch, progress: Progress) -> BatchReport:
+async def _run_to_end(batch: Batch, progress: Progress) -> BatchReport:
     from corral.cli.ui.signals import signals
 
     task = asyncio.ensure_future(batch.run_to_end())
@@ -186,12 +186,12 @@ def _interrupted(batch: Batch) -> int:
         echo("corral: interrupted", err=True)
         return INTERRUPTED
     done = report.succeeded + report.failed
-    kept = "give the same command again to go on"
+    hint = "run the same command again to continue"
     if batch.lingers and report.left:
-        kept = f"what is under way ends in the background; {kept}"
+        hint = f"running tasks finish in the background; {hint}"
     if not batch.durable and not batch.keeps:
-        kept = "nothing of it is kept: there was no --output"
-    echo(f"corral: interrupted with {done:,} of {report.total:,} done; {kept}:", err=True)
+        hint = "nothing was stored because there was no --output"
+    echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
     from shlex import join
 
     echo(f"  corral {join(sys.argv[1:])}", err=True)
@@ -199,7 +199,7 @@ def _interrupted(batch: Batch) -> int:
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    from corral.cli.run_options import chosen_policy
+    from corral.cli.run_options import choose_policy
 
     chosen: dict[str, Any] = {
         "cwd": given["cwd"],
@@ -211,7 +211,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "program": given["program"],
         "label": given["label"],
         "pass_env": list(given["env"]) or None,
-        "policy": chosen_policy(given),
+        "policy": choose_policy(given),
     }
     return {name: value for name, value in chosen.items() if value is not None}
 
@@ -232,7 +232,7 @@ def _schema(path: str | None) -> object:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is no JSON: {error}") from error
+        raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise ConfigError(f"{path} is no JSON Schema: it must be an object")
+        raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
     return cast("object", schema)

@@ -1,4 +1,4 @@
-"""``corral batches``: the batches of a database, from outside. No engine is started here."""
+"""``corral batches``: list, show and cancel the batches of a database. Starts no worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from corral.cli.pipeline.run import DB, NEWEST
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import when
+from corral.cli.ui.times import format_time
 from corral.durable.dbos.adapter import require
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -44,8 +44,8 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
             f"{one.succeeded + one.failed:,}/{one.total:,}",
             f"{one.failed:,}",
             _cost(one.cost_usd),
-            when(one.created),
-            when(one.ended),
+            format_time(one.created),
+            format_time(one.ended),
             one.output or "–",
         )
         for one in found
@@ -66,7 +66,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     found = asyncio.run(query.show_batch(name, db=db))
     one = found.overview
     if as_json:
-        whole = {
+        line = {
             **msgspec.to_builtins(one),
             "prompt": found.prompt,
             "agent": found.agent,
@@ -74,9 +74,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
             "folder": found.folder,
             "report": api.as_json(found.report),
         }
-        echo_json(msgspec.json.encode(whole).decode())
+        echo_json(msgspec.json.encode(line).decode())
         return
-    asked = " · ".join(filter(None, (found.agent, found.model)))
+    backend = " · ".join(filter(None, (found.agent, found.model)))
     echo(f"batch      {one.name}")
     echo(f"status     {one.status}")
     echo(
@@ -84,16 +84,16 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         f" {one.left:,} left"
     )
     echo(f"cost       {_cost(one.cost_usd)}")
-    echo(f"started    {when(one.created)}")
-    echo(f"ended      {when(one.ended)}")
+    echo(f"started    {format_time(one.created)}")
+    echo(f"ended      {format_time(one.ended)}")
     echo(f"output     {one.output or '–'}")
     echo(f"folder     {found.folder}")
-    echo(f"asked      {asked or 'the default agent'}: {_line(found.prompt)}")
+    echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
     for each in found.report.failures:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
-        echo(f"  {each.count:,} × {each.code} ({named}): {_line(each.message)}")
+        echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
     if one.status in ("interrupted", "budget"):
-        echo("go on with it by the command that began it")
+        echo("run the command that started it to continue")
 
 
 @command.command("cancel")
@@ -110,15 +110,15 @@ def cancel(name: str, db: str | None) -> None:
 
     shown = asyncio.run(query.show_batch(name, db=db)).overview
     if shown.status in query.OVER:
-        raise ConfigError(f"{name} has ended already: {shown.status}")
+        raise ConfigError(f"{name} has already ended: {shown.status}")
     count = asyncio.run(query.cancel_batch(name, db=db))
-    echo(f"{name} is cancelled, {count:,} tasks with it")
+    echo(f"{name} is cancelled, with {count:,} tasks")
 
 
 def _cost(usd: float) -> str:
     return f"${usd:.4f}" if usd else "–"
 
 
-def _line(text: str) -> str:
+def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= 100 else flat[:99] + "…"

@@ -1,4 +1,4 @@
-"""``corral chat``: a plain conversation at the terminal, with any agent or model."""
+"""``corral chat``: a conversation at the terminal with any agent or model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.run import exit_code
-from corral.cli.run_options import chosen_agent, chosen_policy
+from corral.cli.run_options import choose_agent, choose_policy
 from corral.cli.ui.answer import AnswerPrinter
 from corral.cli.ui.progress import Progress
-from corral.cli.ui.questions import Terminal, somebody_is_there
+from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import Out
+from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import echo
 from corral.errors import CallerError, CorralError
 from corral.events import Done
@@ -24,9 +24,9 @@ from corral.sessions.session import Session
 from corral.values import Usage
 
 HELP = """\
-  /help    this        /usage   what it took so far
-  /exit    end, as Ctrl-D does; Ctrl-C stops an answer
-  A line that ends with \\ goes on in the next."""
+  /help    show this   /usage   show the tokens used so far
+  /exit    quit, like Ctrl-D; Ctrl-C stops an answer
+  End a line with \\ to continue it on the next."""
 
 
 @click.command("chat")
@@ -70,16 +70,16 @@ def command(agent: str | None, **given: Any) -> int:
         if given[name] is not None
     }
     options["record"] = True
-    policy = chosen_policy(given)
+    policy = choose_policy(given)
     if policy is not None:
         options["policy"] = policy
-    agent = chosen_agent(agent, options)
+    agent = choose_agent(agent, options)
     with asyncio.Runner() as runner:
         return Chat(runner, agent, options, quiet=given["quiet"]).run()
 
 
 class Chat:
-    """The loop of the terminal. Between two prompts nothing of ours runs."""
+    """The prompt loop. The event loop runs only during a turn."""
 
     def __init__(
         self, runner: asyncio.Runner, agent: str, options: dict[str, Any], *, quiet: bool
@@ -90,60 +90,60 @@ class Chat:
         self._code = 0
         self._resume: str | None = None
         self._progress = Progress(enabled=False)
-        asker = Terminal(self._pause) if somebody_is_there() else None
+        asker = TerminalAsker(self._pause) if is_interactive() else None
         self._asks = asker is not None
         self._session = Session(agent, options, asker)
 
     def run(self) -> int:
         session = self._session
-        self._runner.run(_entered(session))
+        self._runner.run(_open(session))
         try:
             Progress(enabled=not self._quiet).begin(session.prepared, asks=self._asks)
             if sys.stdin.isatty() and not self._quiet:
-                self._say(f"{session.prepared.agent.title}. /help says what can be typed.")
+                self._print(f"{session.prepared.agent.title}. /help lists the commands.")
             for text in self._prompts():
                 try:
                     self._runner.run(self._turn(text))
-                except CallerError as error:  # of this prompt alone: an empty file, say
-                    self._say(f"corral: {error}")
+                except CallerError as error:  # only this prompt is invalid, such as an empty file
+                    self._print(f"corral: {error}")
                     self._code = error.cli_exit
                 except CorralError as error:
-                    self._say(f"corral: {error}")
+                    self._print(f"corral: {error}")
                     self._code = error.cli_exit
                     break
         finally:
             self._runner.run(session.__aexit__(None, None, None))
         if self._resume and not self._quiet:
-            self._say(f"go on with: corral chat --resume {self._resume}")
+            self._print(f"continue with: corral chat --resume {self._resume}")
         return 0 if sys.stdin.isatty() else self._code
 
     def _prompts(self) -> Iterator[str]:
-        """What was typed, commands carried out."""
+        """Yield the prompts that are typed; handle the commands."""
         while True:
-            text = self._line()
+            text = self._read_prompt()
             if text is None or text.strip() in ("/exit", "/quit"):
                 return
             match text.strip():
                 case "":
                     continue
                 case "/help":
-                    self._say(HELP)
+                    self._print(HELP)
                 case "/usage":
-                    self._say(
+                    self._print(
                         f"{self._usage.input or 0:,} tokens in, {self._usage.output or 0:,} out"
                     )
                 case _:
                     yield text
 
-    def _line(self) -> str | None:
-        """The next prompt, a backslash at the end of a line joining it to the next; None at the
-        end."""
+    def _read_prompt(self) -> str | None:
+        """Read the next prompt; a backslash at the end of a line continues it. None at the end of
+        the input."""
         lines: list[str] = []
         while True:
             try:
-                line = _typed("… " if lines else "> ")
-            except KeyboardInterrupt:  # at the prompt it only clears what was typed
-                self._say("")
+                line = _read_line("… " if lines else "> ")
+            except KeyboardInterrupt:  # at the prompt Ctrl-C only clears the input
+                self._print("")
                 lines.clear()
                 continue
             except EOFError:
@@ -155,16 +155,16 @@ class Chat:
     async def _turn(self, text: str) -> None:
         turn = self._session.prompt(text)
         answer, progress = AnswerPrinter(), Progress(enabled=not self._quiet)
-        self._progress = progress  # a question must stop what moves on the screen
-        with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
+        self._progress = progress  # a question pauses the status line
+        with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
             async for event in turn:
                 await out.write(answer.text(event))
                 progress.show(event, turn.notes)
                 if isinstance(event, Done):
-                    self._done(event, progress)
+                    self._finish_turn(event, progress)
             await out.write(answer.end())
 
-    def _done(self, done: Done, progress: Progress) -> None:
+    def _finish_turn(self, done: Done, progress: Progress) -> None:
         self._usage = self._usage + done.usage
         self._resume = done.resume_token or self._resume
         self._code = exit_code(done)
@@ -174,11 +174,11 @@ class Chat:
     def _pause(self) -> None:
         self._progress.pause()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         echo(text, err=True)
 
 
-def _typed(prompt: str) -> str:
+def _read_line(prompt: str) -> str:
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
         if not line:
@@ -186,10 +186,10 @@ def _typed(prompt: str) -> str:
         return line.rstrip("\n")
     import contextlib
 
-    with contextlib.suppress(ImportError):  # arrows and history, where the system has it
+    with contextlib.suppress(ImportError):  # arrow keys and history, where available
         import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]
     return input(prompt)
 
 
-async def _entered(session: Session) -> None:
+async def _open(session: Session) -> None:
     await session.__aenter__()

@@ -1,4 +1,4 @@
-"""A database in the lines that tell people what to type next: never with its password."""
+"""The ``--db`` option in printed commands, without the password of the database."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import shlex
 from corral.durable.dbos.database import harmless
 
 
-def option(db: str | None) -> str:
-    """`` --db URL``, or nothing where none was given."""
+def database_option(db: str | None) -> str:
+    """`` --db URL`` to append to a printed command, or ``""``."""
     return f" --db {shlex.quote(harmless(db))}" if db else ""

@@ -1,4 +1,4 @@
-"""``corral run --dry-run``: what would be started, with names only where values are secret."""
+"""``corral run --dry-run``: print what would be started. Of variables only the names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from corral.cli.ui.questions import somebody_is_there
+from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.sessions.prepare import prepare, resolve_prompt
@@ -15,8 +15,8 @@ from corral.system.paths import sessions
 
 
 def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:
-    """Every check of a real run is made; nothing is written and nothing started."""
-    prepared = prepare(agent, options, has_asker=somebody_is_there())
+    """Make all checks of a real run; write and start nothing."""
+    prepared = prepare(agent, options, has_asker=is_interactive())
     place = prepared.place(sessions() / "SESSION")
     launch = prepared.agent.launch(prepared.run, place, resolve_prompt(prepared, text), None)
     shown: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""``corral fake``: a model that says what a script tells it to."""
+"""``corral fake``: serve a scripted model."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
         echo(server.url)
         waiting = asyncio.ensure_future(stop.wait())
         deadline = None if seconds is None else loop.time() + seconds
-        told = 0
+        printed = 0
         while not stop.is_set() and (deadline is None or loop.time() < deadline):
             await asyncio.wait([waiting], timeout=0.2)
-            for request in server.requests[told:]:
-                told += 1
-                echo(_line(request), err=True)
+            for request in server.requests[printed:]:
+                printed += 1
+                echo(_format_request(request), err=True)
         waiting.cancel()
     for failure in server.failures:
         echo(f"corral: {failure}", err=True)
 
 
-def _line(request: Request) -> str:
+def _format_request(request: Request) -> str:
     return f"{request.lane or '-'} {request.method} {request.model}"

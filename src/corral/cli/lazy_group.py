@@ -1,4 +1,4 @@
-"""Groups of commands that are loaded when they are called."""
+"""A click group whose commands are imported when they are called."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, cast
 import click
 
 
-class Lazy(click.Group):
-    """``table``: name → (module, what the command does). The command is the module's
-    ``command``, or what stands after a colon."""
+class LazyGroup(click.Group):
+    """``table``: name → (module, help text). The command is the module's ``command``; with
+    ``module:name``, the attribute ``name``."""
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -10,8 +10,8 @@ import warnings
 
 import click
 
-from corral.cli.lazy_group import Lazy
-from corral.cli.ui.terminal import echo, print_traceback, protect
+from corral.cli.lazy_group import LazyGroup
+from corral.cli.ui.terminal import clean_stderr, echo, print_traceback
 from corral.version import __version__
 
 COMMANDS = {
@@ -34,7 +34,9 @@ COMMANDS = {
 }
 
 
-@click.group(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, message="corral %(version)s")
 @click.option(
     "--config",
@@ -49,17 +51,17 @@ def command(config: str | None) -> None:
 
 
 def main() -> None:
-    """The entry point. Every error is a message and its exit code, never a traceback."""
+    """The entry point. A known error is printed as a message and sets the exit code."""
     # A short-lived program: collecting garbage while loading, and once more at the end,
     # would cost more than all the work in between.
     gc.disable()
-    _mend_streams()
+    _prepare_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         # Started with stdout closed: the answer would be lost after it was paid for.
         sys.stderr.write("corral: stdout is closed\n")
         sys.exit(1)
     try:
-        # Not command.main(): it would turn a closed pipe into a plain failure.
+        # Not command.main(): it reports a closed pipe as exit code 1, not 141.
         with command.make_context("corral", sys.argv[1:]) as context:
             code = command.invoke(context)
     except click.exceptions.Exit as stop:
@@ -70,22 +72,23 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:
-        code = _pipe_closed()
+        code = _discard_stdout()
     except Exception as error:
-        code = _explained(error)
+        code = _report_error(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = _pipe_closed()
+        code = _discard_stdout()
     except OSError as error:
-        _pipe_closed()
-        code = _explained(error)
+        _discard_stdout()
+        code = _report_error(error)
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _mend_streams() -> None:
-    """A stream that is closed or cannot hold a character must not cost a run that was paid for."""
+def _prepare_streams() -> None:
+    """Replace closed streams and encode what a stream cannot represent, so that no output error
+    loses the result of a paid run."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -93,15 +96,15 @@ def _mend_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    protect()
-    warnings.showwarning = _warned
+    clean_stderr()
+    warnings.showwarning = _show_warning
 
 
-def _warned(message: Warning | str, *_: object, **__: object) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     echo(f"corral: {message}", err=True)
 
 
-def _explained(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     from corral.errors import CorralError
     from corral.system.threads import is_refused, no_thread
 
@@ -117,7 +120,7 @@ def _explained(error: Exception) -> int:
     return error.cli_exit
 
 
-def _pipe_closed() -> int:
-    """Whoever read our output has gone. Python would complain once more at exit."""
+def _discard_stdout() -> int:
+    """The reader of stdout has gone. Redirect it, or Python reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141

@@ -1,4 +1,4 @@
-"""``corral models``: whose models can be asked here, and what is known of each."""
+"""``corral models``: list the vendors and models, with their limits and prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corral.models.catalogue import Catalogue, Entry, Prices
 from corral.models.spec import Provider
 from corral.system import catalogue_overrides as prices
 
-UNLISTED = "Not in the catalogue, which is advice only: the model can be used all the same."
+UNLISTED = "Not in the catalogue. The model can still be used."
 OTHERS = "Other models can be used too."
 
 
@@ -36,12 +36,12 @@ def list_models(name: str | None, as_json: bool) -> None:
     known = list(registry.all_providers()) if name is None else [registry.find(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
-    entries = list(_of(catalogue, known))
+    entries = list(_entries_of(catalogue, known))
     if as_json:
         found = {
             "checked": catalogue.checked,
             "vendors": vendors,
-            "models": [_plain(entry) for entry in entries],
+            "models": [_to_dict(entry) for entry in entries],
         }
         echo_json(msgspec.json.encode(found).decode())
         return
@@ -50,7 +50,7 @@ def list_models(name: str | None, as_json: bool) -> None:
     if entries:
         head = ("model", "window", "output", "in", "out", "cached", "abilities")
         echo("\n" + table(head, [_row(entry) for entry in entries]))
-        echo(f"\nIn USD for a million tokens, as of {catalogue.checked}. {OTHERS}")
+        echo(f"\nIn USD per million tokens, as of {catalogue.checked}. {OTHERS}")
 
 
 @command.command("show")
@@ -64,21 +64,21 @@ def show(model: str, as_json: bool) -> None:
         "model": f"{provider.name}:{name}",
         "listed": entry is not None,
         "vendor": _vendor(provider),
-        **({"note": UNLISTED} if entry is None else _plain(entry)),
+        **({"note": UNLISTED} if entry is None else _to_dict(entry)),
     }
     if as_json:
         echo_json(json.dumps(shown))
         return
-    echo(table(("", ""), list(_told(shown, entry))).lstrip("\n"))
+    echo(table(("", ""), list(_details(shown, entry))).lstrip("\n"))
 
 
-def _of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
+def _entries_of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
     names = {provider.name for provider in known}
     return (entry for entry in catalogue.every() if entry.id.partition(":")[0] in names)
 
 
 def _vendor(provider: Provider) -> dict[str, Any]:
-    """Names of variables, never what they hold."""
+    """Facts about a vendor; of variables only the names, never the values."""
     return {
         "name": provider.name,
         "title": provider.title,
@@ -94,13 +94,13 @@ def _vendor(provider: Provider) -> dict[str, Any]:
 
 
 def _base_url(provider: Provider) -> str:
-    """That in force, without a name and password that may stand in it."""
+    """The base URL in use, without the user name and password that it may contain."""
     given = (os.environ.get(name) for name in provider.base_url_env)
     url = next((url for url in given if url), provider.base_url)
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "(no URL)"
+        return "(invalid URL)"
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
@@ -126,7 +126,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _told(shown: dict[str, Any], entry: Entry | None) -> Iterator[tuple[str, str]]:
+def _details(shown: dict[str, Any], entry: Entry | None) -> Iterator[tuple[str, str]]:
     vendor = shown["vendor"]
     yield "model", shown["model"]
     yield "vendor", vendor["title"]
@@ -139,21 +139,21 @@ def _told(shown: dict[str, Any], entry: Entry | None) -> Iterator[tuple[str, str
         yield "output limit", _count(entry.output_limit)
         yield "abilities", ", ".join(entry.abilities) or "–"
         yield "knowledge", entry.knowledge or "–"
-        yield "prices", _priced(entry.prices)
+        yield "prices", _format_prices(entry.prices)
         for tier in entry.tiers:
-            yield f"above {tier.above:,}", _priced(tier)
+            yield f"above {tier.above:,}", _format_prices(tier)
         yield "checked", str(entry.checked or "–")
     if shown.get("note"):
         yield "note", shown["note"]
 
 
-def _priced(prices: Prices | None) -> str:
+def _format_prices(prices: Prices | None) -> str:
     if prices is None:
         return "not known"
     names = ("input", "output", "cache_read", "cache_write")
     known = {name: getattr(prices, name) for name in names}
-    told = (f"{name} {_usd(price)}" for name, price in known.items() if price is not None)
-    return ", ".join(told) + " USD for a million tokens"
+    parts = (f"{name} {_usd(price)}" for name, price in known.items() if price is not None)
+    return ", ".join(parts) + " USD per million tokens"
 
 
 def _usd(price: float | None) -> str:
@@ -167,5 +167,5 @@ def _count(tokens: int | None) -> str:
     return "–" if tokens is None else f"{tokens:,}"
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _to_dict(entry: Entry) -> dict[str, Any]:
     return cast("dict[str, Any]", msgspec.to_builtins(entry))

@@ -1,4 +1,4 @@
-"""Where a prompt comes from: the argument, a file, or stdin."""
+"""Read the prompt from the argument, a file, or stdin."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from corral.errors import PromptError
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str | None:
-    """The prompt's text, or None where none was given (a configuration may name a file)."""
+    """The prompt, or None if none was given (a configuration may name a file)."""
     if prompt is not None and file is not None:
-        raise PromptError("a prompt and --file both given", hint="Give one of them.")
+        raise PromptError("a prompt and --file are both given", hint="Give one of them.")
     if prompt == "-" or file == "-":
         return _stdin()
     if prompt is not None:

@@ -1,4 +1,4 @@
-"""``corral prune``: forget runs and batches that ended long ago."""
+"""``corral prune``: remove runs and batches that ended long ago."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from corral.cli.pipeline.run import DB
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import when
+from corral.cli.ui.times import format_time
 from corral.errors import ConfigError
 
 
@@ -40,12 +40,12 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
         age = seconds(older_than)
     except ValueError as error:
         raise ConfigError(f"--older-than: {error}") from error
-    gone = asyncio.run(retention.prune(older_than=age, db=db, dry_run=dry_run))
+    removed = asyncio.run(retention.prune(older_than=age, db=db, dry_run=dry_run))
     if as_json:
-        echo_json(msgspec.json.encode(gone).decode())
+        echo_json(msgspec.json.encode(removed).decode())
         return
-    if gone:
-        rows = [(each.kind, each.status, when(each.ended), each.name) for each in gone]
+    if removed:
+        rows = [(each.kind, each.status, format_time(each.ended), each.name) for each in removed]
         echo(table(("kind", "status", "ended", "name"), rows))
     would = "would be removed" if dry_run else "removed"
-    echo(f"{len(gone):,} {would}")
+    echo(f"{len(removed):,} {would}")

@@ -1,4 +1,4 @@
-"""``corral record``: an agent's program with a witness."""
+"""``corral record``: run a program and record its input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``corral replay``: a recording as the program that it is of."""
+"""``corral replay``: act as a recorded program."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ import click
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.dry_run import dry_run
 from corral.cli.prompt_input import read_prompt
-from corral.cli.run_options import chosen_agent, chosen_policy, chosen_way
+from corral.cli.run_options import choose_agent, choose_channel, choose_policy
 from corral.cli.ui.answer import AnswerPrinter
 from corral.cli.ui.progress import Progress
-from corral.cli.ui.questions import Terminal, somebody_is_there
+from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import Out
+from corral.cli.ui.stdout import Stdout
 from corral.errors import ConfigError, by_code
 from corral.events import Done, Event, to_json
 from corral.sessions.session import Session
@@ -110,8 +110,8 @@ def command(prompt: str | None, file: str | None, agent: str | None, **given: An
     options = _options(given)
     if given["as_json"] and given["quiet"]:
         raise ConfigError("--json and --quiet both given")
-    agent = chosen_agent(agent, options)
-    chosen_way(agent, options)
+    agent = choose_agent(agent, options)
+    choose_channel(agent, options)
     if "resume" in options and not (text or "").strip():
         text = None  # what was asked and not yet answered, where there is such a thing
     if given["dry_run"]:
@@ -147,7 +147,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "record_to": given["record_to"],
         "replay": given["replay"],
         "strict": False if given["no_strict"] else None,
-        "policy": chosen_policy(given),
+        "policy": choose_policy(given),
     }
     options.update({name: value for name, value in chosen.items() if value is not None})
     return options
@@ -160,13 +160,13 @@ async def _run(
     answer: AnswerPrinter | _Json,
     progress: Progress,
 ) -> int:
-    asker = Terminal(progress.pause) if somebody_is_there() else None
+    asker = TerminalAsker(progress.pause) if is_interactive() else None
     async with Session(agent, {**options}, asker) as session:
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
         turn = session.prompt(text)
         last: Done | None = None
-        with signals(turn.cancel), progress, Out(lambda: turn.failed) as out:
+        with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
             async for event in turn:
                 await out.write(answer.text(event))
                 progress.show(event, turn.notes)

@@ -1,4 +1,4 @@
-"""What the command line says of agents, models and permissions, as options of a run."""
+"""Options of a run from the command line: the agent, the channel to a person, the policy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from corral.agents import registry
-from corral.cli.ui.questions import somebody_is_there
+from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.policy import PRESETS, Policy, Preset, with_tools
 from corral.system import config
 
 
-def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
-    """The agent that is named; else that of the recording, or of the session to go on with;
-    else ours, where the model is a vendor's; else the default. ``options`` gets what a
-    session knows of itself."""
+def choose_agent(agent: str | None, options: dict[str, Any]) -> str:
+    """The named agent; else the agent of the recording or of the resumed session; else the
+    built-in agent if the model is vendor:model; else the default. A resumed session also sets
+    ``options["model"]``."""
     if agent is not None:
         return agent
     if options.get("replay") is not None:
@@ -36,21 +36,22 @@ def chosen_agent(agent: str | None, options: dict[str, Any]) -> str:
     return registry.default(model)
 
 
-def chosen_way(agent: str, options: dict[str, Any]) -> None:
-    """A person who is the agent is asked where they are, unless another way is named."""
+def choose_channel(agent: str, options: dict[str, Any]) -> None:
+    """If the agent is a person at this terminal, ask there unless another channel is named."""
     found = config.find_agent(agent)
-    if "via" in found.supports and "via" not in options and somebody_is_there():
+    if "via" in found.supports and "via" not in options and is_interactive():
         options["via"] = config.load(found.name).get("via", "terminal")
 
 
-def chosen_policy(given: dict[str, Any]) -> Policy | None:
+def choose_policy(given: dict[str, Any]) -> Policy | None:
+    """The policy of the options; None if none is given. Raises ``ConfigError``."""
     approve = "all" if given["yolo"] else given["approve"]
     if given["yolo"]:
         if given["approve"] not in (None, "all"):
-            raise ConfigError("--yolo and --approve both given")
-        echo("corral: --yolo: the agent may do everything, unasked", err=True)
+            raise ConfigError("--yolo and --approve are both given")
+        echo("corral: --yolo: the agent may do everything without asking", err=True)
     if approve is not None and given["policy_file"] is not None:
-        raise ConfigError("--approve and --policy both given", hint="Put preset = into the file.")
+        raise ConfigError("--approve and --policy are both given", hint="Set preset in the file.")
     policy: Policy | None = None
     if given["policy_file"] is not None:
         policy = config.read_policy(Path(given["policy_file"]))

@@ -1,4 +1,4 @@
-"""``corral sessions``: what was kept of past runs."""
+"""``corral sessions``: list, show, export and answer stored sessions."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_sessions(limit: int, as_json: bool) -> None:
     """List the stored sessions, the newest first."""
-    kept = store.all_sessions()[: max(0, limit)]
+    records = store.all_sessions()[: max(0, limit)]
     if as_json:
-        echo_json(json.dumps([msgspec.to_builtins(one.meta) for one in kept]))
+        echo_json(json.dumps([msgspec.to_builtins(record.meta) for record in records]))
         return
     rows = [
         (
-            one.meta.id,
-            one.meta.agent,
-            one.meta.status or "–",
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.meta.updated)),
-            f"{one.meta.title}  ({one.meta.cwd})",
+            record.meta.id,
+            record.meta.agent,
+            record.meta.status or "–",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(record.meta.updated)),
+            f"{record.meta.title}  ({record.meta.cwd})",
         )
-        for one in kept
+        for record in records
     ]
     echo(table(("session", "agent", "status", "last", "prompt"), rows))
 
@@ -58,12 +58,12 @@ def list_sessions(limit: int, as_json: bool) -> None:
 @command.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """Show what was said and done in a session; 'last' is the newest."""
-    kept = _transcript(name)
-    meta = kept.meta
+    """Show the events of a session; 'last' is the newest."""
+    record = _transcript(name)
+    meta = record.meta
     echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
-    for event in kept.events():
-        line = _line(event)
+    for event in record.events():
+        line = _format_event(event)
         if line is not None:
             echo(line, nl=not isinstance(event, Text))
 
@@ -75,15 +75,15 @@ def show(name: str) -> None:
 )
 def export(name: str, output: str | None) -> None:
     """Print a session's events, one JSON object per line."""
-    kept = _transcript(name)
-    lines = (to_json(event) + b"\n" for event in kept.events())
+    record = _transcript(name)
+    lines = (to_json(event) + b"\n" for event in record.events())
     if output is None:
         for line in lines:
             echo_json(line.removesuffix(b"\n"))
         return
     path = Path(output)
     if path.exists():
-        raise ConfigError(f"{output} is there already", hint="Name another file, or remove it.")
+        raise ConfigError(f"{output} already exists", hint="Name another file, or remove it.")
     try:
         with path.open("xb") as file:
             file.writelines(lines)
@@ -96,47 +96,49 @@ def export(name: str, output: str | None) -> None:
 @click.argument("file", default="-")
 def answer(name: str, file: str) -> None:
     """Answer a session that waits for a person, from FILE or stdin; 'last' is the newest."""
-    kept = store.find(name)
-    question = question_files.open_question(kept)
+    record = store.find(name)
+    question = question_files.open_question(record)
     if question is None:
-        raise ConfigError(f"session {kept.meta.id} waits for no answer")
+        raise ConfigError(f"session {record.meta.id} is not waiting for an answer")
     text = read_prompt(None, file) or ""
     if not text.strip():
         raise ConfigError("the answer is empty", hint="Give it as a file or on stdin.")
     question.give(text)
-    if store.in_use(kept):
-        echo(f"{kept.meta.id} has its answer")
+    if store.in_use(record):
+        echo(f"{record.meta.id} received the answer")
     else:
-        echo(f"kept; nobody waits: corral run --resume {kept.meta.id} takes it")
+        echo(f"stored; to continue: corral run --resume {record.meta.id}")
 
 
 def _transcript(name: str) -> store.SessionRecord:
-    kept = store.find(name)
-    if not (kept.folder / store.EVENTS).exists():
+    record = store.find(name)
+    if not (record.folder / store.EVENTS).exists():
         raise ResumeLost(
-            f"session {kept.meta.id} has no transcript",
-            hint="One is kept by `corral run`, and in Python with record=True.",
+            f"session {record.meta.id} has no transcript",
+            hint="`corral run` stores one; in Python, use record=True.",
         )
-    return kept
+    return record
 
 
-def _line(event: Event) -> str | None:
+def _format_event(event: Event) -> str | None:
+    line: str | None = None
     match event:
         case Init():
-            return f"\n── {event.run_id} · {event.model or 'default model'}\n"
+            line = f"\n── {event.run_id} · {event.model or 'default model'}\n"
         case Vendor(name="prompt"):
-            return f"> {event.data}\n"
+            line = f"> {event.data}\n"
         case Text():
-            return event.delta
+            line = event.delta
         case ToolUse():
-            return f"\n→ {event.title or event.name}"
+            line = f"\n→ {event.title or event.name}"
         case ToolResult():
-            return f"← {event.status}{': ' + event.error if event.error else ''}"
+            line = f"← {event.status}{': ' + event.error if event.error else ''}"
         case FileChange():
-            return f"  {event.kind} {event.path}"
+            line = f"  {event.kind} {event.path}"
         case Error():
-            return f"! {event.message}"
+            line = f"! {event.message}"
         case Done():
-            return f"\n── {event.status}"
+            line = f"\n── {event.status}"
         case _:
-            return None
+            pass
+    return line

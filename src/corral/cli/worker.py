@@ -1,4 +1,4 @@
-"""``corral worker``: a process that works at the runs of a database."""
+"""``corral worker``: a process that executes runs of a database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.import_option import imported
+from corral.cli.import_option import import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="End if the database was unreachable for so long.",
+    help="End if the database was unreachable for this time.",
 )
 def command(
     *,
@@ -69,18 +69,18 @@ def command(
     adapter.require()
     if not all(name.strip() for name in queue_names):
         raise ConfigError("a queue needs a name")
-    imported(modules)
+    import_modules(modules)
     gc.enable()  # it may serve for long
     shown = database.find(db).shown
     names = queue_names or (queues.DEFAULT,)
 
     def ready(_executor: Any) -> None:
-        echo(f"at work on {', '.join(names)} of {shown}", err=True)
+        echo(f"serving {', '.join(names)} of {shown}", err=True)
 
     worker.serve(
         db,
         queue_names=names,
-        limits=[limit_of(text) for text in limits],
+        limits=[parse_limit(text) for text in limits],
         concurrency=concurrency,
         drain=drain,
         grace=grace,
@@ -89,8 +89,8 @@ def command(
     return 0
 
 
-def limit_of(text: str) -> Limit:
-    """Raises ``ConfigError``."""
+def parse_limit(text: str) -> Limit:
+    """Parse a ``--limit``. Raises ``ConfigError``."""
     from corral.durable.dbos.queues import Limit
 
     name, _, limits = text.rpartition("=")
@@ -99,7 +99,7 @@ def limit_of(text: str) -> Limit:
             raise ValueError("no agent is named")
         found: dict[str, Any] = {}
         for each in limits.split(","):
-            found |= _one_limit(each.strip())
+            found |= _parse_part(each.strip())
     except ValueError as error:
         raise ConfigError(
             f"--limit {text}: {error}",
@@ -109,14 +109,14 @@ def limit_of(text: str) -> Limit:
     return Limit(resource=name, **found)
 
 
-def _one_limit(text: str) -> dict[str, Any]:
-    """Raises ``ValueError``."""
+def _parse_part(text: str) -> dict[str, Any]:
+    """Parse one part of a ``--limit``. Raises ``ValueError``."""
     from corral.pipelines.graph import seconds
 
     kind, colon, number = text.rpartition(":")
     if colon:
         if kind != "each":
-            raise ValueError(f"{kind!r} is no limit")
+            raise ValueError(f"{kind!r} is not a kind of limit")
         return {"each": int(number)}
     count, slash, period = text.partition("/")
     return {"starts": int(count), "per": seconds(period)} if slash else {"everywhere": int(text)}

@@ -1,4 +1,4 @@
-"""``corral pipeline lint``, ``graph`` and ``new``: pipelines as files. Nothing runs."""
+"""``corral pipeline lint``, ``graph`` and ``new``: check, draw and create pipeline files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from corral.cli.import_option import imported
+from corral.cli.import_option import import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
 from corral.pipelines.dot import parser
-from corral.pipelines.linter.engine import lint as found_in
+from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
 
 DEFAULT = "minimal"
@@ -33,7 +33,7 @@ def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int
 
     The exit code is 1 if there is an error; a pipeline with warnings can run.
     """
-    imported(modules)
+    import_modules(modules)
     found = [(file, finding) for file in files for finding in _findings(file)]
     errors = sum(finding.severity == "error" for _, finding in found)
     if as_json:
@@ -48,7 +48,7 @@ def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int
 
 
 def format_finding(file: str, finding: Finding) -> str:
-    """As compilers say it, for editors that jump there."""
+    """In the format of compilers, which editors can follow."""
     place = f"{file}:{finding.line or 1}:{finding.column or 1}"
     line = f"{place}: {finding.severity} {finding.rule}: {finding.message}"
     return f"{line}\n    fix: {finding.fix}" if finding.fix else line
@@ -69,7 +69,7 @@ def _findings(file: str) -> list[Finding]:
             )
         ]
     places = (Path(file).parent, Path.cwd())
-    return found_in(transforms.apply(loader.with_prompt_files(graph, places)))
+    return lint_graph(transforms.apply(loader.with_prompt_files(graph, places)))
 
 
 def _count(number: int, what: str) -> str:
@@ -94,27 +94,27 @@ def graph(file: str, form: str | None, output: str | None) -> None:
     if form is None:
         end = Path(output).suffix.lower() if output else ""
         form = {".svg": "svg", ".dot": "dot", ".gv": "dot"}.get(end, "text")
-    drawn = {"text": render_text.as_text, "dot": as_dot, "svg": render_text.as_svg}[form](read)
-    drawn = drawn if drawn.endswith("\n") else drawn + "\n"
+    drawing = {"text": render_text.as_text, "dot": as_dot, "svg": render_text.as_svg}[form](read)
+    drawing = drawing if drawing.endswith("\n") else drawing + "\n"
     if output is None:
-        answer(drawn)
+        answer(drawing)
         return
     try:
         if Path(output).exists() and Path(output).samefile(file):
             raise ConfigError(f"{output} is the pipeline itself", hint="Name another file.")
-        Path(output).write_text(drawn, encoding="utf-8")
+        Path(output).write_text(drawing, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{output}: {error.strerror}") from error
     echo(output)
 
 
-def _shelf() -> Traversable:
+def _templates_folder() -> Traversable:
     return resources.files("corral.pipelines") / "starters"
 
 
-def starters() -> dict[str, str]:
-    """Name → what it is: the first line of each file, a comment."""
-    files = sorted(_shelf().iterdir(), key=lambda file: file.name)
+def templates() -> dict[str, str]:
+    """Name → description, which is the comment in the first line of the file."""
+    files = sorted(_templates_folder().iterdir(), key=lambda file: file.name)
     return {
         file.name.removesuffix(".dot"): file.read_text("utf-8").partition("\n")[0].lstrip("/ ")
         for file in files
@@ -131,7 +131,7 @@ def starters() -> dict[str, str]:
 def new(file: str | None, template: str, listed: bool) -> None:
     """Write a pipeline to start with to FILE; without FILE, to TEMPLATE.dot. An existing file is
     not overwritten."""
-    known = starters()
+    known = templates()
     if listed:
         for name, text in known.items():
             echo(f"{name:16} {text}")
@@ -139,12 +139,12 @@ def new(file: str | None, template: str, listed: bool) -> None:
     if template not in known:
         raise ConfigError(f"there is no template {template!r}", hint=f"Known: {', '.join(known)}.")
     path = Path(file or f"{template}.dot")
-    text = (_shelf() / f"{template}.dot").read_text("utf-8")
+    text = (_templates_folder() / f"{template}.dot").read_text("utf-8")
     try:
         with path.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError as error:
-        raise ConfigError(f"{path} is there already", hint="Name another file.") from error
+        raise ConfigError(f"{path} already exists", hint="Name another file.") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     echo(f"{path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from corral.cli.lazy_group import Lazy
+from corral.cli.lazy_group import LazyGroup
 
 COMMANDS = {
     "run": ("corral.cli.pipeline.run:run", "Run a pipeline."),
@@ -20,7 +20,7 @@ COMMANDS = {
 }
 
 
-@click.group("pipeline", cls=Lazy, table=COMMANDS)
+@click.group("pipeline", cls=LazyGroup, table=COMMANDS)
 def command() -> None:
     """Run pipelines: Graphviz files whose nodes are agents, models, commands and people.
 

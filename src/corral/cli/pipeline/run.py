@@ -1,4 +1,4 @@
-"""``corral pipeline run``, ``resume`` and ``fork``: a run is seen through in this process."""
+"""``corral pipeline run``, ``resume`` and ``fork``: execute or follow a run in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from corral.cli.import_option import imported
+from corral.cli.import_option import import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.events import Json
@@ -103,13 +103,13 @@ def run(file: str, **given: Any) -> int:
     """
     durable = not given["no_durable"]
     if not durable and (given["db"] or given["queue"]):
-        raise ConfigError("--no-durable and --db or --queue both given")
+        raise ConfigError("--no-durable and --db or --queue are both given")
     if given["queue"] is not None and not given["queue"].strip():
         raise ConfigError("a queue needs a name")
     if given["as_json"] and given["quiet"]:
-        raise ConfigError("--json and --quiet both given")
-    imported(given["modules"])
-    from corral.cli.ui.pipeline_output import Shown
+        raise ConfigError("--json and --quiet are both given")
+    import_modules(given["modules"])
+    from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api, prepare_run
     from corral.durable.workspace import run_worktree
 
@@ -125,10 +125,10 @@ def run(file: str, **given: Any) -> int:
     if not given["quiet"]:
         _warn(file, graph)
     if durable:
-        _needs_engine()
+        _require_engine()
     if not durable and not given["auto_approve"]:
-        _needs_nobody(graph)
-    show = Shown(
+        _require_no_questions(graph)
+    show = RunOutput(
         graph,
         as_json=given["as_json"],
         quiet=given["quiet"],
@@ -137,12 +137,12 @@ def run(file: str, **given: Any) -> int:
     )
     source = str(Path(file).absolute())
     if repository is not None and run_worktree.uncommitted(repository):
-        show.progress.say("! what is not committed in the repository is not part of this run")
+        show.progress.print_line("! uncommitted changes in the repository are not part of this run")
     options: RunKwargs = {"policy": given["approve"]} if given["approve"] else {}
     if given["env"]:
         options["pass_env"] = list(given["env"])
 
-    async def whole(people: Interviewer | None) -> PipelineResult:
+    async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.run(
             graph,
             goal=given["goal"],
@@ -157,7 +157,7 @@ def run(file: str, **given: Any) -> int:
             simulate=given["simulate"],
             people=people,
             on_event=show.event,
-            on_start=show.began,
+            on_start=show.started,
             durable=durable,
             db=given["db"],
             queue=given["queue"],
@@ -166,7 +166,7 @@ def run(file: str, **given: Any) -> int:
             options=options,
         )
 
-    return show.through(whole, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=given["auto_approve"])
 
 
 @click.command("resume")
@@ -191,27 +191,27 @@ def resume(name: str, **given: Any) -> int:
     Finished nodes are not repeated. A run that a worker executes is only followed. The exit
     codes are those of run.
     """
-    imported(given["modules"])
-    _needs_engine()
-    from corral.cli.ui.pipeline_output import Shown
+    import_modules(given["modules"])
+    _require_engine()
+    from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
 
     name = run_id(name)
-    shown = _look(api.show(name, db=given["db"]))
-    show = Shown(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    shown = _run_async(api.show(name, db=given["db"]))
+    show = RunOutput(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
     show.name = name
 
-    async def whole(people: Interviewer | None) -> PipelineResult:
+    async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.resume(
             name,
             accept_changed_graph=given["accept"],
             db=given["db"],
             people=people,
             on_event=show.event,
-            on_start=show.began,
+            on_start=show.started,
         )
 
-    return show.through(whole, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=given["auto_approve"])
 
 
 @click.command("fork")
@@ -229,16 +229,16 @@ def fork(name: str, node: str, **given: Any) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    _needs_engine()
-    from corral.cli.ui.pipeline_output import Shown
+    _require_engine()
+    from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api, prepare_run
 
     name = run_id(name)
-    shown = _look(api.show(name, db=given["db"]))
+    shown = _run_async(api.show(name, db=given["db"]))
     graph = prepare_run.graph_now(shown) or shown.graph
-    show = Shown(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    show = RunOutput(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
 
-    async def whole(people: Interviewer | None) -> PipelineResult:
+    async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.fork(
             name,
             node,
@@ -247,16 +247,16 @@ def fork(name: str, node: str, **given: Any) -> int:
             db=given["db"],
             people=people,
             on_event=show.event,
-            on_start=show.began,
+            on_start=show.started,
         )
 
-    return show.through(whole, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=given["auto_approve"])
 
 
-def _look(showing: Coroutine[Any, Any, T]) -> T:
-    import asyncio  # not for --help: it brings all of ssl along
+def _run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # imported late: it loads ssl, which --help does not need
 
-    return asyncio.run(showing)
+    return asyncio.run(coroutine)
 
 
 def run_id(name: str) -> str:
@@ -279,7 +279,7 @@ def run_id(name: str) -> str:
 
 
 def _warn(file: str, graph: Graph) -> None:
-    """What lint has to say of a pipeline that may run."""
+    """Print the linter's findings of a pipeline that may run."""
     from corral.cli.pipeline.files import format_finding
     from corral.pipelines.linter import engine
 
@@ -296,23 +296,23 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
         if not equals or not key:
             raise ConfigError(f"--set {text}: write KEY=VALUE")
         if key.startswith(("graph.", "internal.")):
-            raise ConfigError(f"--set {text}: {key} is the engine's own")
+            raise ConfigError(f"--set {text}: {key} is reserved for the engine")
         try:
             values[key] = decode_json(value) if as_json else value
         except msgspec.DecodeError as error:
-            raise ConfigError(f"--set {text}: this is no JSON: {error}") from error
+            raise ConfigError(f"--set {text}: invalid JSON: {error}") from error
     return values
 
 
-def _needs_engine() -> None:
+def _require_engine() -> None:
     from corral.durable.dbos.adapter import require
 
     require()
 
 
-def _needs_nobody(graph: Graph) -> None:
+def _require_no_questions(graph: Graph) -> None:
     """A run in memory cannot wait for an answer from elsewhere."""
-    from corral.cli.ui.questions import somebody_is_there
+    from corral.cli.ui.questions import is_interactive
     from corral.pipelines import node_kinds
 
     asks = [
@@ -320,8 +320,8 @@ def _needs_nobody(graph: Graph) -> None:
         for node in graph.of_kind(node_kinds.WAIT_HUMAN.name)
         if node.seconds("human.timeout") is None
     ]
-    if asks and not somebody_is_there():
+    if asks and not is_interactive():
         raise ConfigError(
-            f"{', '.join(asks)} would ask a person, and nobody is here",
-            hint="Leave out --no-durable, and it waits for an answer; or give --auto-approve.",
+            f"{', '.join(asks)} would ask a person, but there is no terminal",
+            hint="Without --no-durable the run waits for an answer; or use --auto-approve.",
         )

@@ -1,5 +1,5 @@
-"""``corral pipeline runs``, ``show``, ``answer`` and ``cancel``: runs, from outside. No engine is
-started here; whoever runs the run hears of it."""
+"""``corral pipeline runs``, ``show``, ``answer`` and ``cancel``. These commands execute nothing
+themselves: they read and write the database, and the process that executes the run reacts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from corral.cli.database_option import option
+from corral.cli.database_option import database_option
 from corral.cli.pipeline.run import DB, NEWEST, run_id
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import when
+from corral.cli.ui.times import format_time
 from corral.durable.dbos.adapter import require
 from corral.errors import ConfigError
 from corral.terminal_text import one_line, visible
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from corral.durable.payloads import OwnTree
     from corral.durable.query import Shown
 
-GOES_ON = "corral pipeline resume {run}{db}"
+RESUME = "corral pipeline resume {run}{db}"
 
 
 @click.command("runs")
@@ -44,13 +44,13 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         (
             one.id,
             _state(one.status, one.asks),
-            when(one.created),
-            when(one.ended),
+            format_time(one.created),
+            format_time(one.ended),
             one.goal or one.pipeline,
         )
         for one in found
     ]
-    _say(table(("run", "status", "started", "ended", "goal"), rows))
+    _print(table(("run", "status", "started", "ended", "goal"), rows))
 
 
 @click.command("show")
@@ -64,37 +64,39 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     name = run_id(name)
     found = asyncio.run(api.show(name, db=db))
-    asked = [] if found.closed else asyncio.run(open_questions.questions(name, db=db))
+    questions = [] if found.closed else asyncio.run(open_questions.questions(name, db=db))
     if as_json:
-        echo_json(msgspec.json.encode(_plain(found, asked)).decode())
+        echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
         return
-    _say(f"run        {found.id}")
+    _print(f"run        {found.id}")
+    state = _state(found.status, _unanswered(questions))
     reason = found.closed.reason if found.closed else ""
-    _say(f"status     {_state(found.status, _open(asked))}{': ' + reason if reason else ''}")
+    _print(f"status     {state}{': ' + reason if reason else ''}")
     setting = found.begun.setting
-    _say(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
+    _print(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
     if found.graph.goal:
-        _say(f"goal       {found.graph.goal}")
-    _say(f"folder     {found.folder}")
-    _say(f"workspace  {found.workspace}")
+        _print(f"goal       {found.graph.goal}")
+    _print(f"folder     {found.folder}")
+    _print(f"workspace  {found.workspace}")
     if setting.tree is not None:
-        _show_work(found, setting.tree)
+        _print_work(found, setting.tree)
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:
-            said = outcome.failure_reason or outcome.notes
-            _say(f"  {outcome.status:16} {node}{': ' + said if said else ''}")
-    for each in asked:
+            note = outcome.failure_reason or outcome.notes
+            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+    for each in questions:
         question = each.question
-        _say(f"? {question.node}: {visible(question.text)}")
+        _print(f"? {question.node}: {visible(question.text)}")
         if each.answered:
-            _say("    answered, and not taken yet")
+            _print("    answered; the run has not read it yet")
             continue
         for choice in question.choices:
-            _say(f"    [{choice.key}] {one_line(choice.label)}")
-        _say(f"  corral pipeline answer {found.id}{option(db)} CHOICE --gate {question.node}")
+            _print(f"    [{choice.key}] {one_line(choice.label)}")
+        run = f"{found.id}{database_option(db)}"
+        _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
     if found.status == "interrupted":
-        _say(f"go on with: {GOES_ON.format(run=found.id, db=option(db))}")
+        _print(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
 
 
 @click.command("answer")
@@ -117,17 +119,17 @@ def answer(
     """
     require()
     if skip and (choice or text):
-        raise ConfigError("--skip and an answer both given")
+        raise ConfigError("--skip and an answer are both given")
     from corral.durable import api
     from corral.pipelines.scheduler.commands import Answer
 
     name = run_id(name)
-    said = Answer(value=choice or "", text=text, skipped=skip)
-    asyncio.run(api.answer(name, said, gate=gate, by=_me(), db=db))
-    echo(f"{name} has its answer")
+    given = Answer(value=choice or "", text=text, skipped=skip)
+    asyncio.run(api.answer(name, given, gate=gate, by=_user_name(), db=db))
+    echo(f"{name} received the answer")
     if asyncio.run(api.show(name, db=db)).status == "interrupted":
-        line = GOES_ON.format(run=name, db=option(db))
-        echo(f"nobody is at it now; go on with: {line}", err=True)
+        line = RESUME.format(run=name, db=database_option(db))
+        echo(f"the run is not active; continue with: {line}", err=True)
 
 
 @click.command("cancel")
@@ -142,18 +144,18 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     name = run_id(name)
     found = asyncio.run(api.show(name, db=db))
     if found.closed is not None:
-        raise ConfigError(f"{name} has ended already: {found.closed.status}")
+        raise ConfigError(f"{name} has already ended: {found.closed.status}")
     asyncio.run(api.cancel(name, reason=reason, db=db))
     echo(f"{name} is cancelled")
 
 
-def _plain(found: Shown, asked: list[OpenQuestion]) -> dict[str, Any]:
+def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
     from corral.durable.result import kept, outcomes
 
     setting = found.begun.setting
     return {
         "id": found.id,
-        "status": "waiting" if _waits(found.status, _open(asked)) else found.status,
+        "status": "waiting" if _waits(found.status, _unanswered(questions)) else found.status,
         "reason": found.closed.reason if found.closed else "",
         "pipeline": found.graph.name,
         "goal": found.graph.goal,
@@ -170,38 +172,38 @@ def _plain(found: Shown, asked: list[OpenQuestion]) -> dict[str, Any]:
         "outcomes": outcomes(found.state.outcomes),
         "context": found.state.context,
         "questions": [
-            {**msgspec.to_builtins(each.question), "answered": each.answered} for each in asked
+            {**msgspec.to_builtins(each.question), "answered": each.answered} for each in questions
         ],
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }
 
 
-def _show_work(found: Shown, tree: OwnTree) -> None:
-    """Where it is, or is to be."""
-    from corral.cli.ui.pipeline_output import changed
+def _print_work(found: Shown, tree: OwnTree) -> None:
+    """Print the repository and the branch of the run's work."""
+    from corral.cli.ui.pipeline_output import format_files
     from corral.durable.result import kept
 
-    _say(f"repository {tree.repository} at {tree.commit[:12]}")
+    _print(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.closed.left if found.closed else {}
     work = kept(left)
     if work["branch"]:
-        _say(f"branch     {tree.branch} at {work['commit'][:12]} · {changed(work['files'])}")
+        _print(f"branch     {tree.branch} at {work['commit'][:12]} · {format_files(work['files'])}")
     elif "workspace" in left and not work["warnings"]:
-        _say("branch     none: nothing was changed")
+        _print("branch     none: nothing was changed")
     else:
-        _say(f"branch     {tree.branch}")
+        _print(f"branch     {tree.branch}")
     for warning in work["warnings"]:
-        _say(f"!          {warning}")
+        _print(f"!          {warning}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     echo(text)
 
 
-def _open(asked: list[OpenQuestion]) -> int:
-    """Questions that nobody has answered yet."""
-    return sum(not each.answered for each in asked)
+def _unanswered(questions: list[OpenQuestion]) -> int:
+    """The number of questions without an answer."""
+    return sum(not each.answered for each in questions)
 
 
 def _waits(status: str, questions: int) -> bool:
@@ -209,12 +211,12 @@ def _waits(status: str, questions: int) -> bool:
 
 
 def _state(status: str, questions: int) -> str:
-    """How a run stands, in words."""
+    """The status as text."""
     return "waiting for a person" if _waits(status, questions) else status
 
 
-def _me() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # nobody knows who this is
+    except (OSError, KeyError, ImportError):  # no user name for this uid
         return ""

@@ -1,4 +1,4 @@
-"""An answer on its way to the terminal."""
+"""The text of the answer, as it is printed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from corral.events import Event, Text
 
 
 class AnswerPrinter:
-    """The answer's text as it comes, messages parted by a blank line."""
+    """The answer's text as it comes, a blank line between messages."""
 
     def __init__(self) -> None:
         self._open = False
-        self._owed = ""
-        """What must be written before the next message."""
+        self._separator = ""
+        """Written before the next message."""
         self._ends_line = True
 
     def text(self, event: Event) -> str:
-        """What to write for the event."""
+        """The text to write for this event, often empty."""
         if event.parent is not None:
-            return ""  # a sub-agent's words are not the answer
+            return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
-            owed = "" if self._open else self._owed
+            separator = "" if self._open else self._separator
             self._open = True
             self._ends_line = event.delta.endswith("\n")
-            return owed + event.delta
+            return separator + event.delta
         if self._open and getattr(event, "call_id", None) is not None:
             self._open = False
-            self._owed = "\n" if self._ends_line else "\n\n"
+            self._separator = "\n" if self._ends_line else "\n\n"
             if sys.stdout.isatty():  # progress follows on the same screen
-                self._owed = "\n"
+                self._separator = "\n"
                 return self.end()
         return ""
 

@@ -1,4 +1,4 @@
-"""A batch for a person, on stderr: a bar on a terminal, else a line now and then."""
+"""Progress of a batch on stderr: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from types import TracebackType
 from typing import Any
 
-from corral.cli.ui.terminal import complain, console
+from corral.cli.ui.terminal import console, echo_err
 from corral.durable.batch.results import BatchReport, BatchResult
 from corral.terminal_text import clean
 
 EVERY = 5.0
-"""Seconds between two lines, where nothing moves."""
+"""Seconds between two lines, without a terminal."""
 _FRAMES = 4
-"""A second."""
+"""Per second."""
 _WIDTH = 24
 _LONGEST = 160
 
@@ -27,14 +27,14 @@ class Progress:
         self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
         self._live: Any = None
         self._last: BatchReport | None = None
-        self._said = self._begun = time.monotonic()
+        self._last_printed = self._started = time.monotonic()
 
     def __enter__(self) -> Progress:
         if self._is_live:
             from rich.live import Live
 
             self._live = Live(
-                _Now(self), console=console(), refresh_per_second=_FRAMES, transient=True
+                _LiveView(self), console=console(), refresh_per_second=_FRAMES, transient=True
             )
             self._live.start()
         return self
@@ -52,14 +52,14 @@ class Progress:
     def show(self, result: BatchResult, report: BatchReport) -> None:
         self._last = report
         if result.error is not None:
-            self._say(f"✗ {result.id}: {_short(result.error.message)}")
+            self._print_line(f"✗ {result.id}: {_short(result.error.message)}")
         now = time.monotonic()
-        if self._live is None and now - self._said >= EVERY:
-            self._said = now
-            self._say(self.line())
+        if self._live is None and now - self._last_printed >= EVERY:
+            self._last_printed = now
+            self._print_line(self.line())
 
     def line(self) -> str:
-        """Where it stands: how many, how fast, what it cost, how long it will take."""
+        """One line: tasks done, rate, time left, cost."""
         report = self._last
         if report is None:
             return "starting"
@@ -67,7 +67,7 @@ class Progress:
         parts = [f"{done:,}/{report.total:,}"]
         if report.failed:
             parts.append(f"{report.failed:,} failed")
-        fresh, elapsed = done - report.earlier, time.monotonic() - self._begun
+        fresh, elapsed = done - report.earlier, time.monotonic() - self._started
         if fresh > 0 and elapsed > 0:
             rate = fresh / elapsed
             parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min")
@@ -83,45 +83,34 @@ class Progress:
         return (report.succeeded + report.failed) / report.total if report else 0.0
 
     def report(self, report: BatchReport) -> None:
-        """What it came to."""
+        """Print the summary of the batch: totals, the kinds of failures, the slowest tasks."""
         if report.stopped == "budget":
             spent = f"the budget is spent: {report.left:,} tasks were not started"
-            self._say(f"corral: {spent}; the same command with a larger one goes on", always=True)
+            hint = "run the same command with a larger budget to continue"
+            self._print_line(f"corral: {spent}; {hint}", always=True)
         if not self._enabled:
             return
-        parts = [f"{report.succeeded:,} of {report.total:,} done"]
-        if report.failed:
-            parts.append(f"{report.failed:,} failed")
-        if report.earlier:
-            parts.append(f"{report.earlier:,} of them earlier")
-        parts.append(_span(report.seconds))
-        if report.tokens:
-            parts.append(f"{report.tokens:,} tokens")
-        if report.cost_usd:
-            parts.append(f"${report.cost_usd:.4f}")
-            if report.unpriced:
-                parts.append(f"{report.unpriced:,} of unknown cost")
-        self._say(" · ".join([*parts, f"batch {report.name}"]))
+        self._print_line(_totals(report))
         for each in report.failures:
             some = ", ".join(each.tasks) + (", …" if each.count > len(each.tasks) else "")
-            self._say(f"  {each.code} × {each.count:,} ({some}): {_short(each.message)}")
+            self._print_line(f"  {each.code} × {each.count:,} ({some}): {_short(each.message)}")
         if report.total > 1 and report.slowest and report.slowest[0][1] >= 1:
-            slow = ", ".join(f"{name} {_span(took)}" for name, took in report.slowest)
-            self._say(f"  slowest: {slow}")
+            slow = ", ".join(f"{name} {_span(seconds)}" for name, seconds in report.slowest)
+            self._print_line(f"  slowest: {slow}")
         if report.failed:
-            self._say("  --retry-failed does those again that failed")
+            self._print_line("  use --retry-failed to run the failed tasks again")
 
-    def _say(self, line: str, *, always: bool = False) -> None:
+    def _print_line(self, line: str, *, always: bool = False) -> None:
         if not self._enabled and not always:
             return
         if self._live is not None:
             self._live.console.print(clean(line), soft_wrap=True)
         else:
-            complain(line)
+            echo_err(line)
 
 
-class _Now:
-    """The bar as it is at each frame."""
+class _LiveView:
+    """Renders the bar anew at each frame."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -135,6 +124,20 @@ class _Now:
         bar.append("━" * (_WIDTH - filled), style="dim")
         bar.append(f" {self._progress.line()}")
         return bar
+
+
+def _totals(report: BatchReport) -> str:
+    parts = [
+        f"{report.succeeded:,} of {report.total:,} done",
+        f"{report.failed:,} failed" if report.failed else "",
+        f"{report.earlier:,} of them earlier" if report.earlier else "",
+        _span(report.seconds),
+        f"{report.tokens:,} tokens" if report.tokens else "",
+        f"${report.cost_usd:.4f}" if report.cost_usd else "",
+        f"{report.unpriced:,} of unknown cost" if report.cost_usd and report.unpriced else "",
+        f"batch {report.name}",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _span(seconds: float) -> str:

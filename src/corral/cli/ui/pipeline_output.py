@@ -1,4 +1,4 @@
-"""A run of a pipeline on its way to stdout and stderr, the people asked, and its exit code."""
+"""Output of a pipeline run: events, progress, questions to a person, result, exit code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.cli.database_option import option
+from corral.cli.database_option import database_option
 from corral.cli.ui.pipeline_progress import Progress
-from corral.cli.ui.questions import somebody_is_there
+from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import Out
+from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import answer, echo
 from corral.durable.result import PipelineResult, plain
 from corral.errors import StorageFailed
@@ -26,15 +26,15 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system.environment import SecretRedactor, named_secrets
 
-Whole: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
-"""The run, given whom to ask."""
+Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
+"""Executes the run with this interviewer."""
 
 WAITING = 10
 INTERRUPTED = 130
 
 
-class Shown:
-    """A run on its way to stdout and stderr, and its exit code."""
+class RunOutput:
+    """Prints one run. ``run_to_end`` executes it and returns the exit code."""
 
     def __init__(
         self,
@@ -49,24 +49,24 @@ class Shown:
         self.as_json, self.quiet = as_json, quiet
         self.name = ""
         self._durable = durable
-        self._db = option(db)
-        self._eraser = SecretRedactor({**named_secrets(os.environ), **bearers(graph, os.environ)})
+        self._db = database_option(db)
+        self._redactor = SecretRedactor({**named_secrets(os.environ), **bearers(graph, os.environ)})
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
-        self._is_left = False
+        self._is_cancelled = False
 
-    def began(self, name: str, folder: Path) -> None:
+    def started(self, name: str, folder: Path) -> None:
         self.name = name
-        self.progress.say(f"run {name} · {folder}")
+        self.progress.print_line(f"run {name} · {folder}")
 
     def event(self, event: RunEvent) -> None:
         if self.as_json:
-            self._say(to_json(event))
+            self._queue_line(to_json(event))
         self.progress.show(event)
 
-    def through(self, whole: Whole, *, auto: bool) -> int:
-        gc.enable()  # all is loaded, and from here on it may take long
+    def run_to_end(self, execute: Execute, *, auto: bool) -> int:
+        gc.enable()  # loading is done; the run may be long
         try:
-            result = asyncio.run(self._through(whole, auto=auto))
+            result = asyncio.run(self._execute(execute, auto=auto))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return self._interrupted()
         except BrokenPipeError:
@@ -78,30 +78,30 @@ class Shown:
             echo(f"corral: {error}", err=True)
             echo(f"  then: corral pipeline resume {self.name}{self._db}", err=True)
             return error.cli_exit
-        return self._told(result)
+        return self._print_result(result)
 
-    async def _through(self, whole: Whole, *, auto: bool) -> PipelineResult:
-        task = asyncio.ensure_future(whole(self._people(auto=auto)))
+    async def _execute(self, execute: Execute, *, auto: bool) -> PipelineResult:
+        task = asyncio.ensure_future(execute(self._interviewer(auto=auto)))
 
         def end() -> None:
-            self._is_left = True
+            self._is_cancelled = True
             task.cancel()
 
-        with signals(end, self.progress.at_work), self.progress:
-            return await (self._written(task) if self.as_json else task)
+        with signals(end, self.progress.running_nodes), self.progress:
+            return await (self._write_while(task) if self.as_json else task)
 
-    async def _written(self, task: asyncio.Task[PipelineResult]) -> PipelineResult:
-        """A reader who stops reading holds up what is written, never the run."""
-        with Out(lambda: self._is_left) as out:
-            writing = asyncio.ensure_future(self._write(out))
+    async def _write_while(self, task: asyncio.Task[PipelineResult]) -> PipelineResult:
+        """Write the events while the run goes on. A slow reader delays the output, not the run."""
+        with Stdout(lambda: self._is_cancelled) as out:
+            writing = asyncio.ensure_future(self._write_lines(out))
             try:
                 await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)
-                if writing.done():  # nobody will read any more
+                if writing.done():  # the reader has gone
                     task.cancel()
                     await asyncio.wait({task})
                     await writing
                 result = await task
-                self._say(msgspec.json.encode({"type": "result", **plain(result)}))
+                self._queue_line(msgspec.json.encode({"type": "result", **plain(result)}))
                 self._lines.put_nowait(b"")
                 await writing
                 return result
@@ -110,64 +110,64 @@ class Shown:
                     each.cancel()
                 await asyncio.wait({writing, task})
 
-    def _say(self, line: bytes) -> None:
-        self._lines.put_nowait(self._eraser.clean(line) + b"\n")
+    def _queue_line(self, line: bytes) -> None:
+        self._lines.put_nowait(self._redactor.clean(line) + b"\n")
 
-    async def _write(self, out: Out) -> None:
+    async def _write_lines(self, out: Stdout) -> None:
         """Raises ``OSError``."""
         while line := await self._lines.get():
             await out.write(line)
 
-    def _people(self, *, auto: bool) -> Interviewer | None:
+    def _interviewer(self, *, auto: bool) -> Interviewer | None:
         if auto:
             return AutoApprove()
-        if not somebody_is_there() or self.as_json:
+        if not is_interactive() or self.as_json:
             return None
-        return _Here(Console(), self.progress)
+        return _TerminalInterviewer(Console(), self.progress)
 
-    def _told(self, result: PipelineResult) -> int:
+    def _print_result(self, result: PipelineResult) -> int:
         if not self.as_json and result.status == "success" and (text := result.text):
-            answer(self._eraser.clean_text(text).removesuffix("\n") + "\n")
+            answer(self._redactor.clean_text(text).removesuffix("\n") + "\n")
         if result.status == "waiting":
-            self._asks(result)
+            self._print_questions(result)
             return WAITING
         parts = [result.status, f"{len(result.completed)} nodes"]
         if result.tokens:
             parts.append(f"{result.tokens:,} tokens")
         if result.cost_usd:
             parts.append(f"${result.cost_usd:.4f}")
-        self.progress.say(" · ".join([*parts, f"run {result.run}"]))
+        self.progress.print_line(" · ".join([*parts, f"run {result.run}"]))
         if result.branch:
-            self.progress.say(f"branch {result.branch} · {changed(result.files)}")
+            self.progress.print_line(f"branch {result.branch} · {format_files(result.files)}")
         for warning in result.warnings:
-            _tell(f"corral: {warning}")
+            _print_err(f"corral: {warning}")
         if result.status != "success" and not self.as_json:
-            _tell(f"corral: {self._eraser.clean_text(result.reason) or result.status}")
+            _print_err(f"corral: {self._redactor.clean_text(result.reason) or result.status}")
         return 0 if result.status == "success" else 1
 
-    def _asks(self, result: PipelineResult) -> None:
+    def _print_questions(self, result: PipelineResult) -> None:
         for question in result.questions:
             gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
-            _tell(f"corral: {question.node} waits for a person: {text}")
+            _print_err(f"corral: {question.node} is waiting for a person: {text}")
             line = f"corral pipeline answer {result.run}{gate}{self._db}"
             for choice in question.choices:
-                _tell(f"  {line} {choice.key}    # {choice.label}")
+                _print_err(f"  {line} {choice.key}    # {choice.label}")
             if not question.choices:
-                _tell(f"  {line} --text '…'")
+                _print_err(f"  {line} --text '…'")
         echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
             line = f"corral pipeline resume {self.name}{self._db}"
-            echo(f"corral: interrupted; go on with: {line}", err=True)
+            echo(f"corral: interrupted; continue with: {line}", err=True)
         else:
             echo("corral: interrupted", err=True)
         return INTERRUPTED
 
 
-class _Here:
-    """Somebody at this terminal. Nothing moves while they are asked."""
+class _TerminalInterviewer:
+    """Asks the person at this terminal; the live view is paused meanwhile."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console, self._progress = console, progress
@@ -177,11 +177,11 @@ class _Here:
             return await self._console.ask(question)
 
 
-def _tell(line: str) -> None:
+def _print_err(line: str) -> None:
     echo(line, err=True)
 
 
-def changed(files: list[str]) -> str:
+def format_files(files: list[str]) -> str:
     """``3 files: a, b, c``"""
     names = ", ".join(files[:5]) + (" …" if len(files) > 5 else "")
     return f"{len(files)} file{'s' if len(files) != 1 else ''}: {names}"

@@ -1,4 +1,4 @@
-"""A run of a pipeline for a person, on stderr: a line a step; on a terminal the graph, live."""
+"""Progress of a pipeline run on stderr: one line per step; on a terminal also a live view."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from types import TracebackType
 from typing import Any
 
-from corral import events as agents_own
-from corral.cli.ui.terminal import complain, console
-from corral.pipelines import events as told
+from corral import events as agent_events
+from corral.cli.ui.terminal import console, echo_err
+from corral.pipelines import events as run_events
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 from corral.terminal_text import clean
@@ -22,21 +22,21 @@ _SILENT = {
     *(name for name, kind in node_kinds.KINDS.items() if not kind.works),
 }
 """Kinds that take no time of their own: a line for each would not help."""
-_COLOURS = {"✓": "green", "◐": "yellow", "✗": "red", "●": "cyan", "?": "magenta", "↻": "yellow"}
+_COLORS = {"✓": "green", "◐": "yellow", "✗": "red", "●": "cyan", "?": "magenta", "↻": "yellow"}
 _FRAMES = 4
-"""A second."""
+"""Per second."""
 
 
 class Step:
-    """What is known of one node."""
+    """The displayed state of one node."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.mark = "○"
         self.visits = 0
-        self.begun = 0.0
-        self.took = 0.0
-        self.doing = ""
+        self.started = 0.0
+        self.duration = 0.0
+        self.activity = ""
 
 
 class Progress:
@@ -47,7 +47,7 @@ class Progress:
         self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
         self._steps = {node.id: Step(node.kind) for node in graph.nodes.values()}
         self._live: Any = None
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self.done = 0
 
     def __enter__(self) -> Progress:
@@ -55,7 +55,7 @@ class Progress:
             from rich.live import Live
 
             self._live = Live(
-                _Now(self),
+                _LiveView(self),
                 console=console(),
                 refresh_per_second=_FRAMES,
                 transient=True,
@@ -75,7 +75,7 @@ class Progress:
 
     @contextlib.contextmanager
     def paused(self) -> Any:
-        """Nothing moves on the screen meanwhile: somebody is asked there."""
+        """Stop the live view while a person is asked on the same terminal."""
         if self._live is None:
             yield
             return
@@ -85,78 +85,71 @@ class Progress:
         finally:
             self._live.start()
 
-    def show(self, event: told.RunEvent) -> None:
-        """What of it a person should see."""
+    def show(self, event: run_events.RunEvent) -> None:
+        """Update the node of this event, and print the line that it is worth, if any."""
         step = self._steps.get(event.node or "")
         match event:
-            case told.StepStarted():
-                if step is not None:
-                    step.mark, step.visits, step.begun = "●", step.visits + 1, time.monotonic()
-                    step.doing = ""
-                if event.kind not in _SILENT and self._live is None:
-                    self.say(f"● {event.node}{_nth(step)}")
-            case told.StepCompleted():
-                self._ended(event.node, step, event.status, event.notes)
-            case told.StepFailed():
-                self._ended(event.node, step, "fail", event.reason)
-            case told.PipelineCompleted() if event.reason:
-                self.say(f"! it ended before the exit: {_short(event.reason)}")
-            case told.StepRetrying():
-                if step is not None:
-                    step.mark, step.doing = "↻", f"again in {event.delay:.1f} s"
-                why = f": {_short(event.reason)}" if event.reason else ""
-                again = f"attempt {event.attempt} failed{why}; again in {event.delay:.1f} s"
-                self.say(f"↻ {event.node}: {again}")
-            case told.InterviewStarted():
-                if step is not None:
-                    step.mark, step.doing = "?", "waits for a person"
-                self.say(f"? {event.node}: {_short(event.question)}")
-            case told.InterviewCompleted():
-                by = f" (by {event.by})" if event.by else ""
-                self.say(f"  {event.node}: {_short(event.answer)}{by}")
-            case told.InterviewTimeout():
-                self.say(f"  {event.node}: nobody answered in time")
-            case agents_own.ToolUse():
-                title = _short(event.title or event.name, 60)
-                if step is not None:
-                    step.doing = title
-            case agents_own.Text() | agents_own.Thinking():
-                if step is not None:
-                    writes = isinstance(event, agents_own.Text)
-                    step.doing = "answering" if writes else "thinking"
-            case agents_own.Error() if event.recoverable:
-                self.say(f"! {event.node}: {_short(event.message)}")
+            case run_events.StepCompleted():
+                self._show_end(event.node, step, event.status, event.notes)
+            case run_events.StepFailed():
+                self._show_end(event.node, step, "fail", event.reason)
             case _:
-                pass
+                if step is not None:
+                    _update(step, event)
+                line = self._line(event, step)
+                if line is not None:
+                    self.print_line(line)
 
-    def _ended(self, node: str | None, step: Step | None, status: str, said: str) -> None:
+    def _line(self, event: run_events.RunEvent, step: Step | None) -> str | None:
+        match event:
+            case run_events.StepStarted() if event.kind not in _SILENT and self._live is None:
+                return f"● {event.node}{_nth(step)}"
+            case run_events.PipelineCompleted() if event.reason:
+                return f"! the run ended before the exit node: {_short(event.reason)}"
+            case run_events.StepRetrying():
+                why = f": {_short(event.reason)}" if event.reason else ""
+                delay = f"retrying in {event.delay:.1f} s"
+                return f"↻ {event.node}: attempt {event.attempt} failed{why}; {delay}"
+            case run_events.InterviewStarted():
+                return f"? {event.node}: {_short(event.question)}"
+            case run_events.InterviewCompleted():
+                by = f" (by {event.by})" if event.by else ""
+                return f"  {event.node}: {_short(event.answer)}{by}"
+            case run_events.InterviewTimeout():
+                return f"  {event.node}: nobody answered in time"
+            case agent_events.Error() if event.recoverable:
+                return f"! {event.node}: {_short(event.message)}"
+            case _:
+                return None
+
+    def _show_end(self, node: str | None, step: Step | None, status: str, note: str) -> None:
         mark = MARKS.get(status, "✓")
         took = ""
         if step is not None:
-            step.mark, step.doing = mark, ""
-            if step.begun:  # else it began before we looked
-                step.took = time.monotonic() - step.begun
-                took = f" {step.took:.1f} s"
+            step.mark, step.activity = mark, ""
+            if step.started:  # else it started before this view was opened
+                step.duration = time.monotonic() - step.started
+                took = f" {step.duration:.1f} s"
             if step.kind in _SILENT and status == "success":
                 return
         self.done += 1
-        self.say(f"{mark} {node}{took}{': ' + _short(said, 300) if said else ''}")
+        self.print_line(f"{mark} {node}{took}{': ' + _short(note, 300) if note else ''}")
 
-    def at_work(self) -> str:
-        """The nodes that are."""
+    def running_nodes(self) -> str:
+        """The names of the running nodes, comma-separated."""
         return ", ".join(name for name, step in self._steps.items() if step.mark in "●↻")
 
-    def say(self, line: str) -> None:
-        """A line above what moves."""
+    def print_line(self, line: str) -> None:
+        """Print one line, above the live view where there is one."""
         if not self._enabled:
             return
         if self._live is not None:
             self._live.console.print(clean(line), soft_wrap=True)
         else:
-            complain(line)
+            echo_err(line)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Mark and text of the nodes: all where there is room, else those at work and next."""
+        """Mark and text of each node: all if the screen has room, else the active ones."""
         shown = [(name, step) for name, step in self._steps.items() if step.kind not in _SILENT]
         room = max(3, shutil.get_terminal_size((80, 24)).lines // 2)
         if len(shown) > room:
@@ -166,16 +159,16 @@ class Progress:
         for name, step in shown:
             text = f"{name}{_nth(step)}"
             if step.mark in "●?↻":
-                text += f"  {int(now - step.begun)} s"
-            elif step.took:
-                text += f"  {step.took:.1f} s"
-            rows.append((step.mark, clean(f"{text}  {step.doing}").rstrip()))
-        rows.append((" ", f"{self.done} done · {int(now - self._begun)} s"))
+                text += f"  {int(now - step.started)} s"
+            elif step.duration:
+                text += f"  {step.duration:.1f} s"
+            rows.append((step.mark, clean(f"{text}  {step.activity}").rstrip()))
+        rows.append((" ", f"{self.done} done · {int(now - self._started)} s"))
         return rows
 
 
-class _Now:
-    """The graph as it is at each frame."""
+class _LiveView:
+    """Renders the nodes anew at each frame."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -183,12 +176,31 @@ class _Now:
     def __rich__(self) -> Any:
         from rich.text import Text
 
-        whole = Text(no_wrap=True, overflow="ellipsis")
+        view = Text(no_wrap=True, overflow="ellipsis")
         for number, (mark, text) in enumerate(self._progress.rows()):
-            whole.append("\n" if number else "")
-            whole.append(mark, style=_COLOURS.get(mark, "dim"))
-            whole.append(f" {text}", style="" if mark in "●?↻" else "dim")
-        return whole
+            view.append("\n" if number else "")
+            view.append(mark, style=_COLORS.get(mark, "dim"))
+            view.append(f" {text}", style="" if mark in "●?↻" else "dim")
+        return view
+
+
+def _update(step: Step, event: run_events.RunEvent) -> None:
+    match event:
+        case run_events.StepStarted():
+            step.mark, step.visits, step.started = "●", step.visits + 1, time.monotonic()
+            step.activity = ""
+        case run_events.StepRetrying():
+            step.mark, step.activity = "↻", f"retrying in {event.delay:.1f} s"
+        case run_events.InterviewStarted():
+            step.mark, step.activity = "?", "waiting for a person"
+        case agent_events.ToolUse():
+            step.activity = _short(event.title or event.name, 60)
+        case agent_events.Text():
+            step.activity = "answering"
+        case agent_events.Thinking():
+            step.activity = "thinking"
+        case _:
+            pass
 
 
 def _nth(step: Step | None) -> str:

@@ -1,4 +1,4 @@
-"""What happens, for a person, on stderr: a line a tool, and a status line on a terminal."""
+"""Progress of an agent run on stderr: one line per tool call; on a terminal also a status line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.cli.ui.terminal import complain, console
+from corral.cli.ui.terminal import console, echo_err
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
 from corral.sessions.prepare import PreparedRun
 from corral.terminal_text import clean
@@ -26,31 +26,33 @@ class Progress:
         self._status: Any = None
         self._console: Any = None
         self._titles: dict[str, str] = {}
-        self._doing = "starting"
-        self._begun = time.monotonic()
+        self._activity = "starting"
+        self._started = time.monotonic()
         self._tokens: int | None = None
         self._spinning = False
 
     def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
-        """Say once what was decided on the caller's behalf. ``asks``: somebody answers."""
-        # Where a person is the agent they may be typing here: nothing may move.
+        """Print what is denied because nobody can be asked. ``asks``: a person can be asked."""
+        # If the agent is a person, they may be typing here: no status line.
         self._live = self._live and "person" not in prepared.agent.capabilities
-        asked = [
+        asking = [
             row.capability
             for row in prepared.compiled.report
             if row.verdict == "ask" and (row.capability != "mcp" or prepared.run.mcp_servers)
         ]
-        if asked and not asks and prepared.run.policy.mode != "native":
-            why = "nobody is here to be asked"
+        if asking and not asks and prepared.run.policy.mode != "native":
+            why = "there is no terminal to ask on"
             if not prepared.agent.asks:
                 why = f"{prepared.agent.name} has no channel for questions"
                 why += f" ({DEFAULT_AGENT} can ask)" if prepared.agent.name != DEFAULT_AGENT else ""
-            self._line(f"{why}: {', '.join(asked)} denied; --approve edits or all allows more.")
+            self._print_if_enabled(
+                f"{why}: {', '.join(asking)} denied; use --approve edits or all to allow more."
+            )
 
     def __enter__(self) -> Progress:
         if self._live:
             self._console = console()
-            self._status = self._console.status(_Now(self._text))
+            self._status = self._console.status(_LiveText(self._text))
             self._spin(on=True)
         return self
 
@@ -70,46 +72,46 @@ class Progress:
             case Init():
                 version = f" {event.agent_version}" if event.agent_version else ""
                 model = () if "person" in event.capabilities else ("default model",)
-                said = [f"{event.agent}{version}", *((event.model,) if event.model else model)]
-                said += notes
-                self._line(" · ".join(said))
-                self._doing = "thinking"
+                parts = [f"{event.agent}{version}", *((event.model,) if event.model else model)]
+                parts += notes
+                self._print_if_enabled(" · ".join(parts))
+                self._activity = "thinking"
             case ToolUse():
                 self._spin(on=True)
                 self._titles[event.call_id] = event.title or event.name
-                self._doing = event.title or event.name
+                self._activity = event.title or event.name
             case ToolResult():
                 title = self._titles.pop(event.call_id, event.name or "tool")
                 why = f": {event.error}" if event.error and event.status != "success" else ""
-                self._line(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
-                self._doing = "thinking"
+                self._print_if_enabled(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
+                self._activity = "thinking"
             case Text():
-                # The answer is being written on the same terminal, perhaps half a line of it.
+                # The answer may be on the same terminal, with an unfinished line.
                 self._spin(on=not sys.stdout.isatty())
-                self._doing = "answering"
+                self._activity = "answering"
             case UsageReport():
                 self._tokens = event.usage.total
             case Error() if event.recoverable:
-                self._line(f"! {event.message}")
+                self._print_if_enabled(f"! {event.message}")
             case Log():
-                self._line(f"  {_short(event.text, 200)}")
+                self._print_if_enabled(f"  {_short(event.text, 200)}")
             case _:
                 pass
 
     def summary(self, done: Done) -> None:
         if not self._enabled:
             if done.error is not None:
-                self._say(_told(done.error))
+                self._print(_format_error(done.error))
             return
         for file in done.files:
             added = f" +{file.lines_added}" if file.lines_added is not None else ""
             removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
-            self._say(f"{file.kind:8} {file.path}{added}{removed}")
+            self._print(f"{file.kind:8} {file.path}{added}{removed}")
         if not done.files_complete:
-            self._say("the list of files may not be complete")
+            self._print("the list of files may be incomplete")
         for refusal in done.denied:
             why = f": {refusal.reason}" if refusal.reason else ""
-            self._say(f"denied   {_short(refusal.title or refusal.name)}{why}")
+            self._print(f"denied   {_short(refusal.title or refusal.name)}{why}")
         parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
         if done.usage.total is not None:
             parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
@@ -117,18 +119,18 @@ class Progress:
             parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
         if done.resume_token:
             parts.append(f"resume with --resume {done.resume_token}")
-        self._say(" · ".join(parts))
+        self._print(" · ".join(parts))
         if done.error is not None:
-            self._say(_told(done.error))
+            self._print(_format_error(done.error))
 
     def pause(self) -> None:
-        """Nothing moves until the next tool."""
+        """Stop the status line until the next tool call."""
         self._spin(on=False)
 
     def _text(self) -> str:
-        elapsed = int(time.monotonic() - self._begun)
+        elapsed = int(time.monotonic() - self._started)
         tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
-        return f"{clean(_short(self._doing, 70))} · {elapsed} s{tokens}"
+        return f"{clean(_short(self._activity, 70))} · {elapsed} s{tokens}"
 
     def _spin(self, *, on: bool) -> None:
         if self._status is None or on == self._spinning:
@@ -139,19 +141,19 @@ class Progress:
         else:
             self._status.stop()
 
-    def _line(self, text: str) -> None:
+    def _print_if_enabled(self, text: str) -> None:
         if self._enabled:
-            self._say(text)
+            self._print(text)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._status is not None:
             self._console.print(clean(text))
         else:
-            complain(text)
+            echo_err(text)
 
 
-class _Now:
-    """What it says is asked for at each frame, so that the seconds pass."""
+class _LiveText:
+    """Calls ``text`` at each frame, so that the elapsed time is current."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
@@ -162,7 +164,7 @@ class _Now:
         return Plain(self._text(), style="dim")
 
 
-def _told(error: Error) -> str:
+def _format_error(error: Error) -> str:
     hint = f"\n  {error.hint}" if error.hint else ""
     return f"corral: {error.message}{hint}"
 

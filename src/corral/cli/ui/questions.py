@@ -1,9 +1,9 @@
-"""Permission questions, put to the person at the terminal.
+"""Permission questions to the person at the terminal.
 
-What is asked for was written by a model, perhaps by an attacker. So the question shows all of
-it: the title and every argument, each character that cannot be seen as an escape, each line
-behind a bar, so that no text can pass for a line of ours. What does not fit on the screen is
-shown in pages, and can be allowed only after the last of them.
+The request was written by a model, perhaps by an attacker. So the question shows all of it: the
+title and every argument, with invisible characters escaped. Each line starts with a bar, so that
+no text can imitate a line of corral. What does not fit on the screen is shown in pages, and can be
+allowed only after the last page.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ _ANSWERS: dict[str, Decision] = {
     "c": "cancel",
 }
 BAR = "  | "
-DEEPEST = 6
+MAX_DEPTH = 6
 """Levels of nested arguments that are laid out; below, they are shown as JSON."""
-FEWEST = 8
+MIN_PAGE_LINES = 8
 """Lines of a page at least, however small the terminal is."""
-LONGEST = 4_096
+MAX_ANSWER = 4_096
 """Bytes of an answer."""
 
 
-def somebody_is_there() -> bool:
-    """Whether a question could be read and answered."""
+def is_interactive() -> bool:
+    """Whether a person at a terminal can read and answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class Terminal:
-    """An ``ask`` for sessions. ``pause`` stops what moves on the screen."""
+class TerminalAsker:
+    """An ``ask`` for sessions. ``pause`` stops the status line."""
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self._pause = pause
 
     async def __call__(self, request: PermissionRequest) -> Decision:
         self._pause()
-        _forget_typed()
+        _discard_input()
         columns, rows = shutil.get_terminal_size((80, 24))
         pages = Pages(lines_of(request, columns), rows)
-        _say("\n" + pages.first())  # an answer may have left the cursor within a line
+        _write("\n" + pages.first())  # an answer may have left the cursor within a line
         while True:
-            _say(pages.prompt())
-            typed = (await _line()).strip().lower()
+            _write(pages.prompt())
+            typed = (await _read_line()).strip().lower()
             if typed == "v" and pages.more:
-                _say(pages.next())
+                _write(pages.next())
                 continue
             answer = _ANSWERS.get(typed)
             if answer is not None and (answer in ("deny", "cancel") or not pages.more):
@@ -71,7 +71,7 @@ class Pages:
 
     def __init__(self, lines: list[str], rows: int) -> None:
         self._lines = lines
-        self._room = max(FEWEST, rows - 4)
+        self._room = max(MIN_PAGE_LINES, rows - 4)
         self._shown = 0
 
     @property
@@ -100,7 +100,7 @@ class Pages:
     def prompt(self) -> str:
         if self.more:
             what = "the next page" if self._shown else "all of it, page by page"
-            return f"  view {what} (v), no (n), stop (c)? It can be allowed once all was shown: "
+            return f"  view {what} (v), no (n), stop (c)? Allowing needs all pages shown: "
         return "  allow once (y), for this session (a), no (n), stop (c)? "
 
 
@@ -108,14 +108,14 @@ def lines_of(request: PermissionRequest, columns: int) -> list[str]:
     """The whole question, in lines that are no wider than the terminal. The first line is ours;
     every other begins with a bar."""
     lines = [f"? {request.kind}: permission is needed"]
-    asked = [] if _is_told_by(request) else [one_line(request.title or "")]
-    asked += _laid_out(request.input, 0)
-    for line in [line for line in asked if line] or ["(nothing is known of what it does)"]:
-        lines += (BAR + part for part in wrapped(line, columns - len(BAR) - 1))
+    details = [] if _repeats_argument(request) else [one_line(request.title or "")]
+    details += _format_arguments(request.input, 0)
+    for line in [line for line in details if line] or ["(no details are known)"]:
+        lines += (BAR + part for part in wrap(line, columns - len(BAR) - 1))
     return lines
 
 
-def _is_told_by(request: PermissionRequest) -> bool:
+def _repeats_argument(request: PermissionRequest) -> bool:
     """Whether the title only repeats one of the arguments, which are shown in any case."""
     given = request.input.values() if isinstance(request.input, dict) else ()
     title = " ".join((request.title or "").split())
@@ -125,7 +125,7 @@ def _is_told_by(request: PermissionRequest) -> bool:
     )
 
 
-def _laid_out(value: Json, depth: int) -> Iterator[str]:
+def _format_arguments(value: Json, depth: int) -> Iterator[str]:
     pad = "  " * depth
     items = (
         value.items()
@@ -142,16 +142,16 @@ def _laid_out(value: Json, depth: int) -> Iterator[str]:
             yield from (f"{pad}  {line}" for line in text.split("\n"))
         elif isinstance(each, str):
             yield f"{label} {one_line(each)}"
-        elif isinstance(each, dict | list) and each and depth < DEEPEST:
+        elif isinstance(each, dict | list) and each and depth < MAX_DEPTH:
             yield label
-            yield from _laid_out(each, depth + 1)
+            yield from _format_arguments(each, depth + 1)
         else:
             yield f"{label} {one_line(msgspec.json.encode(each).decode())}"
     if isinstance(value, str) and value:
         yield from (pad + line for line in visible(value).expandtabs(4).split("\n"))
 
 
-def wrapped(line: str, room: int) -> list[str]:
+def wrap(line: str, room: int) -> list[str]:
     """The line in parts that the terminal does not wrap by itself: what it wraps begins at its
     left edge, where only lines of ours may begin."""
     room = max(room, 10)
@@ -166,20 +166,20 @@ def wrapped(line: str, room: int) -> list[str]:
     return [*parts, part]
 
 
-def _say(text: str) -> None:
+def _write(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
 
-def _forget_typed() -> None:
-    """What was typed before the question was shown does not answer it."""
+def _discard_input() -> None:
+    """Input typed before the question was shown must not answer it."""
     with contextlib.suppress(ImportError, OSError):
         import termios
 
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
-async def _line() -> str:
+async def _read_line() -> str:
     """A line from the terminal, without a thread: a thread that reads could not be stopped."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
@@ -195,8 +195,8 @@ async def _line() -> str:
             except OSError:  # the terminal is gone
                 read = b""
             if not read:
-                return "n"  # the end of the input is no
-            typed = (typed + read)[-LONGEST:]
+                return "n"  # end of input counts as no
+            typed = (typed + read)[-MAX_ANSWER:]
     finally:
         loop.remove_reader(descriptor)
     return typed.decode("utf-8", "replace")

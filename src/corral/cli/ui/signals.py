@@ -1,4 +1,4 @@
-"""The signals that end a command, also where its loop does not come to them."""
+"""Signal handling of commands: cancel cleanly, even if the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Generator
 from types import FrameType
 
-from corral.cli.ui.terminal import complain
+from corral.cli.ui.terminal import echo_err
 
 BLOCKED = 5.0
-"""Seconds in which the loop must have heard of a signal: else something in it blocks, and is
-broken off."""
+"""Seconds in which the loop must react to a signal. After that, what blocks it is interrupted."""
 INTERRUPTED = 130
 
 _ENDING = [
@@ -26,48 +25,64 @@ _ENDING = [
 
 @contextlib.contextmanager
 def signals(
-    cancel: Callable[[], None], at_work: Callable[[], str] | None = None
+    cancel: Callable[[], None], running: Callable[[], str] | None = None
 ) -> Generator[None]:
-    """Ctrl-C and TERM end what runs; the loop then ends by itself. ``at_work`` names what may
-    block the loop: that is broken off with a ``KeyboardInterrupt``, and where even that is
-    swallowed, the process ends."""
+    """Call ``cancel`` in the event loop on Ctrl-C, TERM, HUP and QUIT; the loop then ends by
+    itself. ``running`` names what may block the loop: see ``_Watchdog``."""
     loop = asyncio.get_running_loop()
-    heard = threading.Event()
-    is_blocked = False
-
-    def hear() -> None:
-        heard.set()
-        cancel()
-
-    def watch() -> None:
-        nonlocal is_blocked
-        if heard.wait(BLOCKED) or at_work is None:
-            return
-        is_blocked = True
-        said = f"corral: {at_work() or 'something'} blocks, and is broken off: it did not stop"
-        complain(said)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        if not heard.wait(BLOCKED):
-            os._exit(INTERRUPTED)
-
-    def begin(_number: int, _frame: FrameType | None) -> None:
-        if is_blocked:
-            raise KeyboardInterrupt
-        if not heard.is_set():
-            with contextlib.suppress(RuntimeError):  # no thread to be had: it is only a watch
-                threading.Thread(target=watch, name="corral-signals", daemon=True).start()
-
+    watchdog = _Watchdog(cancel, running)
     try:
         for number in _ENDING:
-            loop.add_signal_handler(number, hear)
-            if at_work is not None:
-                signal.signal(number, begin)  # beside the loop's own, which needs a turn of it
+            loop.add_signal_handler(number, watchdog.on_loop_signal)
+            if running is not None:
+                # In addition to the loop's own handler, which only a loop that runs calls.
+                signal.signal(number, watchdog.on_signal)
     except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
         yield
         return
     try:
         yield
     finally:
-        heard.set()
+        watchdog.handled.set()
         for number in _ENDING:
             loop.remove_signal_handler(number)
+
+
+class _Watchdog:
+    """Ends a command whose event loop is blocked.
+
+    Theory of operation. A signal sets off two handlers. ``on_loop_signal`` is called by the event
+    loop: it sets ``handled`` and cancels the command. ``on_signal`` is called by the interpreter
+    in the main thread, also when a node's Python code blocks the loop: it starts a thread that
+    waits ``BLOCKED`` seconds for ``handled``. If the loop has not reacted by then, the thread sends
+    SIGINT to the main thread, and ``on_signal`` raises ``KeyboardInterrupt`` there, inside the
+    blocking code. If that code swallows the exception, the thread ends the process after
+    another ``BLOCKED`` seconds with exit code 130.
+    """
+
+    def __init__(self, cancel: Callable[[], None], running: Callable[[], str] | None) -> None:
+        self._cancel = cancel
+        self._running = running
+        self._is_blocked = False
+        self.handled = threading.Event()
+
+    def on_loop_signal(self) -> None:
+        self.handled.set()
+        self._cancel()
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_blocked:
+            raise KeyboardInterrupt
+        if not self.handled.is_set():
+            # Without a free thread there is no watchdog; the loop's handler still works.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._watch, name="corral-signals", daemon=True).start()
+
+    def _watch(self) -> None:
+        if self.handled.wait(BLOCKED) or self._running is None:
+            return
+        self._is_blocked = True
+        echo_err(f"corral: {self._running() or 'something'} blocks and did not stop; interrupted")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if not self.handled.wait(BLOCKED):
+            os._exit(INTERRUPTED)

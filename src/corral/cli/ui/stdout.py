@@ -1,4 +1,4 @@
-"""stdout that a reader may stop reading: the deadlines and signals of a run still count."""
+"""Write to stdout without blocking the event loop, however slow the reader is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import TracebackType
 
 from corral.terminal_text import Cleaner, json_line
 
-LOOK = 0.25
-"""Seconds between two looks whether the run was given up while nobody reads."""
+POLL = 0.25
+"""Seconds between two checks whether the run has ended while the reader does not read."""
 
 
-class Out:
-    """``with out:`` spans the run. ``given_up`` says that waiting makes no sense any more."""
+class Stdout:
+    """``with out:`` spans the run. ``given_up``: the run has ended, do not wait for the reader."""
 
     def __init__(self, given_up: Callable[[], bool]) -> None:
         self._given_up = given_up
@@ -26,7 +26,7 @@ class Out:
         self._cleaner = Cleaner()
         self._may_block = (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and os.name == "posix"
 
-    def __enter__(self) -> Out:
+    def __enter__(self) -> Stdout:
         sys.stdout.flush()
         if self._may_block:
             os.set_blocking(self._fd, False)
@@ -42,9 +42,9 @@ class Out:
             os.set_blocking(self._fd, True)
 
     async def write(self, text: str | bytes) -> None:
-        """Until it is written, or the run was given up and nobody reads. A text is an answer,
-        bytes are lines of JSON: at a terminal both are made safe, elsewhere they are data and
-        stay as they are. Raises ``OSError``."""
+        """Return when it is written, or when the run has ended and the reader does not read. A
+        ``str`` is an answer, ``bytes`` are lines of JSON. On a terminal control characters are
+        escaped; in a file or pipe the data is unchanged. Raises ``OSError``."""
         if self._is_terminal and isinstance(text, str):
             text = self._cleaner.add(text)
         elif self._is_terminal and isinstance(text, bytes):
@@ -56,13 +56,13 @@ class Out:
             except BlockingIOError:
                 if self._given_up():
                     return
-                await self._room()
+                await self._wait_writable()
 
-    async def _room(self) -> None:
+    async def _wait_writable(self) -> None:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         loop.add_writer(self._fd, ready.set)
         try:
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(POLL):
                 await ready.wait()
         except TimeoutError:
             pass

@@ -1,4 +1,4 @@
-"""Plain tables for people: columns as wide as they need to be."""
+"""Text tables with aligned columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """On one line, and as wide as it looks."""
+    """On one line, without control characters, so that its length is its width."""
     return " ".join(clean(text).split("\n"))
 
 

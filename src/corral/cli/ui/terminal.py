@@ -1,9 +1,9 @@
-"""Everything that the command line prints goes through here.
+"""All output of the command line goes through this module.
 
 Answers, names, titles and errors come from models, agents and repositories. ``echo`` cleans
 every text; ``answer`` and ``echo_json`` leave it as it is where stdout is a file or a pipe,
-for there it is data. ``protect`` puts a cleaning writer in the place of ``sys.stderr``, for
-what others print: log messages, warnings, tracebacks. Only ``console`` writes control
+because there it is data. ``clean_stderr`` replaces ``sys.stderr`` with a cleaning writer, for
+what other code prints: log messages, warnings, tracebacks. Only ``console`` writes control
 sequences: those of the status lines, around texts that were cleaned before.
 """
 
@@ -24,8 +24,8 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     stream.flush()
 
 
-def complain(text: str) -> None:
-    """A line on stderr. A stderr that cannot be written is no reason to stop a run."""
+def echo_err(text: str) -> None:
+    """Print a line on stderr. A stderr that cannot be written does not stop a run."""
     with contextlib.suppress(OSError):
         echo(text, err=True)
 
@@ -37,7 +37,7 @@ def answer(text: str) -> None:
 
 
 def echo_json(line: str | bytes) -> None:
-    """Print a line of JSON. At a terminal, characters that it would obey are escaped."""
+    """Print a line of JSON. At a terminal, control characters are escaped."""
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
     if sys.stdout.isatty():
         text = json_line(text)
@@ -60,7 +60,7 @@ def console() -> Any:
 
 
 class CleanStream:
-    """A text stream whose writes are cleaned. Everything else is the stream's own."""
+    """A text stream whose writes are cleaned. All other attributes are those of the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.raw = stream
@@ -82,19 +82,19 @@ class CleanStream:
 
 
 def raw_stderr() -> TextIO:
-    """Stderr itself, for control sequences of our own."""
+    """Stderr itself, for the control sequences of status lines."""
     stream = cast("object", sys.stderr)
     return stream.raw if isinstance(stream, CleanStream) else sys.stderr
 
 
-def protect() -> None:
+def clean_stderr() -> None:
     """From now on whatever is written to ``sys.stderr`` is cleaned."""
     if not isinstance(cast("object", sys.stderr), CleanStream):
         sys.stderr = cast("TextIO", CleanStream(sys.stderr))
 
 
 def print_traceback(error: BaseException, write: Callable[[str], Any] | None = None) -> None:
-    """As Python would, cleaned: the message may be anybody's."""
+    """Print a traceback, cleaned: the message may come from a model or a repository."""
     import traceback
 
     text = "".join(traceback.format_exception(error))

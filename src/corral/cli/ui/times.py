@@ -1,9 +1,9 @@
-"""Moments in tables for people."""
+"""Dates in tables."""
 
 from __future__ import annotations
 
 import time
 
 
-def when(moment: float | None) -> str:
+def format_time(moment: float | None) -> str:
     return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

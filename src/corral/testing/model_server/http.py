@@ -90,7 +90,7 @@ async def serve(listener: socket, handle: Callable[[Incoming], ServerResponse]) 
                     client, _address = listener.accept()
                     task = connections.create_task(_converse(client, handle))
                     # Cancelled before it begins, it would never close its socket.
-                    task.add_done_callback(partial(_let_go, client))
+                    task.add_done_callback(partial(_close_client, client))
             except (BlockingIOError, ConnectionAbortedError):
                 pass
             except OSError as error:  # out of descriptors: better to end than to spin
@@ -103,7 +103,7 @@ async def serve(listener: socket, handle: Callable[[Incoming], ServerResponse]) 
             loop.remove_reader(listener)
 
 
-def _let_go(client: socket, _: asyncio.Task[None]) -> None:
+def _close_client(client: socket, _: asyncio.Task[None]) -> None:
     client.close()
 
 
@@ -201,17 +201,18 @@ async def _send(
     answer: ServerResponse,
     incoming: Incoming | None,
 ) -> bool:
-    """Send ``answer`` as it says. True when it was sent whole, and the connection can go on."""
+    """Send ``answer`` with its scripted faults. True if it was sent completely and the connection
+    can be used again."""
     if answer.delay:
         await asyncio.sleep(answer.delay)
     if answer.cut == 0:
         return False
     if answer.stall == 0:
-        await _until_gone(reader)
+        await _wait_closed(reader)
         return False
-    goes_on = incoming is not None and incoming.keeps_alive
+    keeps_alive = incoming is not None and incoming.keeps_alive
     chunked = answer.streamed and incoming is not None and incoming.version == "HTTP/1.1"
-    headers = [*answer.headers, ("Connection", "keep-alive" if goes_on else "close")]
+    headers = [*answer.headers, ("Connection", "keep-alive" if keeps_alive else "close")]
     if chunked:
         headers.append(("Transfer-Encoding", "chunked"))
     elif not answer.streamed:
@@ -220,18 +221,35 @@ async def _send(
     if incoming is not None and incoming.verb == "HEAD":
         await writer.drain()
         return True
+    if not await _send_pieces(writer, answer, chunked=chunked):
+        return False
+    if answer.stall is not None:
+        await _wait_closed(reader)
+        return False
+    if answer.cut is not None:
+        return False
+    if chunked:
+        writer.write(b"0\r\n\r\n")
+    await writer.drain()
+    return chunked or not answer.streamed
+
+
+async def _send_pieces(
+    writer: asyncio.StreamWriter, answer: ServerResponse, *, chunked: bool
+) -> bool:
+    """Send the body up to a scripted stall. False: it was cut, and the connection must close."""
     left = answer.cut_bytes
     for n, piece in enumerate(answer.pieces):
         if n and answer.gap:
             await writer.drain()
             await asyncio.sleep(answer.gap)
         if n == answer.stall:
-            break
+            return True
         if n == answer.cut:
             return False
         part = piece if left is None else piece[:left]
-        # The size is that of the whole piece, so that a cut inside it shows as one.
-        # An empty chunk would be the end, and the real end the start of the next answer.
+        # The size is that of the uncut piece, so that the client detects a cut inside it.
+        # An empty chunk would be read as the end of the response.
         frame = (b"%x\r\n" % len(piece), part, b"\r\n") if chunked and piece else (part,)
         if left is not None:
             left -= len(part)
@@ -240,15 +258,7 @@ async def _send(
                 return False
         writer.write(b"".join(frame))
         await writer.drain()
-    if answer.stall is not None:
-        await _until_gone(reader)
-        return False
-    if answer.cut is not None:
-        return False
-    if chunked:
-        writer.write(b"0\r\n\r\n")
-    await writer.drain()
-    return chunked or not answer.streamed
+    return True
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> bytes:
@@ -260,6 +270,6 @@ def _head(status: int, headers: list[tuple[str, str]]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def _until_gone(reader: asyncio.StreamReader) -> None:
+async def _wait_closed(reader: asyncio.StreamReader) -> None:
     while await reader.read(MAX_HEAD):
         pass

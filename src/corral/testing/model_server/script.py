@@ -108,20 +108,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.usage, Mapping):
             check_names("usage:", self.usage, USAGE)
         if self.usage is True:
-            raise ConfigError("usage is a table of counts, or false")
-        if self.status is not None and not 400 <= self.status <= 599:
-            raise ConfigError(f"status is an HTTP error from 400 to 599, not {self.status}")
-        said = self.text or self.calls or self.thoughts
-        if self.status is not None and said and not self.late:
-            raise ConfigError(
-                "a turn with a status answers with an error and says nothing, unless it is late"
-            )
-        if self.late and self.status is None:
-            raise ConfigError("a late error needs its status")
+            raise ConfigError("usage must be a table of counts, or false")
+        self._check_status()
         if type(self.malformed) not in (str, bytes, type(None)):
-            raise ConfigError("malformed is text or bytes")
+            raise ConfigError("malformed must be text or bytes")
         if self.repeat != "forever" and self.repeat < 1:
-            raise ConfigError(f"repeat is 1 or more, or 'forever', not {self.repeat}")
+            raise ConfigError(f"repeat must be 1 or more, or 'forever', not {self.repeat}")
         for name in ("delay", "chunk_delay", "retry_after", "cut", "cut_bytes"):
             if (number := getattr(self, name)) is not None and number < 0:
                 raise ConfigError(f"{name} cannot be negative: {number}")
@@ -130,6 +122,18 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
                 re.compile(self.pattern)
             except re.error as error:
                 raise ConfigError(f"pattern {self.pattern!r}: {error}") from error
+
+    def _check_status(self) -> None:
+        if self.late and self.status is None:
+            raise ConfigError("a late error needs a status")
+        if self.status is None:
+            return
+        if not 400 <= self.status <= 599:
+            raise ConfigError(f"status must be an HTTP error from 400 to 599, not {self.status}")
+        if (self.text or self.calls or self.thoughts) and not self.late:
+            raise ConfigError(
+                "a turn with a status answers with an error: it cannot have content unless late"
+            )
 
     def applies(self, request: Request) -> bool:
         if self.for_method is None and request.aside:
