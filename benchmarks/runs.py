@@ -116,7 +116,7 @@ def _bare(folder: Path, program: str, world: World, env: dict[str, str]) -> Call
         "env": {name: env[name] for name in ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")},
     }
     prepared = prepare("gemini-cli", options)
-    launch = prepared.agent.launch(prepared.run, prepared.place(folder), "go", None)
+    launch = prepared.agent.launch(prepared.run, prepared.launch_context(folder), "go", None)
     whole = {**env, **launch.env}
     prompt = folder / "prompt"
     prompt.write_bytes(launch.stdin)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.builtin_agent import BuiltinAgent, warning_codes
 
-from corral.builtin.history import shrunk
+from corral.builtin.history import shrink_messages
 from corral.builtin.repetition import ADVICE
 from corral.messages import Message, ToolCall, ToolResult
 from corral.result import result_from_events
@@ -116,7 +116,7 @@ def test_no_length_of_history_is_torn(rounds: int) -> None:
     first, prompt = Message.user("first"), Message.user("now")
     messages = [first, *[m for n in range(rounds) for m in _round(n)], prompt, *_round(99)]
     for _ in range(10):
-        kept = shrunk(messages, prompt)
+        kept = shrink_messages(messages, prompt)
         assert (kept[0], prompt in kept) == (first, True)
         calls = [c.id for m in kept for c in m.tool_calls]
         results = [p.call_id for m in kept for p in m.content if isinstance(p, ToolResult)]

@@ -14,7 +14,7 @@ from support.builtin_agent import (
 )
 
 import corral
-from corral.builtin.loop import BOTCHED
+from corral.builtin.loop import MALFORMED_ADVICE
 from corral.events import Error, Text
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, fail, hang, say
@@ -147,7 +147,7 @@ async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "invalid_request")
     assert len(ours.requests) == 3
-    assert ours.requests[-1].last_text.count(BOTCHED) == 2
+    assert ours.requests[-1].last_text.count(MALFORMED_ADVICE) == 2
     assert warning_codes(events) == ["malformed_call"] * 2
 
 
@@ -205,7 +205,7 @@ async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: Builtin
     def shell() -> str:
         return ""
 
-    with pytest.raises(corral.errors.ConfigError, match="shell is a tool of the agent's own"):
+    with pytest.raises(corral.errors.ConfigError, match="shell is already the name"):
         await ours.events([say("never")], tools=[shell])
 
 

@@ -22,13 +22,13 @@ from corral.builtin.event_queue import FULL, EventQueue
 from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.tool_execution import ToolExecutor
 from corral.builtin.tools import truncate
-from corral.builtin.tools.tool import Arguments, Outcome, Output, define
+from corral.builtin.tools.tool import Arguments, Outcome, Output, define_tool
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
 from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.permissions import Broker
+from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, hang, say
 
@@ -154,7 +154,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
     hands = _hands({"tool": run})
     emitted: list[RawEvent] = []
     made = ToolCall("1", "tool", {}, raw="[1, 2]")
-    (result,) = await hands.results((made,), emitted.append)
+    (result,) = await hands.execute((made,), emitted.append)
     assert (result.is_error, ran) == (True, [])
     assert "no JSON object: [1, 2]" in str(result.content)
     use = emitted[0]
@@ -170,7 +170,7 @@ async def test_a_tool_that_breaks_is_an_error_result() -> None:
 
     emitted: list[RawEvent] = []
     hands = _hands({"tool": run})
-    (result,) = await hands.results((ToolCall("1", "tool", {}),), emitted.append)
+    (result,) = await hands.execute((ToolCall("1", "tool", {}),), emitted.append)
     assert result.is_error
     assert "ValueError: embedded null byte" in str(result.content)
     assert isinstance(emitted[-1], ToolResult)
@@ -178,7 +178,7 @@ async def test_a_tool_that_breaks_is_an_error_result() -> None:
 
 def _hands(running: dict[str, object]) -> ToolExecutor:
     tools = {
-        name: define(
+        name: define_tool(
             Arguments,
             run,  # type: ignore[arg-type]
             name=name,
@@ -190,7 +190,7 @@ def _hands(running: dict[str, object]) -> ToolExecutor:
         for name, run in running.items()
     }
     workspace = Workspace(Path.cwd())
-    return ToolExecutor(tools, Tools(()), workspace, Broker(Policy()), SecretFilter({}))
+    return ToolExecutor(tools, Tools(()), workspace, PermissionBroker(Policy()), SecretFilter({}))
 
 
 async def test_max_turns_ends_it(ours: BuiltinAgent) -> None:
@@ -313,7 +313,7 @@ async def test_a_slow_reader_slows_the_agent() -> None:
     outbox = EventQueue()
     for _ in range(FULL + 1):
         outbox.put("x")
-    room = asyncio.create_task(outbox.room())
+    room = asyncio.create_task(outbox.wait_for_room())
     await asyncio.sleep(0)
     assert not room.done()
     assert len(outbox.take()) == FULL + 1

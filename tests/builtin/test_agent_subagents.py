@@ -214,7 +214,7 @@ async def test_more_than_eight_at_once_are_refused(ours: BuiltinAgent) -> None:
     events = await ours.events(cast, "main")
     statuses = [status for _, status in tool_outcomes(events)]
     assert statuses == [*["success"] * 8, "error"]
-    assert "8 agents are at work already" in last_tool_result(ours.requests[-1], "spawn_agent")
+    assert "8 agents are running already" in last_tool_result(ours.requests[-1], "spawn_agent")
 
 
 async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: BuiltinAgent) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.edit_summary import diff, numbers
+from corral.builtin.tools.edit_summary import count_changed_lines, diff
 from corral.builtin.tools.workspace import Workspace
 
 
@@ -212,7 +212,7 @@ texts = st.lists(st.sampled_from("abc"), max_size=12).map(
 
 @given(texts, texts)
 def test_the_numbers_of_a_change_add_up_and_its_diff_says_the_same(old: str, new: str) -> None:
-    added, removed = numbers(old, new)
+    added, removed = count_changed_lines(old, new)
     assert added - removed == new.count("\n") - old.count("\n")
     rows = diff(old, new).splitlines()
     assert [sum(row[0] == sign for row in rows) for sign in "+-"] == [added, removed]

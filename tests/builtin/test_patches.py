@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.apply_patch import State, carry_out
+from corral.builtin.tools.apply_patch import State, write_changes
 from corral.builtin.tools.files import Text
 from corral.builtin.tools.patch import Update, apply, parse, paths_in
 from corral.builtin.tools.tool import ToolError
@@ -263,7 +263,7 @@ def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace
         workspace / "gone": State(text["old"], None),
     }
     with pytest.raises(ToolError, match="the patch was not applied: gone: No such file"):
-        carry_out(Workspace(workspace), changed)
+        write_changes(Workspace(workspace), changed)
     assert (workspace / "a").read_text() == "old"
     assert os.listdir(workspace) == ["a"]
 

@@ -13,7 +13,7 @@ import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import by_name
-from corral.builtin.tools.run_program import run
+from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.shell import WHOLE, OutputBuffer
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import Workspace
@@ -137,7 +137,7 @@ async def test_a_flood_that_is_heard_slowly_still_ends_in_time(workspace: Path) 
         time.sleep(0.02)
 
     async with asyncio.timeout(20):
-        ran = await run(Workspace(workspace), ["yes"], workspace, 0.5, slow)
+        ran = await run_program(Workspace(workspace), ["yes"], workspace, 0.5, slow)
     assert ran.late
 
 

@@ -37,7 +37,7 @@ from corral.events import (
     Vendor,
 )
 from corral.options import PermissionMode, RunKwargs
-from corral.sessions.permissions import Asker, Broker
+from corral.sessions.permissions import Asker, PermissionBroker
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 
@@ -526,16 +526,16 @@ async def test_a_refusal_lets_the_turn_go_on_and_a_cancellation_ends_it(workspac
 async def test_no_answer_in_time_is_a_refusal(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = Broker.__init__
+    make = PermissionBroker.__init__
 
-    def hasty(self: Broker, *given: Any, **named: Any) -> None:
+    def hasty(self: PermissionBroker, *given: Any, **named: Any) -> None:
         make(self, *given, **{**named, "timeout": 0.1})
 
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.Event().wait()
         return "allow_once"
 
-    monkeypatch.setattr(Broker, "__init__", hasty)
+    monkeypatch.setattr(PermissionBroker, "__init__", hasty)
     events = await events_of(workspace, "ask execute\ntext went on", ask=ask)
     assert corral.result_from_events(events).text == "[c-no]went on"
     assert decisions(events) == [("deny", "timeout")]
@@ -757,8 +757,10 @@ async def test_a_missing_file_is_an_error_of_its_own(workspace: Path) -> None:
 async def test_whatever_goes_wrong_before_the_prompt_ends_lawfully(
     workspace: Path, stage: str, how: str, wanted: str
 ) -> None:
-    patience = 0.5 if how == "silence" else 20
-    result = await result_of(workspace, "text x", "--fails", stage, how, startup_timeout=patience)
+    handshake_timeout = 0.5 if how == "silence" else 20
+    result = await result_of(
+        workspace, "text x", "--fails", stage, how, startup_timeout=handshake_timeout
+    )
     assert code(result) == wanted
     assert result.status == {"silence": "timeout"}.get(how, result.status)
     assert not result.ok

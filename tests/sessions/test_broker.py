@@ -9,7 +9,7 @@ import pytest
 from corral import Policy
 from corral.events import Decision, PermissionRequest
 from corral.policy import Action
-from corral.sessions.permissions import Asker, Broker, PermissionAnswer
+from corral.sessions.permissions import Asker, PermissionAnswer, PermissionBroker
 
 RUN = Action("run_shell_command", "execute", "make")
 
@@ -40,41 +40,41 @@ def never(_request: PermissionRequest) -> Decision:
 def test_the_policy_answers_at_once_and_names_its_rule(
     policy: Policy, answer: PermissionAnswer
 ) -> None:
-    assert Broker(policy, never).at_once(RUN) == answer
+    assert PermissionBroker(policy, never).policy_answer(RUN) == answer
 
 
 def test_leave_is_never_given_for_longer_than_once_by_a_policy() -> None:
-    answer = Broker(Policy.full()).at_once(RUN)
+    answer = PermissionBroker(Policy.full()).policy_answer(RUN)
     assert answer is not None
     assert answer.decision == "allow_once"
 
 
 def test_what_is_open_waits_for_a_person_and_without_one_is_denied() -> None:
-    assert Broker(Policy(), never).at_once(RUN) is None
-    assert Broker(Policy()).at_once(RUN) == PermissionAnswer(
+    assert PermissionBroker(Policy(), never).policy_answer(RUN) is None
+    assert PermissionBroker(Policy()).policy_answer(RUN) == PermissionAnswer(
         "deny", "policy", "shell=ask, and nobody to ask"
     )
 
 
 def test_a_mode_answers_what_the_policy_leaves_open_and_nothing_else() -> None:
-    auto = Broker(Policy(network="deny"), never, mode="auto")
-    deny = Broker(Policy(network="allow"), never, mode="deny")
+    auto = PermissionBroker(Policy(network="deny"), never, mode="auto")
+    deny = PermissionBroker(Policy(network="allow"), never, mode="deny")
     for broker, open_question, decided in (
         (auto, "allow_once", "deny"),
         (deny, "deny", "allow_once"),
     ):
-        run, fetch = broker.at_once(RUN), broker.at_once(Action("web_fetch", "fetch"))
+        run, fetch = broker.policy_answer(RUN), broker.policy_answer(Action("web_fetch", "fetch"))
         assert run is not None
         assert fetch is not None
         assert (run.decision, fetch.decision) == (open_question, decided)
 
 
 def test_a_tool_of_the_callers_own_follows_its_own_rule() -> None:
-    broker = Broker(Policy.edits(), never)
-    own = broker.at_once(Action("mcp_corral_add", "mcp", own=True))
+    broker = PermissionBroker(Policy.edits(), never)
+    own = broker.policy_answer(Action("mcp_corral_add", "mcp", own=True))
     assert own is not None
     assert own.decision == "allow_once"
-    assert broker.at_once(Action("mcp_other_add", "mcp")) is None
+    assert broker.policy_answer(Action("mcp_other_add", "mcp")) is None
 
 
 @pytest.mark.parametrize("decision", ["allow_once", "allow_session", "deny", "cancel"])
@@ -82,18 +82,18 @@ async def test_a_persons_word_is_passed_on(decision: Decision) -> None:
     async def later(_request: PermissionRequest) -> Decision:
         return decision
 
-    def at_once(_request: PermissionRequest) -> Decision:
+    def policy_answer(_request: PermissionRequest) -> Decision:
         return decision
 
-    askers: list[Asker] = [later, at_once]
+    askers: list[Asker] = [later, policy_answer]
     for ask in askers:
-        assert await Broker(Policy(), ask).put(request()) == PermissionAnswer(
+        assert await PermissionBroker(Policy(), ask).ask_person(request()) == PermissionAnswer(
             decision, "person", "asked"
         )
 
 
 async def test_a_question_that_is_put_to_nobody_is_denied() -> None:
-    assert (await Broker(Policy()).put(request())).decision == "deny"
+    assert (await PermissionBroker(Policy()).ask_person(request())).decision == "deny"
 
 
 async def test_silence_is_denied_when_the_time_is_up() -> None:
@@ -101,7 +101,7 @@ async def test_silence_is_denied_when_the_time_is_up() -> None:
         await asyncio.Event().wait()
         return "allow_once"
 
-    answer = await Broker(Policy(), ask, timeout=0.01).put(request())
+    answer = await PermissionBroker(Policy(), ask, timeout=0.01).ask_person(request())
     assert answer == PermissionAnswer("deny", "timeout", "no answer in 0.01 s")
 
 
@@ -109,7 +109,7 @@ async def test_an_asker_that_fails_denies() -> None:
     def ask(_request: PermissionRequest) -> Decision:
         raise OSError("no terminal")
 
-    answer = await Broker(Policy(), ask).put(request())
+    answer = await PermissionBroker(Policy(), ask).ask_person(request())
     assert answer == PermissionAnswer("deny", "person", "the question failed: no terminal")
 
 
@@ -124,10 +124,10 @@ async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put
             await asyncio.Event().wait()
         return "allow_once"
 
-    broker = Broker(Policy(), ask)
-    one = asyncio.create_task(broker.put(request(1)))
+    broker = PermissionBroker(Policy(), ask)
+    one = asyncio.create_task(broker.ask_person(request(1)))
     await first.wait()
-    two = asyncio.create_task(broker.put(request(2)))
+    two = asyncio.create_task(broker.ask_person(request(2)))
     await asyncio.to_thread(str)
     assert asked == ["question 1"]
     one.cancel()
@@ -142,6 +142,6 @@ async def test_the_time_of_a_question_begins_when_it_is_put() -> None:
         await asyncio.sleep(0.2)
         return "allow_once"
 
-    broker = Broker(Policy(), ask, timeout=0.5)
-    answers = await asyncio.gather(*(broker.put(request(n)) for n in range(4)))
+    broker = PermissionBroker(Policy(), ask, timeout=0.5)
+    answers = await asyncio.gather(*(broker.ask_person(request(n)) for n in range(4)))
     assert [answer.decision for answer in answers] == ["allow_once"] * 4

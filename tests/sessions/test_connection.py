@@ -73,7 +73,7 @@ async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sendi
 async def test_late_updates_are_waited_for_only_so_long(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp, "DRAIN", 0.4)
+    monkeypatch.setattr(acp, "LATE_UPDATES_TIMEOUT", 0.4)
     async with asyncio.timeout(20):
         events = await events_of(workspace, "text the answer\nendless")
     assert corral.result_from_events(events).ok
@@ -154,7 +154,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
 async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp_session, "LEAVING", 0.2)
+    monkeypatch.setattr(acp_session, "CANCEL_TIMEOUT", 0.2)
     over = asyncio.Event()
 
     async def ask(_request: object) -> Decision:

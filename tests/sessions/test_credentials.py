@@ -53,11 +53,11 @@ def test_two_ways_to_pay_are_refused_until_one_is_named(
 def test_what_is_asked_for_and_not_there_is_told_before_anything_starts(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AuthenticationFailed, match="no key for Gemini CLI") as raised:
+    with pytest.raises(AuthenticationFailed, match="no API key for Gemini CLI") as raised:
         prepare("gemini-cli", options(workspace, env={}, auth="api_key"))
     assert "GEMINI_API_KEY" in (raised.value.hint or "")
     monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
-    with pytest.raises(AuthenticationFailed, match="nobody has signed in"):
+    with pytest.raises(AuthenticationFailed, match="nobody is signed in"):
         prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
 
 

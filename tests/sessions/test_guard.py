@@ -92,7 +92,7 @@ def test_log_lines_without_any_init_come_after_one_that_is_made_up() -> None:
 
 
 def test_no_more_than_a_bounded_number_of_lines_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "HELD_BEFORE_INIT", 3)
+    monkeypatch.setattr(guards, "MAX_BEFORE_INIT", 3)
     guard = new_guard()
     assert guard.take([Log("1"), Log("2"), Log("3")], 101.0) == []
     began = guard.take([Log("4")], 102.0)
@@ -195,7 +195,7 @@ def test_tools_without_an_id_get_one_each_and_their_results_in_order() -> None:
 
 
 def test_ids_of_closed_tools_are_remembered_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "CLOSED_REMEMBERED", 2)
+    monkeypatch.setattr(guards, "MAX_CLOSED_IDS", 2)
     guard = new_guard()
     for number in range(5):
         guard.take([ToolUse(f"c{number}", "t"), ToolResult(f"c{number}", "success")], 101.0)

@@ -21,7 +21,7 @@ from corral.protocol.acp.replies import turn_end
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.structured_output import together
+from corral.sessions.structured_output import combine_results
 from corral.values import Cost, add_by_model, since_by_model
 
 ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -149,4 +149,4 @@ def test_counters_of_a_session_become_those_of_a_turn() -> None:
 def test_turns_of_one_run_are_added_up_by_model() -> None:
     assert add_by_model({"a": FULL}, {"a": FULL, "b": FULL}) == {"a": FULL + FULL, "b": FULL}
     one = corral.Result(status="success", usage_by_model={"a": FULL})
-    assert together(one, one).usage_by_model == {"a": FULL + FULL}
+    assert combine_results(one, one).usage_by_model == {"a": FULL + FULL}

@@ -188,7 +188,7 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
     kept = store.find("last")
     assert kept.meta.status == "waiting"
     assert question_files.open_prompt(kept) == "Still there?"
-    assert not store.in_use(kept)
+    assert not store.is_in_use(kept)
 
 
 def test_another_prompt_is_another_question_and_the_open_one_is_let_be(workspace: Path) -> None:

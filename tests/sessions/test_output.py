@@ -17,12 +17,12 @@ from corral.protocol.schema.build import schema_of
 from corral.result import Result
 from corral.sessions.structured_output import (
     Submission,
+    answer_schema,
     extract,
     find,
     instructions,
     repair_prompt,
-    typed,
-    wanted,
+    run_typed,
 )
 from corral.sessions.tools.tools import Tools
 from corral.values import Cost, DeniedCall, FileChanged, Usage
@@ -141,7 +141,7 @@ def test_the_instructions_hold_the_schema_and_the_repair_the_complaints() -> Non
 def test_a_schema_that_null_fits_is_refused() -> None:
     for of in (int | None, Any, {"type": ["string", "null"]}):
         with pytest.raises(errors.SchemaInvalid, match="null"):
-            wanted(of)
+            answer_schema(of)
 
 
 class Agent:
@@ -161,7 +161,7 @@ class Agent:
 
 async def test_a_good_answer_needs_one_turn() -> None:
     agent = Agent(GOOD)
-    value, result = await typed(agent.run, "Review", Report)
+    value, result = await run_typed(agent.run, "Review", Report)
     assert value == result.output == EXPECTED
     assert len(agent.prompts) == 1
     assert agent.prompts[0].startswith("Review\n\n")
@@ -170,7 +170,7 @@ async def test_a_good_answer_needs_one_turn() -> None:
 
 async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
     agent = Agent("Done!", '{"title": "a"}', GOOD)
-    value, result = await typed(agent.run, "Review", Report)
+    value, result = await run_typed(agent.run, "Review", Report)
     assert value == EXPECTED
     assert "there is no JSON" in agent.prompts[1]
     assert "score: is required and missing" in agent.prompts[2]
@@ -180,7 +180,7 @@ async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
 async def test_after_the_last_repair_the_raw_text_is_carried_out() -> None:
     agent = Agent("one", "two", "three", "never asked")
     with pytest.raises(errors.SchemaNotMet) as info:
-        await typed(agent.run, "Review", Report)
+        await run_typed(agent.run, "Review", Report)
     assert info.value.frame == "three"
     assert info.value.result.text == "three"
     assert info.value.cli_exit == 9
@@ -190,7 +190,7 @@ async def test_after_the_last_repair_the_raw_text_is_carried_out() -> None:
 async def test_repairs_may_be_none() -> None:
     agent = Agent("one", GOOD)
     with pytest.raises(errors.SchemaNotMet):
-        await typed(agent.run, "Review", Report, repairs=0)
+        await run_typed(agent.run, "Review", Report, repairs=0)
     assert len(agent.prompts) == 1
 
 
@@ -199,13 +199,13 @@ async def test_a_turn_that_failed_is_its_own_error() -> None:
         status="timeout", text=GOOD, final_text=GOOD, error=Error(code="timeout", message="late")
     )
     with pytest.raises(errors.TimedOut, match="late"):
-        await typed(Agent(failed).run, "Review", Report)
+        await run_typed(Agent(failed).run, "Review", Report)
 
 
 async def test_a_schema_that_cannot_be_asked_for_starts_nothing() -> None:
     agent = Agent(GOOD)
     with pytest.raises(errors.SchemaInvalid):
-        await typed(agent.run, "Review", {"type": "strin"})
+        await run_typed(agent.run, "Review", {"type": "strin"})
     assert agent.prompts == []
 
 
@@ -228,7 +228,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
         cost=Cost(0.5, "reported"),
         duration=1.0,
     )
-    _, result = await typed(Agent(first, second).run, "Review", Report)
+    _, result = await run_typed(Agent(first, second).run, "Review", Report)
     assert [file.path for file in result.files] == ["/a", "/b"]
     assert not result.files_complete
     assert [refusal.name for refusal in result.denied] == ["shell"]
@@ -238,7 +238,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
 
 async def test_a_value_in_an_earlier_message_is_found() -> None:
     said = Result(status="success", text=f"{GOOD}\n\nAll done.", final_text="All done.")
-    assert (await typed(Agent(said).run, "Review", Report))[0] == EXPECTED
+    assert (await run_typed(Agent(said).run, "Review", Report))[0] == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_the_submit_tool_refuses_what_does_not_fit_and_keeps_what_does(
     refused = await tools.call("submit_result", bad)
     assert refused.status == "error"
     assert "- " in refused.text
-    assert not submission.made
+    assert not submission.is_submitted
     with pytest.raises(LookupError):
         submission.value
     assert (await tools.call("submit_result", good)).ok
@@ -276,11 +276,11 @@ async def test_a_submitted_value_beats_the_text() -> None:
         await tools.call("submit_result", {"title": "a", "score": 3})
         return Result(status="success", text="Submitted.", final_text="Submitted.")
 
-    value, _ = await typed(run, "Review", Report, submission=submission)
+    value, _ = await run_typed(run, "Review", Report, submission=submission)
     assert value == EXPECTED
 
 
 async def test_the_type_is_kept() -> None:
-    value, _ = await typed(Agent(GOOD).run, "Review", Report)
+    value, _ = await run_typed(Agent(GOOD).run, "Review", Report)
     score: int = value.score
     assert score == 3

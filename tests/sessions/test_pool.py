@@ -370,7 +370,7 @@ async def test_an_agent_of_one_process_a_prompt_is_refused_with_a_hint(workspace
     pool = corral.pool(
         "gemini-cli", cwd=workspace, env={"GEMINI_API_KEY": "k"}, program=STREAM_PROGRAM
     )
-    with pytest.raises(errors.ConfigError, match="cannot be kept warm") as caught:
+    with pytest.raises(errors.ConfigError, match="no pool can use it") as caught:
         async with pool:
             pass
     assert caught.value.hint is not None

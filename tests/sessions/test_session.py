@@ -160,7 +160,7 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
 async def test_an_agent_that_stays_after_its_last_word_is_ended(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.sessions.deadlines.LINGER", 0.2)
+    monkeypatch.setattr("corral.sessions.deadlines.EXIT_TIMEOUT", 0.2)
     events = await events_of(workspace, "init\ntext x\nresult\nhang")
     assert [e.code for e in events if isinstance(e, Error)] == ["lingered"]
     assert corral.result_from_events(events).ok
@@ -431,7 +431,7 @@ async def test_what_cannot_be_is_told_as_such(
 def test_an_interruption_of_run_sync_inside_a_loop_ends_the_agent(workspace: Path) -> None:
     program = (
         "import asyncio, corral, sys\n"
-        "from scripted import scripted\n"
+        "from support.scripted_agent import scripted\n"
         "from pathlib import Path\n"
         "async def main():\n"
         "    corral.run_sync('gemini-cli', 'init\\ntext x\\nhang',\n"

@@ -18,7 +18,7 @@ from corral.system import paths
 
 def made() -> SessionRecord:
     session = store.create("an-agent", "/work")
-    session.make()
+    session.make_folders()
     return session
 
 
@@ -38,7 +38,7 @@ def test_a_session_that_nobody_prompts_leaves_nothing_on_disk() -> None:
 
 def test_a_turns_folders_are_private_and_made_once() -> None:
     session = made()
-    session.make()
+    session.make_folders()
     assert session.folder.parent == paths.sessions()
     for folder in (session.folder, session.home, session.tmp):
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -109,8 +109,8 @@ EVENTS: list[Event] = [
 
 def test_a_transcript_is_read_back_as_it_was_written() -> None:
     session = made()
-    session.record([EVENTS[0]])
-    session.record(EVENTS[1:])
+    session.append_events([EVENTS[0]])
+    session.append_events(EVENTS[1:])
     assert list(session.events()) == EVENTS
     assert (session.folder / store.EVENTS).stat().st_mode & 0o777 == 0o600
     session.close(keep=True)
@@ -118,16 +118,16 @@ def test_a_transcript_is_read_back_as_it_was_written() -> None:
 
 def test_a_second_turn_is_added_to_the_transcript() -> None:
     session = made()
-    session.record([EVENTS[0]])
+    session.append_events([EVENTS[0]])
     session.close(keep=True)
-    session.record([EVENTS[1]])
+    session.append_events([EVENTS[1]])
     session.close(keep=True)
     assert list(session.events()) == EVENTS[:2]
 
 
 def test_a_last_line_that_was_cut_is_left_out() -> None:
     session = made()
-    session.record(EVENTS)
+    session.append_events(EVENTS)
     path = session.folder / store.EVENTS
     path.write_bytes(path.read_bytes()[:-5])
     assert list(session.events()) == EVENTS[:2]
@@ -152,7 +152,7 @@ def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
 
 def test_what_is_not_kept_leaves_nothing() -> None:
     session = kept(1.0)
-    session.record(EVENTS)
+    session.append_events(EVENTS)
     session.close(keep=False)
     assert list(paths.sessions().iterdir()) == []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.builtin import tools as shelf
+from corral.builtin import tools as builtin_tools
 from corral.builtin.event_queue import EventQueue
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, Mailbox, Tally
@@ -31,7 +31,7 @@ from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker, Broker
+from corral.sessions.permissions import Asker, PermissionBroker
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
@@ -46,13 +46,13 @@ class Driver:
     def __init__(
         self,
         prepared: PreparedRun,
-        kept: SessionRecord,
-        _eraser: SecretRedactor,
+        record: SessionRecord,
+        _redactor: SecretRedactor,
         ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
-        self.kept = kept
-        self.outbox = EventQueue()
+        self.record = record
+        self.events = EventQueue()
         self.mailbox = Mailbox()
         self.tally = Tally()
         self._ask = ask
@@ -61,7 +61,7 @@ class Driver:
         self._clients: list[Client] = []
         self.fail: Fail = lambda _: None
         """Ends the turn under way."""
-        self.subagents = Subagents(self._sub_loop, self.outbox.put, self._interrupt)
+        self.subagents = Subagents(self._sub_loop, self.events.put, self._interrupt)
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
         self._loop: Loop | None = None
@@ -84,15 +84,15 @@ class Driver:
         self.prepared = prepared
         self.model = model
         self._secrets = {**self._secrets, **prepared.environment.redacted}
-        self._eraser = SecretFilter(self._secrets)
+        self._redactor = SecretFilter(self._secrets)
         self._family = family_of(provider.name, name)
-        self._policy = _own_defaults(run.policy)
-        self._broker = Broker(self._policy, self._ask, mode=run.permission_mode)
+        self._policy = _with_builtin_defaults(run.policy)
+        self._broker = PermissionBroker(self._policy, self._ask, mode=run.permission_mode)
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
             run.policy.writable,
-            env=_for_commands(prepared),
+            env=_command_env(prepared),
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
         )
@@ -103,27 +103,29 @@ class Driver:
             retries=run.retries - 1,
             window=entry.window if entry is not None else None,
         )
-        chosen = [tool for tool in map(shelf.by_name, self._named()) if tool is not None]
-        self.hands = self._hands([*chosen, *self.subagents.tools()])
-        self._sub_hands = self._hands(chosen)
+        selected = [
+            tool for tool in map(builtin_tools.by_name, self._selected_tools()) if tool is not None
+        ]
+        self.executor = self._make_executor([*selected, *self.subagents.tools()])
+        self._sub_executor = self._make_executor(selected)
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        return (*self.hands.tools, *filter(self._is_shown, self._own.by_name))
+        return (*self.executor.tools, *filter(self._is_shown, self._own.by_name))
 
     @property
     def busy(self) -> bool:
         """Whether any tool is at work, of a sub-agent's too."""
-        return self.hands.busy > 0 or self._sub_hands.busy > 0
+        return self.executor.busy > 0 or self._sub_executor.busy > 0
 
     def _interrupt(self, error: Interrupted) -> None:
         self.fail(error)
 
     def _clean(self, data: bytes) -> bytes:
-        return self._eraser.clean(data)
+        return self._redactor.clean(data)
 
     def clean(self, text: str) -> str:
-        return self._eraser.clean_text(text)
+        return self._redactor.clean_text(text)
 
     def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
         return Turn(self, prompt, prepared)
@@ -139,7 +141,7 @@ class Driver:
         for client in self._clients:
             await client.close()
 
-    def _named(self) -> tuple[str, ...]:
+    def _selected_tools(self) -> tuple[str, ...]:
         """The tools that are asked for by name, or those that this family knows best."""
         named = self._policy.allow_tools
         return self._family.tools if named is None else named
@@ -150,33 +152,35 @@ class Driver:
         listed = policy.allow_tools is None or name in policy.allow_tools
         return listed and name not in policy.deny_tools
 
-    def _hands(self, tools: list[BuiltinTool]) -> ToolExecutor:
+    def _make_executor(self, tools: list[BuiltinTool]) -> ToolExecutor:
         shown = {tool.name: tool for tool in tools if self._is_shown(tool.name)}
-        if twice := shown.keys() & self._own.by_name.keys():
-            raise ConfigError(f"{min(twice)} is a tool of the agent's own: rename yours")
+        if duplicates := shown.keys() & self._own.by_name.keys():
+            raise ConfigError(
+                f"{min(duplicates)} is already the name of a built-in tool: rename yours"
+            )
         return ToolExecutor(
-            shown, self._own, self._workspace, self._broker, self._eraser, granted=self._granted
+            shown, self._own, self._workspace, self._broker, self._redactor, granted=self._granted
         )
 
     async def loop(self) -> Loop:
         """The conversation, opened when first needed."""
         if self._loop is None:
             run = self.prepared.run
-            path = self.kept.folder / NAME
+            path = self.record.folder / NAME
             if run.keep:
-                self.kept.make()
+                self.record.make_folders()
             if run.resume is not None and not path.exists():
-                raise ResumeLost(f"the history of session {self.kept.meta.id} is gone")
+                raise ResumeLost(f"the history of session {self.record.meta.id} is gone")
             if self._history is None:
                 self._history = History(path, keep=run.keep, clean=self._clean)
-            self._loop = self._new_loop(self._history, self.hands, self.outbox.put, self.mailbox)
+            self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
 
     def _sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
-        return self._new_loop(History(), self._sub_hands, emit, mailbox)
+        return self._new_loop(History(), self._sub_executor, emit, mailbox)
 
     def _new_loop(
-        self, history: History, hands: ToolExecutor, emit: Emit, mailbox: Mailbox
+        self, history: History, executor: ToolExecutor, emit: Emit, mailbox: Mailbox
     ) -> Loop:
         run = self.prepared.run
         system = system_prompt(
@@ -188,7 +192,7 @@ class Driver:
             more=run.system_prompt,
         )
         own = (tool for name, tool in self._own.by_name.items() if self._is_shown(name))
-        described: list[Described] = [*hands.tools.values(), *own]
+        described: list[Described] = [*executor.tools.values(), *own]
         request = Request(
             model=self.model,
             messages=(Message.system(system),),
@@ -199,34 +203,34 @@ class Driver:
             self._client,
             request,
             history,
-            hands,
+            executor,
             emit,
-            room=self.outbox.room,
-            eraser=self._eraser,
+            wait_for_room=self.events.wait_for_room,
+            redactor=self._redactor,
             limits=self._limits,
             tally=self.tally,
             mailbox=mailbox,
             thinking=run.thinking,
         )
 
-    def remember(self) -> None:
-        """Let a conversation be found that is killed in its first turn: what was said until
-        then is on disk."""
-        meta = self.kept.meta
+    def save_session(self) -> None:
+        """Save the session before its first turn ends: if the process is killed, the messages so
+        far are on disk and the session can be resumed."""
+        meta = self.record.meta
         if not self.prepared.run.keep or meta.session_id is not None:
             return
         meta.session_id = meta.id
         meta.model = self.model
         try:
-            self.kept.save()
+            self.record.save()
         except OSError as error:
             raise StorageFailed(
-                f"the session cannot be kept in {self.kept.folder}: {error.strerror}",
+                f"the session cannot be saved in {self.record.folder}: {error.strerror}",
                 hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
             ) from error
 
 
-def _own_defaults(policy: Policy) -> Policy:
+def _with_builtin_defaults(policy: Policy) -> Policy:
     """``native`` is for the agent's own defaults, and ours are: read, and ask for the rest. What
     else the policy says holds all the same."""
     if policy.mode != "native":
@@ -234,7 +238,7 @@ def _own_defaults(policy: Policy) -> Policy:
     return replace(policy, mode=None, read=policy.read or "allow")
 
 
-def _for_commands(prepared: PreparedRun) -> dict[str, str]:
+def _command_env(prepared: PreparedRun) -> dict[str, str]:
     """What the caller set, without the vendor's key: that is for us, unless it is passed on by
     name."""
     keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
@@ -252,14 +256,14 @@ class Turn:
         self._message: Message | None = None
         self._task: asyncio.Task[Response] | None = None
         self._failure: CorralError | None = None
-        self._greeted = False
+        self._sent_init = False
         self._ended = 0
         """Sub-agents that were still at work."""
         self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str:
-        return self._driver.kept.meta.id
+        return self._driver.record.meta.id
 
     @property
     def started(self) -> bool:
@@ -267,7 +271,7 @@ class Turn:
 
     async def prepare(self) -> None:
         driver = self._driver
-        driver.outbox.take()
+        driver.events.take()
         driver.tally.reset()
         driver.use(self._prepared)
         self._loop = await driver.loop()
@@ -278,28 +282,28 @@ class Turn:
         if self._loop is None or self._message is None:
             raise RuntimeError("prepare first")
         self._driver.fail = fail
-        self._driver.remember()
+        self._driver.save_session()
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._loop.run(self._message))
-        self._task.add_done_callback(lambda _: self._driver.outbox.wake())
+        self._task.add_done_callback(lambda _: self._driver.events.wake())
 
     async def receive(self) -> list[RawEvent] | None:
-        task, outbox = self._task, self._driver.outbox
+        task, events = self._task, self._driver.events
         if task is None:
             return None
-        if not self._greeted:
-            self._greeted = True
+        if not self._sent_init:
+            self._sent_init = True
             driver = self._driver
             return [Init(session_id=self.session_id, model=driver.model, tools=driver.tool_names)]
         if not task.done():  # whoever was slow to ask finds what is left, and is not woken
             try:
                 async with asyncio.timeout(self._driver.prepared.run.idle_timeout / 2):
-                    await outbox.wait()
+                    await events.wait()
             except TimeoutError:
                 if self._driver.busy:
                     return []  # a tool at work has a deadline of its own
-                await outbox.wait()
-        items = outbox.take()
+                await events.wait()
+        items = events.take()
         return items if items or not task.done() else None
 
     def end_soon(self) -> None:
@@ -311,9 +315,9 @@ class Turn:
         await self.close()
         items: list[RawEvent] = []
         if self._ended:
-            said = f"sub-agents still at work at the end, and ended: {self._ended}"
-            items.append(Error("subagents_ended", said, recoverable=True, level="warning"))
-        items = [*driver.outbox.take(), *items]
+            message = f"sub-agents still at work at the end, and ended: {self._ended}"
+            items.append(Error("subagents_ended", message, recoverable=True, level="warning"))
+        items = [*driver.events.take(), *items]
         tally = driver.tally
         ok = False
         reason: str | None = None
@@ -349,10 +353,10 @@ class Turn:
             self._driver.mailbox.clear()  # what was meant for this turn means nothing to the next
         self._ended += await self._driver.subagents.end()
 
-    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
+    def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
         if self._failure is not None:
             return self._failure
-        if guard.finish is None or not guard.finish.ok:
+        if normalizer.finish is None or not normalizer.finish.ok:
             return Interrupted("the run was cancelled")
         return None
 

@@ -22,7 +22,7 @@ class EventQueue:
         self._items.append(item)
         self._filled.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while it is full: a slow reader slows the agent, and memory stays flat."""
         while len(self._items) > FULL:
             self._emptied.clear()

@@ -36,15 +36,15 @@ class History:
         ``clean`` has struck out the secrets."""
         self._path = path if keep else None
         self._clean = clean
-        self._torn = False
+        self._ends_mid_line = False
         self._prompt: Message | None = None
         self.messages: list[Message] = []
         if path is not None and path.exists():
-            self.messages, self._torn = _read(path)
+            self.messages, self._ends_mid_line = _read(path)
 
     def begin(self, prompt: Message) -> None:
         """The user speaks: this is what the turn is about, and is never forgotten in it."""
-        self.mend()
+        self.close_open_calls()
         self._prompt = prompt
         self.add(prompt)
 
@@ -55,7 +55,7 @@ class History:
             return
         line = self._clean(msgspec.json.encode(_portable(message))) + b"\n"
         # Written behind a line that its writer did not end, it would be lost with that.
-        rest = memoryview(b"\n" + line if self._torn else line)
+        rest = memoryview(b"\n" + line if self._ends_mid_line else line)
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
@@ -68,26 +68,26 @@ class History:
                 f"the history cannot be kept in {self._path}: {error.strerror}",
                 hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
             ) from error
-        self._torn = False
+        self._ends_mid_line = False
 
-    def mend(self) -> None:
+    def close_open_calls(self) -> None:
         """Give every call of the last answer a result: no vendor takes one without."""
         if not self.messages or self.messages[-1].role != "assistant":
             return
         if open_calls := self.messages[-1].tool_calls:
-            self.add(cut_off(open_calls))
+            self.add(missing_results(open_calls))
 
     def shrink(self) -> bool:
         """Forget the older half of what lies between the first words of the user and now, in
         memory alone. False where nothing can go."""
-        kept = shrunk(self.messages, self._prompt)
+        kept = shrink_messages(self.messages, self._prompt)
         if len(kept) == len(self.messages):
             return False
         self.messages = kept
         return True
 
 
-def shrunk(messages: Sequence[Message], prompt: Message | None = None) -> list[Message]:
+def shrink_messages(messages: Sequence[Message], prompt: Message | None = None) -> list[Message]:
     """The first user turn, the ``prompt`` under way, and the newer half of the rest; a call and
     its results stay or go together."""
     first = next((at for at, m in enumerate(messages) if m.role == "user"), 0)
@@ -98,11 +98,11 @@ def shrunk(messages: Sequence[Message], prompt: Message | None = None) -> list[M
         else:
             groups.append([message])
     older = sum(group[0] is not prompt for group in groups)
-    gone = (older + 1) // 2
+    to_drop = (older + 1) // 2
     kept = list(messages[: first + 1])
     for group in groups:
-        if gone and group[0] is not prompt:
-            gone -= 1
+        if to_drop and group[0] is not prompt:
+            to_drop -= 1
         else:
             kept += group
     return kept
@@ -119,10 +119,10 @@ def _read(path: Path) -> tuple[list[Message], bool]:
         # A line that was cut when its writer was killed is no message.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             messages.append(msgspec.json.decode(line, type=Message))
-    return _paired(messages), lines[-1] != b""
+    return _pair_results(messages), lines[-1] != b""
 
 
-def _paired(messages: list[Message]) -> list[Message]:
+def _pair_results(messages: list[Message]) -> list[Message]:
     """With a result for each call but those of the last answer, and a call for each result: a
     line in the middle may be lost."""
     paired: list[Message] = []
@@ -132,12 +132,12 @@ def _paired(messages: list[Message]) -> list[Message]:
         if message.role == "tool" and not calls:
             continue
         if calls and message.role != "tool":
-            paired.append(cut_off(calls))
+            paired.append(missing_results(calls))
         paired.append(message)
     return paired
 
 
-def cut_off(calls: Sequence[ToolCall]) -> Message:
+def missing_results(calls: Sequence[ToolCall]) -> Message:
     """A result for each of the calls, which says that there is none."""
     return Message(
         "tool",
@@ -149,10 +149,10 @@ def _portable(message: Message) -> Message:
     """Bytes as ``data:`` URLs, which are read back the same."""
     if not any(isinstance(part, Image | Audio | Document) for part in message.content):
         return message
-    return replace(message, content=tuple(_as_text(part) for part in message.content))
+    return replace(message, content=tuple(_as_data_url(part) for part in message.content))
 
 
-def _as_text(part: Part) -> Part:
+def _as_data_url(part: Part) -> Part:
     if isinstance(part, Image | Audio | Document) and isinstance(part.source, bytes):
         kind = part.media_type or "application/octet-stream"
         return replace(part, source=f"data:{kind};base64,{b64encode(part.source).decode()}")

@@ -40,11 +40,13 @@ from corral.values import Cost, Usage, add_by_model
 
 NEARLY_FULL = 0.8
 """Of the model's window, when it is worth a warning."""
-MALFORMED = 2
+MAX_MALFORMED = 2
 """Times a model may botch a call in one turn before that is an error."""
-DATED = re.compile(r"([-@]\d{3,}(-\d+)*)?")
+_VERSION_SUFFIX = re.compile(r"([-@]\d{3,}(-\d+)*)?")
 """What vendors put behind a model's name: ``-20250929``, ``-2024-08-06``, ``-001``."""
-BOTCHED = "Your last tool call was malformed and was not run. Make it again, as plain JSON."
+MALFORMED_ADVICE = (
+    "Your last tool call was malformed and was not run. Make it again, as plain JSON."
+)
 
 
 class Tally:
@@ -59,15 +61,15 @@ class Tally:
         self._usd: float | None = 0.0
         self.model: str | None = None
 
-    def add(self, response: Response, asked: str) -> None:
+    def add(self, response: Response, requested: str) -> None:
         self.usage = self.usage + response.usage
         known = response.cost.usd
         self._usd = None if known is None or self._usd is None else self._usd + known
-        provider, _, name = asked.partition(":")
-        # A dated version of what was asked for is what was asked for; any longer name is not.
+        provider, _, name = requested.partition(":")
+        # A dated version of the requested model is the same model; any other longer name is not.
         rest = response.model.removeprefix(name.removesuffix("-latest"))
-        same = not response.model or DATED.fullmatch(rest)
-        self.model = asked if same else f"{provider}:{response.model}"
+        same = not response.model or _VERSION_SUFFIX.fullmatch(rest)
+        self.model = requested if same else f"{provider}:{response.model}"
         by_model = {self.model: response.usage}
         self.usage_by_model = add_by_model(self.usage_by_model, by_model)
 
@@ -122,73 +124,74 @@ class Loop:
         client: Client,
         request: Request,
         history: History,
-        hands: ToolExecutor,
+        executor: ToolExecutor,
         emit: Emit,
         *,
-        room: Callable[[], Awaitable[None]],
-        eraser: SecretFilter,
+        wait_for_room: Callable[[], Awaitable[None]],
+        redactor: SecretFilter,
         limits: Limits,
         tally: Tally,
         mailbox: Mailbox,
         thinking: bool = True,
     ) -> None:
         """``request`` holds the system prompt and the tools; ``emit`` takes what happens, and
-        ``room`` waits while nobody takes it away."""
+        ``wait_for_room`` waits while nobody takes it away."""
         self._client = client
         self._request = request
         self._history = history
-        self._hands = hands
+        self._executor = executor
         self._emit = emit
-        self._room = room
-        self._clean = eraser.clean_text
-        self._pieces = eraser.pieces()
-        self._aloud = True
-        """Whether the words under way are said, and not thought."""
+        self._wait_for_room = wait_for_room
+        self._clean = redactor.clean_text
+        self._pieces = redactor.pieces()
+        self._is_text = True
+        """Whether the current delta is text, not thinking."""
         self._limits = limits
         self._tally = tally
         self._mailbox = mailbox
         self._thinking = thinking
         self._repetition = Repetition()
         self._warned = False
-        self._said: set[str] = set()
+        self._sent_warnings: set[str] = set()
         self._answers = 0
-        self._began = False
+        self._stream_started = False
         """Whether anything of the answer under way came."""
-        self._spoke = False
+        self._text_sent = False
 
     async def run(self, prompt: Message) -> Response:
         """The last answer. Raises ``CorralError`` for whatever else ends it."""
         history, limits = self._history, self._limits
         history.begin(prompt)
         self._repetition = Repetition()  # another prompt may well ask for the same again
-        answers = rounds = botched = 0
-        handed_in = False
+        answers = rounds = malformed = 0
+        submitted = False
         while True:
             if limits.max_turns is not None and answers >= limits.max_turns:
-                raise _limit(f"max_turns={limits.max_turns}")
+                raise _limit_error(f"max_turns={limits.max_turns}")
             response = await self._answer()
             answers += 1
             history.add(response.message)
             reason = response.finish_reason.reason
             if reason == "tool_calls":
                 if limits.max_tool_rounds is not None and rounds >= limits.max_tool_rounds:
-                    raise _limit(f"max_tool_rounds={limits.max_tool_rounds}")
+                    raise _limit_error(f"max_tool_rounds={limits.max_tool_rounds}")
                 rounds += 1
-                handed_in = any(call.name == SUBMIT for call in response.tool_calls)
-                results = await self._hands.results(response.tool_calls, self._emit)
+                submitted = any(call.name == SUBMIT for call in response.tool_calls)
+                results = await self._executor.execute(response.tool_calls, self._emit)
                 history.add(Message("tool", results))
                 for text in (*self._advice(response), *self._mailbox.after_tools()):
                     history.add(Message.user(text))
                 continue
-            history.mend()
-            if reason == "error" and botched < MALFORMED:
-                botched += 1
+            history.close_open_calls()
+            if reason == "error" and malformed < MAX_MALFORMED:
+                malformed += 1
                 self._warn(
-                    "malformed_call", f"the model botched a call: {response.finish_reason.raw}"
+                    "malformed_call",
+                    f"the model sent a malformed tool call: {response.finish_reason.raw}",
                 )
-                history.add(Message.user(BOTCHED))
+                history.add(Message.user(MALFORMED_ADVICE))
                 continue
-            _refuse(response, handed_in=handed_in)
+            _check_last_answer(response, submitted=submitted)
             more = self._mailbox.after_answer()
             if not more:
                 return response
@@ -196,7 +199,7 @@ class Loop:
                 history.add(Message.user(text))
 
     def _advice(self, response: Response) -> list[str]:
-        circles = [self._repetition.circles(call) for call in response.tool_calls]
+        circles = [self._repetition.repeats(call) for call in response.tool_calls]
         if not any(circles):
             return []
         self._warn("repetition", "the agent repeats the same calls; it was warned")
@@ -215,46 +218,51 @@ class Loop:
                     f"the conversation no longer fits, its older half is left out: {error.message}",
                 )
             except CorralError as error:
-                # What fails before it began was tried again below. Once words of it were passed
-                # on, asking again would say them twice.
+                # The client retries what fails before the stream starts. After text was emitted, a
+                # retry would emit it twice.
                 wait = delay(broken, error)
                 broken += 1
-                if not self._began or self._spoke or broken > self._limits.retries or wait is None:
+                if (
+                    not self._stream_started
+                    or self._text_sent
+                    or broken > self._limits.retries
+                    or wait is None
+                ):
                     raise
-                self._retried(error, wait)
+                self._warn_retry(error, wait)
                 await asyncio.sleep(wait)
 
     async def _stream(self) -> Response:
         messages = (*self._request.messages, *self._history.messages)
         request = replace(self._request, messages=messages)
-        self._began = self._spoke = False
+        self._stream_started = self._text_sent = False
         self._answers += 1
         stream = self._client.stream(
-            request, max_retries=self._limits.retries, on_retry=self._retried
+            request, max_retries=self._limits.retries, on_retry=self._warn_retry
         )
         try:
             async with stream:
                 while events := await stream.batch():
-                    self._began = True
-                    self._tell(events)
-                    await self._room()
+                    self._stream_started = True
+                    self._emit_events(events)
+                    await self._wait_for_room()
         finally:
-            self._pass_on(self._pieces.rest())
+            self._emit_text(self._pieces.rest())
         response = stream.response
         if response is None:
             raise StreamBroken("the model's answer has no end")
-        self._count(response)
+        self._count_usage(response)
         return response
 
-    def _tell(self, events: list[StreamEvent]) -> None:
+    def _emit_events(self, events: list[StreamEvent]) -> None:
         for event in events:
             match event:
                 case TextDelta():
-                    self._spoke = True
-                    self._speak(event.text, aloud=True)
+                    self._text_sent = True
+                    self._emit_delta(event.text, is_text=True)
                 case ThinkingDelta():
                     if self._thinking:
-                        self._speak(event.text, aloud=False)
+                        self._emit_delta(event.text, is_text=False)
                 case ProviderEvent():
                     self._emit(Vendor(event.name, event.data))
                 case Finish():
@@ -263,19 +271,19 @@ class Loop:
                 case _:
                     pass
 
-    def _speak(self, words: str, *, aloud: bool) -> None:
-        if aloud != self._aloud:
-            self._pass_on(self._pieces.rest())
-            self._aloud = aloud
-        self._pass_on(self._pieces.add(words))
+    def _emit_delta(self, text: str, *, is_text: bool) -> None:
+        if is_text != self._is_text:
+            self._emit_text(self._pieces.rest())
+            self._is_text = is_text
+        self._emit_text(self._pieces.add(text))
 
-    def _pass_on(self, words: str) -> None:
-        if words and self._aloud:
-            self._emit(Text(words, message_id=f"answer-{self._answers}"))
-        elif words:
-            self._emit(Thinking(words))
+    def _emit_text(self, text: str) -> None:
+        if text and self._is_text:
+            self._emit(Text(text, message_id=f"answer-{self._answers}"))
+        elif text:
+            self._emit(Thinking(text))
 
-    def _count(self, response: Response) -> None:
+    def _count_usage(self, response: Response) -> None:
         tally, window = self._tally, self._limits.window
         tally.add(response, self._request.model)
         size = response.usage.total
@@ -287,28 +295,28 @@ class Loop:
                 f"{size:,} of {window:,} tokens of the model's window are used",
             )
 
-    def _retried(self, error: CorralError, wait: float) -> None:
+    def _warn_retry(self, error: CorralError, wait: float) -> None:
         self._warn(error.code, f"{error.message}; tried again in {wait:.0f} s")
 
     def _warn_once(self, code: str, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+        if message not in self._sent_warnings:
+            self._sent_warnings.add(message)
             self._warn(code, message)
 
     def _warn(self, code: str, message: str) -> None:
-        said = self._clean(message)
-        self._emit(Error(code, said, recoverable=True, level="warning", phase="request"))
+        text = self._clean(message)
+        self._emit(Error(code, text, recoverable=True, level="warning", phase="request"))
 
 
-def _limit(which: str) -> TurnLimit:
+def _limit_error(which: str) -> TurnLimit:
     return TurnLimit(
         f"the agent was not done within {which}", hint="Raise it, or give it a smaller task."
     )
 
 
-def _refuse(response: Response, *, handed_in: bool) -> None:
-    """Raise what a last answer that is none means. Who has ``handed_in`` a result need say no
-    more."""
+def _check_last_answer(response: Response, *, submitted: bool) -> None:
+    """Raise the error for a last answer that is not usable. A model that has ``submitted`` a
+    result need not write any text."""
     reason, raw = response.finish_reason.reason, response.finish_reason.raw
     match reason:
         case "length":
@@ -323,7 +331,7 @@ def _refuse(response: Response, *, handed_in: bool) -> None:
             )
         case "error":
             raise InvalidRequest(f"the model could not make its call: {raw}")
-        case _ if not response.text.strip() and not handed_in:
+        case _ if not response.text.strip() and not submitted:
             raise EmptyAnswer(
                 "the model ended its turn without any answer",
                 hint="Try again, rephrase, or take another model.",

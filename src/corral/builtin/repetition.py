@@ -23,7 +23,7 @@ class Repetition:
     def __init__(self) -> None:
         self._last: deque[bytes] = deque(maxlen=WATCHED)
 
-    def circles(self, call: ToolCall) -> bool:
+    def repeats(self, call: ToolCall) -> bool:
         """Whether with this call the last ones repeat with a period of 1, 2 or 3. It is told
         once; then the counting begins anew."""
         self._last.append(

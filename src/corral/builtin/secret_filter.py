@@ -1,4 +1,4 @@
-"""Secrets redacted from what comes in pieces."""
+"""Redacts secrets in text that comes in chunks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from corral.system.redaction import Pieces
 
 
 class SecretFilter(SecretRedactor):
-    """An eraser that also finds a secret which is cut in two."""
+    """A redactor that also finds a secret that is split over several chunks."""
 
     def pieces(self) -> Pieces:
-        """For one text that comes bit by bit."""
+        """A redactor for one text that comes in chunks."""
         return Pieces(self)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.builtin.loop import Loop, Mailbox
 from corral.builtin.tool_execution import Emit, current_call
-from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define, outcome
+from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define_tool, outcome
 from corral.builtin.tools.truncate import READ
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import CorralError, Interrupted
@@ -19,7 +19,7 @@ from corral.events import Event, Text
 from corral.messages import Message
 from corral.protocol.ndjson import RawEvent, TurnEnd
 
-MOST = 8
+MAX_SUBAGENTS = 8
 """At once: each is a conversation that costs money."""
 LONGEST_WAIT = 600_000
 SPAWN = (
@@ -121,8 +121,10 @@ class Subagents:
         return len(running)
 
     async def _spawn(self, _: Workspace, args: Spawn, __: Output) -> Outcome:
-        if sum(sub.runs for sub in self._subs.values()) >= MOST:
-            raise ToolError(f"{MOST} agents are at work already: wait for one, or close it")
+        if sum(sub.runs for sub in self._subs.values()) >= MAX_SUBAGENTS:
+            raise ToolError(
+                f"{MAX_SUBAGENTS} agents are running already: wait for one, or close it"
+            )
         self._started += 1  # an id of one that was closed is not given again
         id = f"agent-{self._started}"
         mailbox = Mailbox()
@@ -191,6 +193,6 @@ def _tool(
     title: str,
     description: str,
 ) -> BuiltinTool:
-    return define(
+    return define_tool(
         arguments, run, name=name, kind="think", description=description, limits=READ, title=title
     )

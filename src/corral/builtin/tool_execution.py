@@ -35,13 +35,13 @@ from corral.events import ToolResult as ToolResultEvent
 from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.permissions import Broker
+from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
-from corral.sessions.tools.tools import Tools, maybe
+from corral.sessions.tools.tools import Tools, maybe_await
 
 Emit = Callable[[RawEvent], None]
 
-ENDED = "a person ended the run"
+INTERRUPTED = "a person ended the run"
 OWN = Limits(30_000, 500)
 """Of what a function of the caller's returns."""
 TITLE = 120
@@ -52,8 +52,8 @@ CHANGING = frozenset({"edit", "delete", "move", "execute", "other"})
 """Kinds that run one after another, in the order they were called."""
 
 
-class Done(msgspec.Struct, frozen=True):
-    """How a call ended: the event's side, and the model's."""
+class CallOutcome(msgspec.Struct, frozen=True):
+    """How a call ended: the text for the event and the text for the model."""
 
     status: ToolStatus
     text: str
@@ -68,8 +68,8 @@ class ToolExecutor:
         tools: dict[str, BuiltinTool],
         own: Tools,
         workspace: Workspace,
-        broker: Broker,
-        eraser: SecretFilter,
+        broker: PermissionBroker,
+        redactor: SecretFilter,
         *,
         granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
@@ -78,35 +78,35 @@ class ToolExecutor:
         self.own = own
         self._workspace = workspace
         self._broker = broker
-        self._eraser = eraser
+        self._redactor = redactor
         self._in_order = asyncio.Lock()
-        self._ended = False
-        """A person has ended the run: who waits for its turn must not get one."""
+        self._is_interrupted = False
+        """A person ended the run: calls that wait for the lock must not start."""
         self._granted: set[tuple[str, str | None]] = set() if granted is None else granted
         self.busy = 0
         """Calls under way: while there are any, silence is not idleness, for each has a deadline
         of its own, and so has a question to a person."""
 
-    async def results(self, calls: tuple[ToolCall, ...], emit: Emit) -> tuple[ToolResult, ...]:
+    async def execute(self, calls: tuple[ToolCall, ...], emit: Emit) -> tuple[ToolResult, ...]:
         """All at once, those that change something one after another; in the order of the
         calls. Raises ``Interrupted`` where a person ends the run; the other calls end too."""
         for call in calls:
-            emit(self._use(call))
+            emit(self._use_event(call))
         self.busy += 1
-        self._ended = False
+        self._is_interrupted = False
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._result(call, emit)) for call in calls]
         except ExceptionGroup as failed:
-            ended = failed.subgroup(Interrupted)
-            if ended is None:
+            interrupted = failed.subgroup(Interrupted)
+            if interrupted is None:
                 raise
-            raise Interrupted(ENDED) from ended
+            raise Interrupted(INTERRUPTED) from interrupted
         finally:
             self.busy -= 1
         return tuple(task.result() for task in tasks)
 
-    def _use(self, call: ToolCall) -> ToolUse:
+    def _use_event(self, call: ToolCall) -> ToolUse:
         tool = self.tools.get(call.name)
         given = self._clean(call.arguments if call.raw is None else call.raw)
         if tool is None:
@@ -115,13 +115,13 @@ class ToolExecutor:
             call.id,
             call.name,
             kind=tool.kind,
-            title=_short(self._eraser.clean_text(tool.title(call.arguments))),
+            title=_short(self._redactor.clean_text(tool.title(call.arguments))),
             input=given,
             paths=tool.paths(call.arguments),
         )
 
     def _clean(self, given: Json) -> Json:
-        cleaned: Json = msgspec.json.decode(self._eraser.clean(msgspec.json.encode(given)))
+        cleaned: Json = msgspec.json.decode(self._redactor.clean(msgspec.json.encode(given)))
         return cleaned
 
     def _kind(self, name: str) -> ToolKind:
@@ -134,12 +134,12 @@ class ToolExecutor:
         current_call.set(call.id)  # each call runs in a task of its own
         if self._kind(call.name) in CHANGING:
             async with self._in_order:
-                if self._ended:
-                    raise Interrupted(ENDED)
-                done = await self._tried(call, emit)
+                if self._is_interrupted:
+                    raise Interrupted(INTERRUPTED)
+                done = await self._execute_safely(call, emit)
         else:
-            done = await self._tried(call, emit)
-        text = self._eraser.clean_text(done.text)
+            done = await self._execute_safely(call, emit)
+        text = self._redactor.clean_text(done.text)
         ok = done.status == "success"
         emit(
             ToolResultEvent(
@@ -151,72 +151,72 @@ class ToolExecutor:
                 duration_ms=round((time.monotonic() - begin) * 1000),
             )
         )
-        shown = self._eraser.clean_text(done.shown)
+        shown = self._redactor.clean_text(done.shown)
         return ToolResult(call.id, shown, is_error=not ok, name=call.name)
 
-    async def _tried(self, call: ToolCall, emit: Emit) -> Done:
+    async def _execute_safely(self, call: ToolCall, emit: Emit) -> CallOutcome:
         try:
-            return await self._done(call, emit)
+            return await self._execute_call(call, emit)
         except Interrupted:
             raise
         except Exception as error:  # a fault of the tool's must not cost the whole run
-            said = f"{call.name} failed: {type(error).__name__}: {error}"
-            return Done("error", said, said)
+            message = f"{call.name} failed: {type(error).__name__}: {error}"
+            return CallOutcome("error", message, message)
 
-    async def _done(self, call: ToolCall, emit: Emit) -> Done:
+    async def _execute_call(self, call: ToolCall, emit: Emit) -> CallOutcome:
         if call.name in TOOLS and call.name not in self.tools:
-            ruled = self._broker.at_once(Action(call.name, TOOLS[call.name]))
+            ruled = self._broker.policy_answer(Action(call.name, TOOLS[call.name]))
             if ruled is not None and ruled.decision == "deny":
                 hidden = f"not allowed: {ruled.rule}"
-                return Done("denied", hidden, hidden)
-        wrong = self._wrong(call)
+                return CallOutcome("denied", hidden, hidden)
+        wrong = self._invalid_call(call)
         if wrong is not None:
-            return Done("error", wrong, wrong)
-        refusal = await self._refusal(call, emit)
+            return CallOutcome("error", wrong, wrong)
+        refusal = await self._denial(call, emit)
         if refusal is not None:
-            return Done("denied", refusal, refusal)
+            return CallOutcome("denied", refusal, refusal)
         if not self.own.agent_hooks:
             return await self._run(call, emit)
-        return await self._watched(call, emit)
+        return await self._run_with_hooks(call, emit)
 
-    async def _watched(self, call: ToolCall, emit: Emit) -> Done:
+    async def _run_with_hooks(self, call: ToolCall, emit: Emit) -> CallOutcome:
         """The call between the hooks of every call. One that raises stops it."""
-        seen = Call(call.id, call.name, call.arguments)
-        done: Done | None = None
+        hook_call = Call(call.id, call.name, call.arguments)
+        done: CallOutcome | None = None
         for hook in self.own.agent_hooks:
-            verdict = await maybe(hook.before(seen)) if hook.before else None
+            verdict = await maybe_await(hook.before(hook_call)) if hook.before else None
             if isinstance(verdict, Deny):
                 reason = f"denied: {verdict.reason}"
-                done = Done("denied", reason, reason)
+                done = CallOutcome("denied", reason, reason)
                 break
             if isinstance(verdict, Change):
-                seen = Call(call.id, call.name, verdict.arguments)
+                hook_call = Call(call.id, call.name, verdict.arguments)
                 call = replace(call, arguments=verdict.arguments)
-                if (wrong := self._wrong(call)) is not None:
-                    return Done("error", wrong, wrong)
-                if (refusal := await self._refusal(call, emit)) is not None:
-                    return Done("denied", refusal, refusal)
+                if (wrong := self._invalid_call(call)) is not None:
+                    return CallOutcome("error", wrong, wrong)
+                if (refusal := await self._denial(call, emit)) is not None:
+                    return CallOutcome("denied", refusal, refusal)
         if done is None:
             done = await self._run(call, emit)
         for hook in self.own.agent_hooks:
             answer = HookAnswer(done.shown, done.status)
-            other = await maybe(hook.after(seen, answer)) if hook.after else None
+            other = await maybe_await(hook.after(hook_call, answer)) if hook.after else None
             if other is not None:
-                done = Done(other.status, other.text, other.text)
+                done = CallOutcome(other.status, other.text, other.text)
         return done
 
-    async def _run(self, call: ToolCall, emit: Emit) -> Done:
+    async def _run(self, call: ToolCall, emit: Emit) -> CallOutcome:
         tool = self.tools.get(call.name)
         if tool is None:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
-            text = self._eraser.clean_text(answer.text)
-            return Done(answer.status, text, truncate(text, OWN))
+            text = self._redactor.clean_text(answer.text)
+            return CallOutcome(answer.status, text, truncate(text, OWN))
 
-        pieces = self._eraser.pieces()
+        pieces = self._redactor.pieces()
 
         def put_out(piece: str) -> None:
-            if said := pieces.add(piece):
-                emit(ToolOutput(call.id, said))
+            if message := pieces.add(piece):
+                emit(ToolOutput(call.id, message))
 
         outcome = await tool.call(self._workspace, call.arguments, put_out)
         if rest := pieces.rest():
@@ -236,15 +236,15 @@ class ToolExecutor:
         text, shown = self._redacted(outcome.text), outcome.shown
         if shown != outcome.text and shown == truncate(outcome.text, tool.limits):
             shown = truncate(text, tool.limits)  # the cut may have gone through a secret
-        return Done("error" if outcome.is_error else "success", text, shown)
+        return CallOutcome("error" if outcome.is_error else "success", text, shown)
 
     def _redacted(self, text: str) -> str:
         if (gap := GAP.search(text)) is None:
-            return self._eraser.clean_text(text)
-        head = self._eraser.clean_text_part(text[: gap.start()], end_cut=True)
-        return head + gap[0] + self._eraser.clean_text_part(text[gap.end() :], begin_cut=True)
+            return self._redactor.clean_text(text)
+        head = self._redactor.clean_text_part(text[: gap.start()], end_cut=True)
+        return head + gap[0] + self._redactor.clean_text_part(text[gap.end() :], begin_cut=True)
 
-    def _wrong(self, call: ToolCall) -> str | None:
+    def _invalid_call(self, call: ToolCall) -> str | None:
         """What keeps the call from being one."""
         if call.name not in self.tools and call.name not in self.own.by_name:
             known = ", ".join((*self.tools, *self.own.by_name))
@@ -258,22 +258,22 @@ class ToolExecutor:
         listed = "".join(f"\n- {complaint}" for complaint in complaints)
         return f"the arguments do not fit {call.name}:{listed}"
 
-    async def _refusal(self, call: ToolCall, emit: Emit) -> str | None:
+    async def _denial(self, call: ToolCall, emit: Emit) -> str | None:
         """Why the call may not be made; None where it may."""
         tool = self.tools.get(call.name)
         command = tool.command(call.arguments) if tool else None
         kind = self._kind(call.name)
-        answer = self._broker.at_once(Action(call.name, kind, command, own=tool is None))
+        answer = self._broker.policy_answer(Action(call.name, kind, command, own=tool is None))
         if answer is None and (call.name, command) in self._granted:
             return None
         if answer is None:
-            title = self._eraser.clean_text(tool.title(call.arguments) if tool else call.name)
+            title = self._redactor.clean_text(tool.title(call.arguments) if tool else call.name)
             given = self._clean(call.arguments)
             request = PermissionRequest(
                 call.id, call_id=call.id, kind=kind, title=title, input=given
             )
             emit(request)
-            answer = await self._broker.put(request)
+            answer = await self._broker.ask_person(request)
             emit(
                 PermissionDecision(
                     call.id, answer.decision, answer.by, call_id=call.id, rule=answer.rule
@@ -282,8 +282,8 @@ class ToolExecutor:
             if answer.decision == "allow_session":
                 self._granted.add((call.name, command))
         if answer.decision == "cancel":
-            self._ended = True
-            raise Interrupted(ENDED)
+            self._is_interrupted = True
+            raise Interrupted(INTERRUPTED)
         if answer.decision == "deny":
             return f"not allowed: {answer.rule}"
         return None

@@ -128,7 +128,7 @@ def end_leftovers(*, as_json: bool) -> int:
     """End what belongs to runs whose own process is gone."""
     ledger = ProcessRegistry(paths.ledger())
     ended = ledger.reap()
-    for folder in store.abandoned():
+    for folder in store.abandoned_folders():
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         echo_json(msgspec.json.encode(ended).decode())

@@ -17,7 +17,7 @@ from corral.system.paths import sessions
 def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run; write and start nothing."""
     prepared = prepare(agent, options, has_asker=is_interactive())
-    place = prepared.place(sessions() / "SESSION")
+    place = prepared.launch_context(sessions() / "SESSION")
     launch = prepared.agent.launch(prepared.run, place, resolve_prompt(prepared, text), None)
     shown: dict[str, Any] = {
         "agent": prepared.agent.name,

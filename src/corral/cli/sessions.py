@@ -103,8 +103,8 @@ def answer(name: str, file: str) -> None:
     text = read_prompt(None, file) or ""
     if not text.strip():
         raise ConfigError("the answer is empty", hint="Give it as a file or on stdin.")
-    question.give(text)
-    if store.in_use(record):
+    question.write_answer(text)
+    if store.is_in_use(record):
         echo(f"{record.meta.id} received the answer")
     else:
         echo(f"stored; to continue: corral run --resume {record.meta.id}")

@@ -16,7 +16,7 @@ from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, PartialJson
 from corral.protocol.schema.build import Schema
-from corral.sessions.structured_output import REPAIRS, find, repair_prompt, wanted
+from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.slug import slug
 
 
@@ -49,7 +49,7 @@ class Aim:
     def __init__(self, schema: object, repairs: int) -> None:
         if repairs < 0:
             raise ConfigError(f"repairs cannot be negative: {repairs}")
-        self._schema: Schema[Any] = wanted(schema)
+        self._schema: Schema[Any] = answer_schema(schema)
         self._wrapped = self._schema.json.get("type") != "object"
         self._left = repairs
         self._complaints: tuple[str, ...] = ()

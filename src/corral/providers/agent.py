@@ -121,7 +121,7 @@ class AgentProvider(ResponseProvider):
         try:
             self._check()
         except CorralError as error:
-            raise ProviderError(self._told(error)) from error
+            raise ProviderError(self._error_message(error)) from error
 
     def _check(self) -> None:
         """Every check of a real run: the options, the program, the policy, and whether there are
@@ -131,7 +131,9 @@ class AgentProvider(ResponseProvider):
             provider, _ = registry.split(prepared.run.model or self.agent)
             api_keys.access(provider, {**os.environ, **prepared.run.env})
             return
-        prepared.agent.launch(prepared.run, prepared.place(sessions() / "SESSION"), "x", None)
+        prepared.agent.launch(
+            prepared.run, prepared.launch_context(sessions() / "SESSION"), "x", None
+        )
 
     def generate(
         self,
@@ -154,16 +156,16 @@ class AgentProvider(ResponseProvider):
         for option in ("timeout", "startup_timeout"):
             options[option] = options.get(option) or NO_TIMEOUT
         options["idle_timeout"] = options["timeout"]  # an engine knows of no third deadline
-        heard = Heard(self.name)
+        run_log = RunLog(self.name)
         try:
-            result = blocking(self._run(prompt, system_prompt, options, heard))
+            result = blocking(self._run(prompt, system_prompt, options, run_log))
         except CorralError as error:
-            raise ProviderError(self._told(error)) from error
+            raise ProviderError(self._error_message(error)) from error
         finally:
-            heard.tell()
+            run_log.write()
         if not result.ok:
             cause = from_event(result.error or Error("error", result.status), result)
-            raise ProviderError(self._told(cause)) from cause
+            raise ProviderError(self._error_message(cause)) from cause
         return ProviderResult(result.text, dict.fromkeys(self._written(result)), denied(result))
 
     def _written(self, result: Result) -> list[str]:
@@ -217,7 +219,7 @@ class AgentProvider(ResponseProvider):
         return [*dict.fromkeys((*by_mode, *listed))]
 
     async def _run(
-        self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
+        self, prompt: str, system: str | None, options: dict[str, Any], run_log: RunLog
     ) -> Result:
         if system and "system_prompt" in config.find_agent(self.agent).supports:
             options["system_prompt"] = system
@@ -226,29 +228,29 @@ class AgentProvider(ResponseProvider):
             options.pop("prompt_file", None)
         async with Session(self.agent, options) as session:
             try:
-                return await session.prompt(prompt).collect(heard)
+                return await session.prompt(prompt).collect(run_log)
             finally:
-                heard.stderr = session.stderr
+                run_log.stderr = session.stderr
 
-    def _told(self, error: CorralError) -> str:
-        """What to tell somebody who reads a log of their engine."""
+    def _error_message(self, error: CorralError) -> str:
+        """The message for the log of a workflow engine."""
         title = self.name
         if isinstance(error, TimedOut):
             setting = "connection_timeout" if isinstance(error, StartupTimeout) else "timeout"
             more = "" if setting != "timeout" else " in the config, or response_timeout,"
             return f"{title}: {error.message}; raise {setting}{more} if it needs longer"
-        said = str(error)
+        message = str(error)
         if error.exit_code:
-            plain = said.removeprefix(f"failed (exit {error.exit_code}): ")
-            said = f"failed (exit {error.exit_code}): {plain}"
+            plain = message.removeprefix(f"failed (exit {error.exit_code}): ")
+            message = f"failed (exit {error.exit_code}): {plain}"
         stderr = (error.stderr or "").strip()
-        if stderr and stderr not in said:
-            said += f"\nstderr: {stderr}"
-        return f"{title}: {said}"
+        if stderr and stderr not in message:
+            message += f"\nstderr: {stderr}"
+        return f"{title}: {message}"
 
 
-class Heard:
-    """What a run said beside its answer, for the log."""
+class RunLog:
+    """Writes the events of a run to the log."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -267,7 +269,7 @@ class Heard:
         elif isinstance(event, Done):
             log.info("%s: ended as %s", self._name, event.status)
             for refusal in event.denied:
-                log.warning("%s: refused by the policy: %s", self._name, _refused(refusal))
+                log.warning("%s: refused by the policy: %s", self._name, _describe_denied(refusal))
         elif isinstance(event, Log):
             self._note(event.text)
         elif isinstance(event, Error) and event.code in _MALFORMED:
@@ -280,7 +282,7 @@ class Heard:
         if len(self._samples) < SAMPLES:
             self._samples.append(sample)
 
-    def tell(self) -> None:
+    def write(self) -> None:
         name = self._name
         if self._malformed:
             shown = "; ".join(repr(sample) for sample in self._samples)
@@ -290,10 +292,10 @@ class Heard:
 
 
 def denied(result: Result) -> tuple[str, ...]:
-    return tuple(_refused(refusal) for refusal in result.denied)
+    return tuple(_describe_denied(refusal) for refusal in result.denied)
 
 
-def _refused(refusal: DeniedCall) -> str:
+def _describe_denied(refusal: DeniedCall) -> str:
     return f"{refusal.name}: {refusal.title}" if refusal.title else refusal.name
 
 
@@ -305,7 +307,7 @@ _MORE: dict[str, Check] = {
 }
 
 
-def provider_of(record: AgentSpec) -> type[AgentProvider]:
+def provider_class(record: AgentSpec) -> type[AgentProvider]:
     """The provider over one agent, with the keys that the agent has."""
 
     class Provider(AgentProvider):

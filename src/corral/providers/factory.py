@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from corral.providers.agent import provider_of
+from corral.providers.agent import provider_class
 from corral.providers.provider import ResponseProvider
 from corral.system import config as settings
 
@@ -55,7 +55,7 @@ class ResponseProviderFactory:
         if kind is not None:
             return kind
         found = next((a for a in settings.every_agent() if name in (a.name, *a.aliases)), None)
-        return None if found is None else provider_of(found)
+        return None if found is None else provider_class(found)
 
     @classmethod
     def list_providers(cls) -> list[str]:

@@ -10,7 +10,7 @@ from corral.providers.agent import (
     DEFAULT_APPROVAL,
     AgentProvider,
     Check,
-    Heard,
+    RunLog,
     a_text,
     log,
     one_of,
@@ -43,14 +43,18 @@ class ManualProvider(AgentProvider):
         return {**options, "keep": True}
 
     async def _run(
-        self, prompt: str, system: str | None, options: dict[str, Any], heard: Heard
+        self, prompt: str, system: str | None, options: dict[str, Any], run_log: RunLog
     ) -> Result:
         prepared = prepare(self.agent, options)
         wanted = resolve_prompt(prepared, prompt)
-        for kept in store.all_sessions():
-            here = (kept.meta.agent, kept.meta.cwd) == (prepared.agent.name, prepared.cwd)
-            if here and question_files.open_prompt(kept) == wanted and not store.in_use(kept):
-                options["resume"] = kept.meta.id
+        for record in store.all_sessions():
+            here = (record.meta.agent, record.meta.cwd) == (prepared.agent.name, prepared.cwd)
+            if (
+                here
+                and question_files.open_prompt(record) == wanted
+                and not store.is_in_use(record)
+            ):
+                options["resume"] = record.meta.id
                 break
         return await super()._run(prompt, system, options, HumanEvents(self.name))
 
@@ -61,7 +65,7 @@ class ManualProvider(AgentProvider):
         prepare(self.agent, self.options({}))
 
 
-class HumanEvents(Heard):
+class HumanEvents(RunLog):
     """Lines that say where the answer is awaited, for somebody to read them."""
 
     def __call__(self, event: Event) -> None:

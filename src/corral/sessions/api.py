@@ -113,7 +113,7 @@ async def run(
             result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
-    from corral.sessions.multi_turn import Goal, reach, with_schema, with_submission
+    from corral.sessions.multi_turn import Goal, run_goal, with_schema, with_submission
 
     goal = Goal(
         output=output,
@@ -133,7 +133,7 @@ async def run(
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
-        result = await reach(goal, opened, text, lambda turn: turn.collect(on_event))
+        result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
 
 

@@ -16,60 +16,64 @@ from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
 from corral.system.environment import Environment
 
-Family = Literal["api_key", "subscription"]
+CredentialKind = Literal["api_key", "subscription"]
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ChosenCredentials(msgspec.Struct, frozen=True):
     environment: Environment
     files: tuple[str, ...]
     """Of the agent's credential files, those that reach it."""
-    family: Family | None
+    family: CredentialKind | None
     """None where nobody can tell."""
 
 
-def choose(
+def choose_credentials(
     agent: AgentSpec, run: RunOptions, environment: Environment, files: tuple[str, ...]
-) -> Chosen:
+) -> ChosenCredentials:
     """Raises ``ConfigError`` for an ambiguity, ``AuthenticationFailed`` for what is missing."""
-    held = environment.family
-    keys = [n for n in agent.secret_env if n not in agent.subscription_env and held.get(n)]
-    logins = [name for name in agent.subscription_env if held.get(name)]
-    signed = [f"~/{name}" for name in files if name in (agent.login_files or files)]
-    family: Family | None = "api_key" if keys else "subscription" if logins or signed else None
+    available = environment.family
+    keys = [n for n in agent.secret_env if n not in agent.subscription_env and available.get(n)]
+    login_names = [name for name in agent.subscription_env if available.get(name)]
+    sign_in_files = [f"~/{name}" for name in files if name in (agent.login_files or files)]
+    family: CredentialKind | None = (
+        "api_key" if keys else "subscription" if login_names or sign_in_files else None
+    )
     match run.auth:
         case "api_key":
             if not keys:
                 raise AuthenticationFailed(
-                    f"auth='api_key', and no key for {agent.title} is set",
-                    hint=f"Set {' or '.join(_keys_of(agent)) or 'its key'}.",
+                    f"auth='api_key', but no API key for {agent.title} is set",
+                    hint=f"Set {' or '.join(_key_names(agent)) or 'its key'}.",
                     phase="config",
                 )
-            return Chosen(_without(environment, logins), (), "api_key")
+            return ChosenCredentials(_without(environment, login_names), (), "api_key")
         case "subscription":
-            if not logins and not signed:
+            if not login_names and not sign_in_files:
                 raise AuthenticationFailed(
-                    f"auth='subscription', and nobody has signed in to {agent.title} here",
+                    f"auth='subscription', but nobody is signed in to {agent.title} here",
                     hint="Run the agent once by itself and sign in.",
                     phase="config",
                 )
-            return Chosen(_without(environment, keys), files, "subscription")
-        case None if keys and (logins or signed):
+            return ChosenCredentials(_without(environment, keys), files, "subscription")
+        case None if keys and (login_names or sign_in_files):
             raise ConfigError(
                 f"{agent.title} could be paid for in two ways: {keys[0]}, or the sign-in of"
-                f" {(*logins, *signed)[0]}",
+                f" {(*login_names, *sign_in_files)[0]}",
                 hint="Say auth='api_key' or auth='subscription' (--auth); 'inherit' leaves it to"
                 " the agent.",
             )
         case _:
-            return Chosen(environment, files, family)
+            return ChosenCredentials(environment, files, family)
 
 
-def _keys_of(agent: AgentSpec) -> list[str]:
+def _key_names(agent: AgentSpec) -> list[str]:
     return [name for name in agent.secret_env if name not in agent.subscription_env]
 
 
 def _without(environment: Environment, names: list[str]) -> Environment:
-    def kept(values: dict[str, str]) -> dict[str, str]:
+    def remaining(values: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in values.items() if name not in names}
 
-    return replace(environment, values=kept(environment.values), family=kept(environment.family))
+    return replace(
+        environment, values=remaining(environment.values), family=remaining(environment.family)
+    )

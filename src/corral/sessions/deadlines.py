@@ -13,44 +13,44 @@ from collections.abc import Callable
 from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
 from corral.options import RunOptions
 
-LINGER = 10.0
+EXIT_TIMEOUT = 10.0
 """Seconds a program may stay after its own last word before it is ended."""
 
 
 class Deadlines:
-    def __init__(self, run: RunOptions, late: Callable[[CorralError | None], None]) -> None:
-        """``late`` is called once with the error, or with None when a finished agent lingers.
+    def __init__(self, run: RunOptions, on_expired: Callable[[CorralError | None], None]) -> None:
+        """``on_expired`` is called once with the error, or with None when a finished agent lingers.
         It is held weakly: a turn that is dropped must not live on in a timer."""
         self._run = run
-        self._late = weakref.WeakMethod(late)
+        self._on_expired = weakref.WeakMethod(on_expired)
         self._loop = asyncio.get_running_loop()
-        self._begin = self._heard = self._loop.time()
+        self._started = self._last_activity = self._loop.time()
         self._alive = False
         self._finished = False
-        self._listening = False
+        self._waiting = False
         self._handle: asyncio.TimerHandle | None = None
         self._arm(min(run.startup_timeout, run.timeout))
 
-    def listen(self) -> None:
+    def start_waiting(self) -> None:
         """Somebody waits for the agent from now on."""
-        if not self._listening:
-            self._listening = True
-            self._heard = self._loop.time()
+        if not self._waiting:
+            self._waiting = True
+            self._last_activity = self._loop.time()
 
-    def hear(self) -> None:
+    def on_activity(self) -> None:
         """A sign of life came."""
-        self._heard = self._loop.time()
-        self._listening = False
+        self._last_activity = self._loop.time()
+        self._waiting = False
         if not self._alive:
             self._alive = True
             self._arm(0.0)
 
-    def finish(self) -> None:
+    def on_turn_end(self) -> None:
         """The agent has said its last word."""
         if not self._finished:
             self._finished = True
-            left = self._begin + self._run.timeout - self._loop.time()
-            self._arm(max(0.0, min(LINGER, left)))
+            left = self._started + self._run.timeout - self._loop.time()
+            self._arm(max(0.0, min(EXIT_TIMEOUT, left)))
 
     def stop(self) -> None:
         if self._handle is not None:
@@ -71,48 +71,48 @@ class Deadlines:
     def _check(self) -> None:
         now = self._loop.time()
         run = self._run
-        total = self._begin + run.timeout - now
+        total = self._started + run.timeout - now
         if self._finished:  # an answered turn stays answered, whichever deadline passes
-            self._tell(None)
+            self._report(None)
             return
         if total <= 0:
-            self._tell(_total(run))
+            self._report(_total_timeout(run))
             return
         if not self._alive:
-            left = self._begin + run.startup_timeout - now
-            error: CorralError = _startup(run)
-        elif self._listening:
-            left = self._heard + run.idle_timeout - now
-            error = _idle(run)
+            left = self._started + run.startup_timeout - now
+            error: CorralError = _startup_timeout(run)
+        elif self._waiting:
+            left = self._last_activity + run.idle_timeout - now
+            error = _idle_timeout(run)
         else:
-            left, error = run.idle_timeout, _idle(run)
+            left, error = run.idle_timeout, _idle_timeout(run)
         if left <= 0:
-            self._tell(error)
+            self._report(error)
         else:
             self._arm(min(left, total))
 
-    def _tell(self, error: CorralError | None) -> None:
+    def _report(self, error: CorralError | None) -> None:
         self._handle = None
-        late = self._late()
-        if late is not None:
-            late(error)
+        on_expired = self._on_expired()
+        if on_expired is not None:
+            on_expired(error)
 
 
-def _total(run: RunOptions) -> CorralError:
+def _total_timeout(run: RunOptions) -> CorralError:
     return TotalTimeout(
         f"timed out after {run.timeout:g}s in all",
         hint="Raise timeout (--timeout) if the task needs longer.",
     )
 
 
-def _startup(run: RunOptions) -> CorralError:
+def _startup_timeout(run: RunOptions) -> CorralError:
     return StartupTimeout(
         f"no sign of life {run.startup_timeout:g}s after the start",
         hint="Raise startup_timeout, or see what `corral agents doctor` says.",
     )
 
 
-def _idle(run: RunOptions) -> CorralError:
+def _idle_timeout(run: RunOptions) -> CorralError:
     return IdleTimeout(
         f"timed out after {run.idle_timeout:g}s without any event",
         hint="Raise idle_timeout (--idle-timeout) if the agent works long in silence.",

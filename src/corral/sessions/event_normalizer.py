@@ -36,14 +36,14 @@ from corral.nesting import TOO_DEEP, too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import MOST_TOKENS, Cost, DeniedCall, FileChanged, Usage
 
-HELD_BEFORE_INIT = 1000
+MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
-CLOSED_REMEMBERED = 4096
+MAX_CLOSED_IDS = 4096
 """Ids of closed tools, to tell a late result from an unknown one."""
 
 
 class _Open(msgspec.Struct):
-    theirs: str
+    agent_id: str
     """The agent's own id, which it may have used before."""
     name: str
     kind: str
@@ -62,14 +62,14 @@ class EventNormalizer:
         started: float,
         existed: Callable[[str], bool | None] = lambda _path: None,
     ) -> None:
-        self._made_up = init
+        self._default_init = init
         self._started = started
-        self._existed = existed
+        self._existed_before = existed
         self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
         self._label = init.label
         self._session_id = init.session_id
         self._seq = 0
-        self._held: list[Log | Error] = []
+        self._before_init: list[Log | Error] = []
         self._open: OrderedDict[str, _Open] = OrderedDict()
         """By our own ids, in the order they came. Ordered: its first is found at once."""
         self._renamed: dict[str, deque[str]] = {}
@@ -77,13 +77,13 @@ class EventNormalizer:
         may be closed by now."""
         self._closed: dict[str, None] = {}
         self._calls = 0
-        self._telling: set[str] = set()
-        """Calls whose tool told of its changes itself."""
-        self._served: set[str] = set()
+        self._self_reported: set[str] = set()
+        """Calls whose tool reported its file changes itself."""
+        self._written_for_agent: set[str] = set()
         """Paths that we wrote for a call under way: its result confirms no further change."""
         self._usage = Usage()
         self._cost = Cost()
-        self._disbelieved = False
+        self._warned_implausible = False
         self.finish: TurnEnd | None = None
         self.answered = False
         """Whether any answer text came."""
@@ -121,7 +121,7 @@ class EventNormalizer:
                 )
             else:
                 self._seq = seq
-                self._take_one(Text(item) if isinstance(item, str) else item, ts, out)
+                self._handle_item(Text(item) if isinstance(item, str) else item, ts, out)
                 seq, session_id = self._seq, self._session_id
         self._seq = seq
         return out
@@ -142,7 +142,7 @@ class EventNormalizer:
         if not self._seq:
             self._begin(Init(), ts, out)
         for call_id in list(self._open):
-            self._result(ToolResult(call_id, "cancelled"), ts, out)
+            self._close_call(ToolResult(call_id, "cancelled"), ts, out)
         if error is not None:
             self._emit(error.event(), ts, out)
         finish = self.finish or TurnEnd(ok=False)
@@ -164,21 +164,21 @@ class EventNormalizer:
         self._emit(done, ts, out)
         return out
 
-    def _take_one(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
+    def _handle_item(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
         if isinstance(item, TurnEnd):
-            self._finished(item, ts, out)
+            self._handle_turn_end(item, ts, out)
             return
-        if not self._seq and not self._begin_or_hold(item, ts, out):
+        if not self._seq and not self._begin_or_queue(item, ts, out):
             return
         match item:
             case Init():
-                self._again(item, ts, out)
+                self._handle_repeated_init(item, ts, out)
             case ToolUse():
-                self._use(item, ts, out)
+                self._open_call(item, ts, out)
             case ToolResult():
-                self._result(item, ts, out)
+                self._close_call(item, ts, out)
             case ToolOutput():
-                self._output(item, ts, out)
+                self._handle_output(item, ts, out)
             case Done():
                 self._emit(Vendor("done", msgspec.to_builtins(item)), ts, out)
             case Text():
@@ -188,61 +188,63 @@ class EventNormalizer:
                 # Told by the tool itself: it knows better than we could guess from its kind.
                 self.written[item.path] = item.kind
                 if item.call_id is not None:
-                    self._telling.add(item.call_id)
+                    self._self_reported.add(item.call_id)
                 else:
-                    self._served.add(item.path)
+                    self._written_for_agent.add(item.path)
                 self._emit(item, ts, out)
             case UsageReport():
-                self._count(item, ts, out)
+                self._handle_usage(item, ts, out)
             case _:
                 self._emit(item, ts, out)
 
-    def _finished(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
+    def _handle_turn_end(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
         """A turn that ended well keeps its status: a later result is reported, nothing more."""
         if self.finish is not None and self.finish.ok:
             if self._seq:
                 self._emit(Vendor("late_result", msgspec.to_builtins(finish)), ts, out)
             return
         usage, cost = finish.usage.plausible(), finish.cost.plausible()
-        told = {name: each for name, each in finish.usage_by_model.items() if each != Usage()}
-        by_model = {name: each.plausible() for name, each in told.items()}
+        by_model_reported = {
+            name: each for name, each in finish.usage_by_model.items() if each != Usage()
+        }
+        by_model = {name: each.plausible() for name, each in by_model_reported.items()}
         self.finish = replace(finish, usage=usage, usage_by_model=by_model, cost=cost)
-        if (usage, cost, by_model) != (finish.usage, finish.cost, told):
-            self._disbelieve(ts, out)
+        if (usage, cost, by_model) != (finish.usage, finish.cost, by_model_reported):
+            self._warn_implausible(ts, out)
 
-    def _count(self, report: UsageReport, ts: float, out: list[Event]) -> None:
+    def _handle_usage(self, report: UsageReport, ts: float, out: list[Event]) -> None:
         usage, size = report.usage.plausible(), report.context_size
         cost = report.cost.plausible() if report.cost else None
         if size is not None and not 0 <= size <= MOST_TOKENS:
             size = None
-        is_believed = (usage, cost, size) == (report.usage, report.cost, report.context_size)
+        is_plausible = (usage, cost, size) == (report.usage, report.cost, report.context_size)
         self._usage = usage
         self._cost = cost or self._cost
         self._emit(replace(report, usage=usage, cost=cost, context_size=size), ts, out)
-        if not is_believed:
-            self._disbelieve(ts, out)
+        if not is_plausible:
+            self._warn_implausible(ts, out)
 
-    def _disbelieve(self, ts: float, out: list[Event]) -> None:
+    def _warn_implausible(self, ts: float, out: list[Event]) -> None:
         """Said once a turn, and never before ``init``."""
-        if self._seq and not self._disbelieved:
-            self._disbelieved = True
+        if self._seq and not self._warned_implausible:
+            self._warned_implausible = True
             message = "the agent reported an impossible usage or cost, which is taken as unknown"
             warning = Error(
                 "implausible_usage", message, recoverable=True, level="warning", phase="response"
             )
             self._emit(warning, ts, out)
 
-    def _begin_or_hold(self, item: Event, ts: float, out: list[Event]) -> bool:
+    def _begin_or_queue(self, item: Event, ts: float, out: list[Event]) -> bool:
         """Whether the stream has begun and the item is still to be taken."""
-        if isinstance(item, Log | Error) and len(self._held) < HELD_BEFORE_INIT:
-            self._held.append(item)
+        if isinstance(item, Log | Error) and len(self._before_init) < MAX_BEFORE_INIT:
+            self._before_init.append(item)
             return False
         is_init = isinstance(item, Init)
         self._begin(item if isinstance(item, Init) else Init(), ts, out)
         return not is_init
 
     def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
-        ours = self._made_up
+        ours = self._default_init
         self._session_id = init.session_id or self._session_id
         whole = replace(
             init,
@@ -255,86 +257,90 @@ class EventNormalizer:
             resumed=init.resumed or ours.resumed,
         )
         self._emit(whole, ts, out)
-        for held in self._held:
-            self._emit(held, ts, out)
-        self._held.clear()
+        for queued in self._before_init:
+            self._emit(queued, ts, out)
+        self._before_init.clear()
 
-    def _again(self, init: Init, ts: float, out: list[Event]) -> None:
+    def _handle_repeated_init(self, init: Init, ts: float, out: list[Event]) -> None:
         self._session_id = init.session_id or self._session_id
         self._emit(Vendor("init", msgspec.to_builtins(init)), ts, out)
 
-    def _use(self, use: ToolUse, ts: float, out: list[Event]) -> str:
+    def _open_call(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True
-        theirs = call_id = use.call_id
+        agent_id = call_id = use.call_id
         while not call_id or call_id in self._open or call_id in self._closed:
             self._calls += 1
-            call_id = f"{theirs or 'call'}#{self._calls}"
-        if call_id != theirs:
+            call_id = f"{agent_id or 'call'}#{self._calls}"
+        if call_id != agent_id:
             use = replace(use, call_id=call_id)
-            self._renamed.setdefault(theirs, deque()).append(call_id)
-        self._open[call_id] = _Open(theirs, use.name, use.kind, use.title, use.paths, ts)
+            self._renamed.setdefault(agent_id, deque()).append(call_id)
+        self._open[call_id] = _Open(agent_id, use.name, use.kind, use.title, use.paths, ts)
         self._emit(use, ts, out)
         return call_id
 
-    def _meant(self, theirs: str) -> str | None:
+    def _open_call_id(self, agent_id: str) -> str | None:
         """Our id of the open tool that the agent means: the oldest of that id, or of all."""
-        if theirs in self._open:
-            return theirs
-        if not theirs:
+        if agent_id in self._open:
+            return agent_id
+        if not agent_id:
             return next(iter(self._open), None)
-        renamed = self._renamed.get(theirs)
+        renamed = self._renamed.get(agent_id)
         while renamed:
             if renamed[0] in self._open:
                 return renamed[0]
             renamed.popleft()
-        self._renamed.pop(theirs, None)
+        self._renamed.pop(agent_id, None)
         return None
 
-    def _output(self, output: ToolOutput, ts: float, out: list[Event]) -> None:
-        call_id = self._meant(output.call_id)
+    def _handle_output(self, output: ToolOutput, ts: float, out: list[Event]) -> None:
+        call_id = self._open_call_id(output.call_id)
         if call_id is None and output.call_id in self._closed:
             self._emit(Vendor("late_tool_output", msgspec.to_builtins(output)), ts, out)
             return
         if call_id is None:
-            call_id = self._use(ToolUse(output.call_id, name="unknown"), ts, out)
+            call_id = self._open_call(ToolUse(output.call_id, name="unknown"), ts, out)
         self._emit(replace(output, call_id=call_id), ts, out)
 
-    def _result(self, result: ToolResult, ts: float, out: list[Event]) -> None:
-        call_id = self._meant(result.call_id)
+    def _close_call(self, result: ToolResult, ts: float, out: list[Event]) -> None:
+        call_id = self._open_call_id(result.call_id)
         if call_id is None and result.call_id in self._closed:
             self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
             return
         if call_id is None:
-            call_id = self._use(ToolUse(result.call_id, name=result.name or "unknown"), ts, out)
+            call_id = self._open_call(
+                ToolUse(result.call_id, name=result.name or "unknown"), ts, out
+            )
         tool = self._open.pop(call_id)
         self._closed[call_id] = None
-        if len(self._closed) > CLOSED_REMEMBERED:
+        if len(self._closed) > MAX_CLOSED_IDS:
             del self._closed[next(iter(self._closed))]
         took = result.duration_ms
         if took is None or took < 0:
             took = max(0, round((ts - tool.since) * 1000))
-        named = replace(result, call_id=call_id, name=result.name or tool.name, duration_ms=took)
-        self._emit(named, ts, out)
-        if named.status == "denied":
+        complete = replace(result, call_id=call_id, name=result.name or tool.name, duration_ms=took)
+        self._emit(complete, ts, out)
+        if complete.status == "denied":
             self.denied.append(
-                DeniedCall(tool.name, title=tool.title, reason=named.error, call_id=call_id)
+                DeniedCall(tool.name, title=tool.title, reason=complete.error, call_id=call_id)
             )
         elif (
-            named.status == "success"
+            complete.status == "success"
             and tool.kind in ("edit", "delete", "move")
-            and tool.theirs not in self._telling
+            and tool.agent_id not in self._self_reported
         ):
             for path in tool.paths:
-                self._written(path, tool.kind, call_id, ts, out)
+                self._report_file_change(path, tool.kind, call_id, ts, out)
 
-    def _written(self, path: str, kind: str, call_id: str, ts: float, out: list[Event]) -> None:
-        whole = os.path.normpath(os.path.join(self._made_up.cwd or os.sep, path))
-        if whole in self._served:
-            self._served.discard(whole)
+    def _report_file_change(
+        self, path: str, kind: str, call_id: str, ts: float, out: list[Event]
+    ) -> None:
+        whole = os.path.normpath(os.path.join(self._default_init.cwd or os.sep, path))
+        if whole in self._written_for_agent:
+            self._written_for_agent.discard(whole)
             return
         if kind == "edit":
             before = self.written.get(whole)
-            new = self._existed(whole) is False
+            new = self._existed_before(whole) is False
             change: FileKind = "modified" if before or not new else "created"
         else:
             change = "deleted" if kind == "delete" else "moved"
@@ -344,9 +350,9 @@ class EventNormalizer:
 
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
         self._seq += 1
-        held = _json_of(event)
-        if held is not None and too_deep(getattr(event, held)):
-            event = replace(event, **{held: f"(left out: {TOO_DEEP})"})
+        queued = _json_field(event)
+        if queued is not None and too_deep(getattr(event, queued)):
+            event = replace(event, **{queued: f"(left out: {TOO_DEEP})"})
         # The event is fresh from the dialect and nobody else has seen it yet.
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)
@@ -358,7 +364,7 @@ class EventNormalizer:
         out.append(event)
 
 
-def _json_of(event: Event) -> str | None:
+def _json_field(event: Event) -> str | None:
     """The field that holds whatever JSON the agent sent."""
     match event:
         case ToolUse() | PermissionRequest():

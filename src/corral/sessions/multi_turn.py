@@ -12,7 +12,7 @@ from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, RemoteError
 from corral.result import Result
 from corral.sessions.session import Session
-from corral.sessions.structured_output import Run, Submission, typed, wanted
+from corral.sessions.structured_output import RunTurn, Submission, answer_schema, run_typed
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, until_done
@@ -36,7 +36,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """``CallerError`` for what cannot be, before anything starts."""
         if self.output is not None:
-            wanted(self.output)
+            answer_schema(self.output)
         if self.until is not None:
             check_limits(self.until, self.rounds, self.max_total_tokens)
         elif self.max_total_tokens is not None:
@@ -50,7 +50,7 @@ def with_submission(
     goal: Goal, tools: Sequence[Tool | Callable[..., Any]] | Tools
 ) -> tuple[Goal, Tools]:
     """The goal and the tools, with one more by which the value is handed in."""
-    submission = Submission(wanted(goal.output))
+    submission = Submission(answer_schema(goal.output))
     given = tools if isinstance(tools, Tools) else Tools(tools)
     more = Tools(
         [*given.by_name.values(), submission.tool],
@@ -65,14 +65,14 @@ def with_schema(goal: Goal, agent: AgentSpec, options: dict[str, Any]) -> Goal:
     """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
     if goal.output is None or agent.native_schema is None or goal.submission is not None:
         return goal
-    schema = wanted(goal.output).json
+    schema = answer_schema(goal.output).json
     if not agent.native_schema(schema):
         return goal
     options["output_schema"] = schema
     return msgspec.structs.replace(goal, native=True)
 
 
-async def reach(
+async def run_goal(
     goal: Goal, session: Session, prompt: str, collect: Callable[[Turn], Awaitable[Result]]
 ) -> Result:
     """The result of all turns together, each read to its end by ``collect``.
@@ -111,9 +111,9 @@ async def reach(
     )
 
 
-async def _typed(run: Run, prompt: str, goal: Goal) -> Result:
+async def _typed(run: RunTurn, prompt: str, goal: Goal) -> Result:
     try:
-        value = typed(
+        value = run_typed(
             run,
             prompt,
             goal.output,

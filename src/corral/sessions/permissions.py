@@ -34,7 +34,7 @@ from corral.system.path_guard import PathGuard
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 """Whoever answers questions: a person at a terminal, a page, a callback."""
 
-_DECISIONS: tuple[str, ...] = get_args(Decision)
+_VALID_DECISIONS: tuple[str, ...] = get_args(Decision)
 
 
 class PermissionAnswer(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class PermissionAnswer(msgspec.Struct, frozen=True):
     rule: str
 
 
-class Broker:
+class PermissionBroker:
     def __init__(
         self,
         policy: Policy,
@@ -67,7 +67,7 @@ class Broker:
         """Whether the policy knows no workspace."""
         return self._policy.is_unlimited
 
-    def at_once(
+    def policy_answer(
         self, action: Action, paths: Collection[str] | None = None
     ) -> PermissionAnswer | None:
         """The answer where nobody need be asked; None where a person decides. ``paths`` are all
@@ -78,14 +78,16 @@ class Broker:
         if ruling.verdict == "allow":
             return PermissionAnswer("allow_once", "policy", ruling.rule)
         if ruling.verdict == "ask" and self._mode != "prompt":
-            told: Decision = "allow_once" if self._mode == "auto" else "deny"
-            return PermissionAnswer(told, "policy", f"{ruling.rule}, permission_mode={self._mode}")
+            answer_given: Decision = "allow_once" if self._mode == "auto" else "deny"
+            return PermissionAnswer(
+                answer_given, "policy", f"{ruling.rule}, permission_mode={self._mode}"
+            )
         if ruling.verdict == "deny" or self._ask is None:
-            nobody = "" if ruling.verdict == "deny" else ", and nobody to ask"
-            return PermissionAnswer("deny", "policy", ruling.rule + nobody)
+            suffix = "" if ruling.verdict == "deny" else ", and nobody to ask"
+            return PermissionAnswer("deny", "policy", ruling.rule + suffix)
         return None
 
-    def confirmed(
+    def confirm(
         self, answer: PermissionAnswer, action: Action, paths: Collection[str]
     ) -> PermissionAnswer:
         """A person's answer, unless what the request names has come to be denied meanwhile."""
@@ -113,20 +115,22 @@ class Broker:
             return None if shell == "allow" else Ruling(shell, f"{refusal}, shell={shell}")
         return Ruling("deny", refusal)
 
-    async def put(self, request: PermissionRequest) -> PermissionAnswer:
+    async def ask_person(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
         if self._ask is None:
             return PermissionAnswer("deny", "policy", "nobody to ask")
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout):
-                    told = self._ask(request)
-                    decision = await told if isinstance(told, Awaitable) else told
+                    answer_given = self._ask(request)
+                    decision = (
+                        await answer_given if isinstance(answer_given, Awaitable) else answer_given
+                    )
             except TimeoutError:
                 return PermissionAnswer("deny", "timeout", f"no answer in {self._timeout:g} s")
             except Exception as error:
                 return PermissionAnswer("deny", "person", f"the question failed: {error}")
-        if decision not in _DECISIONS:
+        if decision not in _VALID_DECISIONS:
             return PermissionAnswer("deny", "person", f"not an answer: {decision!r}")
         return PermissionAnswer(decision, "person", "asked")
 
@@ -142,7 +146,7 @@ Granted: TypeAlias = tuple[str, str | None]
 """A tool, and the command where it is one that runs commands."""
 
 
-class Questions:
+class PermissionQuestions:
     """``write`` reaches the agent, and is held weakly: a question that waits for a person must
     not keep a dropped session's process alive. ``granted`` is what a person allowed for the
     whole session; it grows."""
@@ -159,10 +163,10 @@ class Questions:
     ) -> None:
         self._control = control
         guard = guard_of(run, cwd)
-        self._broker = Broker(run.policy, ask, mode=run.permission_mode, guard=guard)
+        self._broker = PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard)
         self._agent = weakref.WeakMethod(write)
         self._open: dict[str, asyncio.Task[None]] = {}
-        self._leaving: list[asyncio.Task[None]] = []
+        self._cancelled: list[asyncio.Task[None]] = []
         self._granted = granted
         self.inbox: list[RawEvent] = []
         """What was decided since it was last looked at."""
@@ -180,49 +184,49 @@ class Questions:
             if isinstance(item, PermissionRequest):
                 ask = self._control.open_requests.get(item.request_id)
                 if ask is not None:
-                    self._put(ask, item, out)
+                    self._start_question(ask, item, out)
             elif isinstance(item, PermissionDecision):  # the agent took its question back
                 question = self._open.pop(item.request_id, None)
                 if question is not None:
                     question.cancel()
-                    self._leaving.append(question)
+                    self._cancelled.append(question)
         return out
 
     async def close(self) -> None:
         """No question outlives its turn."""
-        questions = [*self._open.values(), *self._leaving]
+        questions = [*self._open.values(), *self._cancelled]
         for question in self._open.values():
             question.cancel()
         self._open.clear()
-        self._leaving.clear()
+        self._cancelled.clear()
         if questions:
             await asyncio.wait(questions)
 
-    def _put(
+    def _start_question(
         self, ask: StreamPermissionRequest, request: PermissionRequest, out: list[RawEvent]
     ) -> None:
-        answer = self._at_once(ask)
+        answer = self._policy_answer(ask)
         if answer is not None:
-            self._decided(ask, answer, out)
+            self._send_decision(ask, answer, out)
             return
-        task = asyncio.get_running_loop().create_task(self._wait(ask, request))
+        task = asyncio.get_running_loop().create_task(self._ask_person(ask, request))
         self._open[ask.request_id] = task
 
-    def _at_once(self, ask: StreamPermissionRequest) -> PermissionAnswer | None:
-        answer = self._broker.at_once(_action(ask), _paths(ask))
+    def _policy_answer(self, ask: StreamPermissionRequest) -> PermissionAnswer | None:
+        answer = self._broker.policy_answer(_action(ask), _paths(ask))
         if answer is None and (ask.name, ask.command) in self._granted:
             return PermissionAnswer("allow_session", "person", "asked before")
         return answer
 
-    async def _wait(self, ask: StreamPermissionRequest, request: PermissionRequest) -> None:
-        answer = await self._broker.put(request)
-        answer = self._broker.confirmed(answer, _action(ask), _paths(ask))
+    async def _ask_person(self, ask: StreamPermissionRequest, request: PermissionRequest) -> None:
+        answer = await self._broker.ask_person(request)
+        answer = self._broker.confirm(answer, _action(ask), _paths(ask))
         if self._open.pop(ask.request_id, None) is not None:
             if answer.decision == "allow_session":
                 self._granted.add((ask.name, ask.command))
-            self._decided(ask, answer, self.inbox)
+            self._send_decision(ask, answer, self.inbox)
 
-    def _decided(
+    def _send_decision(
         self, ask: StreamPermissionRequest, answer: PermissionAnswer, out: list[RawEvent]
     ) -> None:
         out.append(

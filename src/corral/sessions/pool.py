@@ -85,7 +85,7 @@ class Pool:
         self._idle = idle
         self._ask = ask
         self._workers: list[_Worker] = []
-        self._places = asyncio.Semaphore(size * prompts_at_once)
+        self._slots = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
         self._prepared: PreparedRun | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -97,8 +97,8 @@ class Pool:
         prepared = prepare(self._agent, self._options, has_asker=self._ask is not None)
         if prepared.agent.transport.kind != "acp":
             raise ConfigError(
-                f"{prepared.agent.name} starts a process for each prompt and cannot be kept warm",
-                hint=f"Take one that speaks the Agent Client Protocol, such as {DEFAULT_AGENT}.",
+                f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
+                hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
             )
         self._prepared = prepared
         self._open = True
@@ -126,10 +126,10 @@ class Pool:
         ``corral.run``."""
         if not self._open:
             raise RuntimeError("open the pool first: async with corral.pool(...) as pool")
-        foreign = sorted(set(options) - PROMPT_OPTIONS - SWITCHED)
-        if foreign:
+        unknown = sorted(set(options) - PROMPT_OPTIONS - SWITCHED)
+        if unknown:
             raise ConfigError(
-                f"{foreign[0]} is fixed for the whole pool",
+                f"{unknown[0]} is fixed for the whole pool",
                 hint=f"A prompt chooses: {', '.join(sorted(PROMPT_OPTIONS | SWITCHED))}.",
             )
         chosen = {**self._options, **options}
@@ -139,8 +139,8 @@ class Pool:
         prepared = prepare(self._agent, chosen, has_asker=self._ask is not None)
         self._check_shareable(prepared)
         text = resolve_prompt(prepared, prompt)
-        async with self._places:
-            worker = self._take(prepared)
+        async with self._slots:
+            worker = self._take_worker(prepared)
             try:
                 result = await self._prompt(worker, prepared, text, on_event)
             finally:
@@ -167,24 +167,25 @@ class Pool:
         text: str,
         on_event: Callable[[Event], None] | None,
     ) -> Result:
-        kept = store.create(prepared.agent.name, prepared.cwd)
-        line = _PoolLine(worker, prepared)
-        backend = AcpBackend(prepared, kept, text, line, self._ask)
-        turn = Turn(prepared, kept, text, backend, eraser=worker.eraser)
+        record = store.create(prepared.agent.name, prepared.cwd)
+        source = _PoolConnection(worker, prepared)
+        backend = AcpBackend(prepared, record, text, source, self._ask)
+        turn = Turn(prepared, record, text, backend, redactor=worker.redactor)
         try:
             return await turn.collect(on_event)
         finally:
             await turn.close()
-            line.leave()
-            kept.close(keep=False)
+            source.release()
+            record.close(keep=False)
 
-    def _take(self, prepared: PreparedRun) -> _Worker:
+    def _take_worker(self, prepared: PreparedRun) -> _Worker:
         """The least busy process that may take one more, or a new one."""
-        free = [w for w in self._workers if w.busy < self._at_once and w.is_fit]
-        room = len([w for w in self._workers if w.is_fit]) < self._size
+        free = [w for w in self._workers if w.busy < self._at_once and w.is_usable]
+        room = len([w for w in self._workers if w.is_usable]) < self._size
         if room and all(worker.busy for worker in free):
             worker = _Worker(
-                self._as_pool(prepared), acp_transport(prepared.agent).sessions_per_process
+                self._with_pool_settings(prepared),
+                acp_transport(prepared.agent).sessions_per_process,
             )
             self._workers.append(worker)
             self.started += 1
@@ -193,7 +194,7 @@ class Pool:
         worker.take()
         return worker
 
-    def _as_pool(self, prompt: PreparedRun) -> PreparedRun:
+    def _with_pool_settings(self, prompt: PreparedRun) -> PreparedRun:
         """What a process is started for: the pool's own model and policy, not the prompt's."""
         pool = self._prepared or prompt
         run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
@@ -201,7 +202,7 @@ class Pool:
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()
-        if not worker.busy and not worker.is_fit:
+        if not worker.busy and not worker.is_usable:
             if worker in self._workers:
                 self._workers.remove(worker)
             await worker.end()
@@ -220,19 +221,19 @@ class _Worker:
     """One process of a pool, started when first used."""
 
     def __init__(self, prepared: PreparedRun, sessions: int) -> None:
-        self.eraser = SecretRedactor(prepared.environment.redacted)
+        self.redactor = SecretRedactor(prepared.environment.redacted)
         self.busy = 0
         self._prepared = prepared
         self._sessions = sessions
         self._served = 0
-        self._kept: SessionRecord = store.create(prepared.agent.name, prepared.cwd)
+        self._record: SessionRecord = store.create(prepared.agent.name, prepared.cwd)
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._broken = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_fit(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it may serve another session."""
         dead = self._connection is not None and self._connection.dead is not None
         return not self._broken and not dead and self._served < self._sessions
@@ -246,11 +247,14 @@ class _Worker:
     def give_back(self) -> None:
         self.busy -= 1
         pid = self._connection.pid if self._connection else None
-        held = platform.resident(pid) if pid else None
-        if held is not None and held > acp_transport(self._prepared.agent).bytes_per_process:
-            self.spoil()  # some agents never free what a session took
+        resident = platform.resident(pid) if pid else None
+        if (
+            resident is not None
+            and resident > acp_transport(self._prepared.agent).bytes_per_process
+        ):
+            self.retire()  # some agents never free what a session took
 
-    def spoil(self) -> None:
+    def retire(self) -> None:
         self._broken = True
 
     async def connection(self, prepared: PreparedRun) -> Connection:
@@ -261,7 +265,7 @@ class _Worker:
             else:
                 self._prepared = prepared
                 try:
-                    opened = await Connection.open(prepared, self._kept, self.eraser)
+                    opened = await Connection.open(prepared, self._record, self.redactor)
                 except BaseException:
                     self._broken = True
                     raise
@@ -274,7 +278,7 @@ class _Worker:
         first, run = self._prepared, prepared.run
         if (prepared.cwd, prepared.project_files) == (first.cwd, first.project_files):
             return
-        prepared.agent.launch(run, prepared.place(self._kept.folder), "", None)
+        prepared.agent.launch(run, prepared.launch_context(self._record.folder), "", None)
         relative = [
             folder
             for folder in (*run.include_directories, *run.policy.writable)
@@ -286,10 +290,10 @@ class _Worker:
                 hint="The agent's process has resolved it in its first working directory.",
             )
 
-    def end_after(self, seconds: float, gone: Callable[[_Worker], None]) -> None:
+    def end_after(self, seconds: float, on_idle: Callable[[_Worker], None]) -> None:
         def fire() -> None:
             if not self.busy:
-                gone(self)
+                on_idle(self)
 
         self._timer = asyncio.get_running_loop().call_later(seconds, fire)
 
@@ -299,14 +303,14 @@ class _Worker:
             self._timer.cancel()
         if self._connection is not None:
             await self._connection.close(self._prepared.run.grace)
-        self._kept.close(keep=False)
+        self._record.close(keep=False)
 
 
-class _PoolLine:
+class _PoolConnection:
     """One prompt's share of a worker."""
 
     def __init__(self, worker: _Worker, prepared: PreparedRun) -> None:
-        self.chat: AcpSession | None = None
+        self.session: AcpSession | None = None
         self._worker = worker
         self._prepared = prepared
         self._connection: Connection | None = None
@@ -315,15 +319,15 @@ class _PoolLine:
         self._connection = await self._worker.connection(self._prepared)
         return self._connection
 
-    async def give_up(self, connection: Connection) -> None:
+    async def discard(self, connection: Connection) -> None:
         """Others may still be served by it: then it goes when the last of them is done."""
-        self._worker.spoil()
+        self._worker.retire()
         if self._worker.busy <= 1:
             await connection.close(0.0)
-        elif self.chat is not None:
-            self.chat.is_given_up = True
+        elif self.session is not None:
+            self.session.is_abandoned = True
             connection.wake()
 
-    def leave(self) -> None:
-        if self._connection is not None and self.chat is not None:
-            self._connection.drop_chat(self.chat)
+    def release(self) -> None:
+        if self._connection is not None and self.session is not None:
+            self._connection.drop_chat(self.session)

@@ -29,7 +29,7 @@ from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy
 from corral.prompt import Prompt
 from corral.protected_paths import Links
-from corral.sessions.credentials import choose
+from corral.sessions.credentials import choose_credentials
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 
@@ -85,7 +85,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
         return env
 
-    def place(self, folder: Path) -> LaunchContext:
+    def launch_context(self, folder: Path) -> LaunchContext:
         """The machine, as the agent's file wants it, for a session kept in ``folder``."""
         return LaunchContext(
             program=self.program.argv,
@@ -130,7 +130,7 @@ def prepare(
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if agent.for_run is not None:
         agent = agent.for_run(run)
-    _supported(agent, run)
+    _check_supported(agent, run)
     if agent.plain_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.plain_policy(run.policy, run))
     run = msgspec.structs.replace(
@@ -139,19 +139,19 @@ def prepare(
         own_tools=tuple(own_tools),
     )
     compiled = compile_for(agent, run)
-    _enforced(agent, run, compiled.report)
-    cwd = _folder(_here() if run.cwd is None else run.cwd, "cwd")
+    _check_enforceable(agent, run, compiled.report)
+    cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
     for folder in (*run.include_directories, *run.policy.writable):
-        _folder(os.path.join(cwd, folder), "include_directories")
+        _existing_folder(os.path.join(cwd, folder), "include_directories")
     for path in (*run.images, *run.audio, *run.attachments):
-        _attached(os.path.join(cwd, path))
+        _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":
         _refuse_git_programs(agent, Path(cwd))
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
     # Who pays was settled when it was recorded, and may not even be known here.
     payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
-    chosen = choose(agent, payer, env, _in_home(agent.credential_files))
+    chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
     credentials = chosen.files
     return PreparedRun(
         agent=agent,
@@ -177,14 +177,14 @@ def _program(
 ) -> tuple[AgentSpec, programs.Found, environment.Environment]:
     """What is started, and what it sees. A recording stands for the agent."""
     if run.replay is not None:
-        from corral.sessions.recording import replayed
+        from corral.sessions.recording import with_replay
 
-        return replayed(agent, run)
+        return with_replay(agent, run)
     found, env = programs.locate(agent, run.program), environment.gather(agent, run)
     if run.record_to is not None:
-        from corral.sessions.recording import recorded
+        from corral.sessions.recording import with_recorder
 
-        found, env = recorded(agent, run, found, env)
+        found, env = with_recorder(agent, run, found, env)
     return agent, found, env
 
 
@@ -221,7 +221,7 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
     return check_prompt(text, limit)
 
 
-def _supported(agent: AgentSpec, run: RunOptions) -> None:
+def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
     plain = RunOptions(agent=run.agent)
     for name in KNOWN:
         if name in COMMON or name in agent.supports or not hasattr(run, name):
@@ -243,16 +243,16 @@ def _supported(agent: AgentSpec, run: RunOptions) -> None:
         raise ConfigError(f"{agent.name} cannot resume a session")
 
 
-def _enforced(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRow, ...]) -> None:
+def _check_enforceable(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRow, ...]) -> None:
     for row in report:
         if run.strict and row.enforcement in ("advisory", "impossible"):
             raise PolicyNotEnforceable(
                 f"{agent.name} cannot enforce {row.capability}={row.verdict}: {row.note}",
-                hint=_nearest(run.policy, row),
+                hint=_enforceable_hint(run.policy, row),
             )
 
 
-def _nearest(policy: Policy, row: PolicyRow) -> str:
+def _enforceable_hint(policy: Policy, row: PolicyRow) -> str:
     if row.capability == "network" and policy.shell == "allow":
         return (
             "The nearest that works: shell='deny' with network='deny', or leave network unset."
@@ -261,14 +261,14 @@ def _nearest(policy: Policy, row: PolicyRow) -> str:
     return f"Leave {row.capability} to another agent, or say strict=False to run it as it is."
 
 
-def _here() -> str:
+def _current_directory() -> str:
     try:
         return os.getcwd()
     except OSError as error:
         raise ConfigError(f"the current directory is gone: {error.strerror}") from error
 
 
-def _folder(path: str, what: str) -> str:
+def _existing_folder(path: str, what: str) -> str:
     if not path.strip():
         raise ConfigError(f"{what} is empty")
     try:
@@ -285,7 +285,7 @@ def _folder(path: str, what: str) -> str:
     return os.path.realpath(whole)
 
 
-def _attached(path: str) -> None:
+def _check_attachment(path: str) -> None:
     if not os.path.isfile(path):
         raise ConfigError(f"a file for the prompt does not exist: {path}")
     if os.path.getsize(path) > LARGEST_FILE:

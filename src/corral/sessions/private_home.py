@@ -14,45 +14,45 @@ from corral.sessions.store import SessionRecord
 from corral.system import paths
 
 
-def furnish(launch: Launch, prepared: PreparedRun, kept: SessionRecord) -> None:
+def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRecord) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
-    kept.make()
+    record.make_folders()
     try:
         if launch.report is not None:
             Path(launch.report).unlink(missing_ok=True)  # the one of the turn before
         for name, content in launch.files.items():
-            paths.write_private(kept.home / name, content.encode())
+            paths.write_private(record.home / name, content.encode())
         for name in prepared.linked:
-            link = kept.home / name
+            link = record.home / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
                 link.unlink(missing_ok=True)
                 link.symlink_to(paths.user_home() / name)
         for number, image in enumerate(prepared.run.images):
-            kept.images.mkdir(mode=0o700, exist_ok=True)
-            copy = kept.images / image_name(number, image)
+            record.images.mkdir(mode=0o700, exist_ok=True)
+            copy = record.images / image_name(number, image)
             shutil.copy(os.path.join(prepared.cwd, image), copy)
     except OSError as error:
-        raise _unwritable(kept, error) from error
+        raise _storage_error(record, error) from error
 
 
-def make_loadable(agent: AgentSpec, kept: SessionRecord) -> None:
+def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
     """See that the agent can load the session's conversation now."""
-    session = kept.meta.session_id
+    session = record.meta.session_id
     transport = acp_transport(agent)
     if transport.rename_to_load is None or session is None:
         return
     pattern = transport.conversation_files.format(session[:8])
-    found = {file.name: file for file in kept.home.glob(pattern)}
+    found = {file.name: file for file in record.home.glob(pattern)}
     try:
         for old, new in transport.rename_to_load([*found], session, time.time()).items():
             found[old].rename(found[old].with_name(new))
     except OSError as error:
-        raise _unwritable(kept, error) from error
+        raise _storage_error(record, error) from error
 
 
-def _unwritable(kept: SessionRecord, error: OSError) -> StorageFailed:
+def _storage_error(record: SessionRecord, error: OSError) -> StorageFailed:
     return StorageFailed(
-        f"cannot write the session's folder {kept.folder}: {error.strerror}",
+        f"cannot write the session's folder {record.folder}: {error.strerror}",
         hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
     )

@@ -26,7 +26,7 @@ UNFINISHED = "<!-- delete this line, and save, when the answer is done -->"
 is a draft. One that is written or moved here whole needs no such line."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class AnswerSnapshot(msgspec.Struct, frozen=True):
     """An answer as it stood in the file, and what tells that file from a later one."""
 
     text: str
@@ -42,27 +42,27 @@ class QuestionFile:
         self.answer = folder / "answer.md"
         self.draft = folder / "draft.md"
         """What an editor is opened on."""
-        self._very_prompt = folder / ".asked"
+        self._original_prompt = folder / ".asked"
 
     @property
-    def very_prompt(self) -> str | None:
+    def original_prompt(self) -> str | None:
         """The prompt as it was given; None where the question was never put."""
         try:
-            return self._very_prompt.read_text("utf-8")
+            return self._original_prompt.read_text("utf-8")
         except OSError:
             return None
 
-    def put(self, prompt: str, shown: str) -> None:
+    def write(self, prompt: str, shown: str) -> None:
         """Ask. Raises ``StorageFailed``."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             paths.write_private(self.prompt, shown.encode())
             paths.write_private(self.answer, f"\n{UNFINISHED}\n".encode())
-            paths.write_private(self._very_prompt, prompt.encode())
+            paths.write_private(self._original_prompt, prompt.encode())
         except OSError as error:
             raise StorageFailed(f"the question cannot be put: {error}") from error
 
-    def look(self) -> Seen | None:
+    def read_answer(self) -> AnswerSnapshot | None:
         """The answer, where it is done. Raises ``StorageFailed`` where nobody could give one
         any more."""
         try:
@@ -77,37 +77,37 @@ class QuestionFile:
             raise StorageFailed(f"the answer cannot be read: {error}") from error
         if UNFINISHED in text or not text.strip():
             return None
-        return Seen(text.rstrip("\n"), (about.st_ino, about.st_size, about.st_mtime_ns))
+        return AnswerSnapshot(text.rstrip("\n"), (about.st_ino, about.st_size, about.st_mtime_ns))
 
-    def give(self, text: str) -> None:
+    def write_answer(self, text: str) -> None:
         """Answer, all at once."""
         paths.write_private(self.answer, text.replace(UNFINISHED, "").encode())
 
 
-def next_question(kept: SessionRecord, prompt: str) -> tuple[QuestionFile, bool]:
+def next_question(record: SessionRecord, prompt: str) -> tuple[QuestionFile, bool]:
     """The question for this prompt, and whether it is the one that is open already. Another
     that was open stays as it is, and is not asked any more."""
-    before = open_question(kept)
-    if before is not None and before.very_prompt == prompt:
+    before = open_question(record)
+    if before is not None and before.original_prompt == prompt:
         return before, True
-    return QuestionFile(kept.folder / f"turn-{_last(kept) + 1}"), False
+    return QuestionFile(record.folder / f"turn-{_last_number(record) + 1}"), False
 
 
-def open_question(kept: SessionRecord) -> QuestionFile | None:
+def open_question(record: SessionRecord) -> QuestionFile | None:
     """What a person was asked last, unless it was answered and the answer was taken."""
-    number = _last(kept)
-    if not number or kept.meta.status == "success":
+    number = _last_number(record)
+    if not number or record.meta.status == "success":
         return None
-    question = QuestionFile(kept.folder / f"turn-{number}")
-    return question if question.very_prompt is not None else None
+    question = QuestionFile(record.folder / f"turn-{number}")
+    return question if question.original_prompt is not None else None
 
 
-def open_prompt(kept: SessionRecord) -> str | None:
+def open_prompt(record: SessionRecord) -> str | None:
     """The prompt that still waits for its answer."""
-    question = open_question(kept)
-    return question.very_prompt if question is not None else None
+    question = open_question(record)
+    return question.original_prompt if question is not None else None
 
 
-def _last(kept: SessionRecord) -> int:
-    names = (path.name.removeprefix("turn-") for path in kept.folder.glob("turn-*"))
+def _last_number(record: SessionRecord) -> int:
+    names = (path.name.removeprefix("turn-") for path in record.folder.glob("turn-*"))
     return max((int(name) for name in names if name.isdecimal()), default=0)

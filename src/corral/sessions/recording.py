@@ -27,20 +27,20 @@ from corral.system.environment import Environment
 from corral.system.programs import Found
 
 
-def recorded(
+def with_recorder(
     agent: AgentSpec, run: RunOptions, found: Found, env: Environment
 ) -> tuple[Found, Environment]:
     """The same program and environment, with the recorder before it."""
-    path = _file(agent, run.record_to or "")
-    words = (path, str(len(found.argv)), agent.name, found.version or "")
-    argv = (*_python("record"), *words, *found.argv)
-    return replace(found, argv=argv), _told(env)
+    path = _recording_path(agent, run.record_to or "")
+    arguments = (path, str(len(found.argv)), agent.name, found.version or "")
+    argv = (*_python_command("record"), *arguments, *found.argv)
+    return replace(found, argv=argv), _with_recorder_env(env)
 
 
-def replayed(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Environment]:
+def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Environment]:
     """What stands for the agent, its program and its environment. Raises ``ConfigError`` where
     there is no recording, or one of another agent."""
-    path = _file(agent, run.replay or "")
+    path = _recording_path(agent, run.replay or "")
     head = format.read(path)[0].head
     is_known = bool(agent.package.tested)  # of a mere command, the path may differ
     if is_known and head.agent is not None and head.agent != agent.name:
@@ -58,22 +58,26 @@ def replayed(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Envir
     if isinstance(transport, AcpTransport):
         transport = replace(transport, rename_to_load=None)
     agent = replace(agent, explain=_explain(agent), credential_files=(), transport=transport)
-    return agent, Found(path, (*_python("replay"), path), head.version, "option"), _told(env)
+    return (
+        agent,
+        Found(path, (*_python_command("replay"), path), head.version, "option"),
+        _with_recorder_env(env),
+    )
 
 
 def _explain(agent: AgentSpec) -> Callable[[Ending], CorralError | None]:
     def explain(ending: Ending) -> CorralError | None:
-        _, sign, said = ending.stderr.rpartition(SIGN)
+        _, sign, message = ending.stderr.rpartition(SIGN)
         if ending.code == DIFFERS and sign:
             return ReplayMismatch(
-                said.strip(), hint="Fix what is sent, or record the conversation again."
+                message.strip(), hint="Fix what is sent, or record the conversation again."
             )
         return agent.explain(ending)
 
     return explain
 
 
-def _file(agent: AgentSpec, path: str) -> str:
+def _recording_path(agent: AgentSpec, path: str) -> str:
     if isinstance(agent.transport, InProcess):
         raise ConfigError(
             f"{agent.name} runs in this process: there is no program to record",
@@ -82,13 +86,13 @@ def _file(agent: AgentSpec, path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _told(env: Environment) -> Environment:
+def _with_recorder_env(env: Environment) -> Environment:
     """With what the recorder and the player need to know of the run; they keep it to themselves."""
     run = os.environ.get(RUN) or os.urandom(8).hex()
     return replace(env, values={**env.values, RUN: run, SECRETS: json.dumps(env.secrets)})
 
 
-def _python(module: str) -> tuple[str, ...]:
+def _python_command(module: str) -> tuple[str, ...]:
     """Our interpreter, with this very corral and nothing of the workspace. Behind the standard
     library, as what is installed beside us may bear its names; before what else is installed."""
     homes = [str(Path(__file__).parents[2]), str(Path(msgspec.__file__).parents[1])]

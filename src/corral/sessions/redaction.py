@@ -26,25 +26,25 @@ class _Message(msgspec.Struct):
     message_id: str | None = None
 
     def rest(self) -> RawEvent | None:
-        held = self.pieces.rest()
-        if not held:
+        pending = self.pieces.rest()
+        if not pending:
             return None
         if self.is_text and self.parent is None:
-            return held
+            return pending
         kind = Text if self.is_text else Thinking
-        return kind(held, message_id=self.message_id, parent=self.parent)
+        return kind(pending, message_id=self.message_id, parent=self.parent)
 
 
 class EventRedactor:
     """One turn's. ``take`` what came, in order, and ``end`` when no more can come."""
 
-    def __init__(self, eraser: SecretRedactor) -> None:
-        self._eraser = eraser
+    def __init__(self, redactor: SecretRedactor) -> None:
+        self._redactor = redactor
         self._messages: dict[str | None, _Message] = {}
         self._outputs: dict[str, tuple[Pieces, str | None]] = {}
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
-        if not self._eraser.values:
+        if not self._redactor.values:
             return items
         out: list[RawEvent] = []
         for item in items:
@@ -58,8 +58,8 @@ class EventRedactor:
         return out
 
     def end(self) -> list[RawEvent]:
-        held = [message.rest() for message in self._messages.values()]
-        out: list[RawEvent] = [item for item in held if item is not None]
+        pending = [message.rest() for message in self._messages.values()]
+        out: list[RawEvent] = [item for item in pending if item is not None]
         for call_id, (pieces, parent) in self._outputs.items():
             if rest := pieces.rest():
                 out.append(ToolOutput(call_id, rest, parent=parent))
@@ -87,7 +87,7 @@ class EventRedactor:
         out.append(event)
 
     def _output(self, event: ToolOutput, out: list[RawEvent]) -> None:
-        pieces, _ = self._outputs.setdefault(event.call_id, (Pieces(self._eraser), event.parent))
+        pieces, _ = self._outputs.setdefault(event.call_id, (Pieces(self._redactor), event.parent))
         if shown := pieces.add(event.delta):
             out.append(event if shown == event.delta else replace(event, delta=shown))
         if not pieces.held:
@@ -104,7 +104,7 @@ class EventRedactor:
             self._release(message, out)
             message = None
         if message is None:
-            message = _Message(Pieces(self._eraser), parent, is_text, message_id)
+            message = _Message(Pieces(self._redactor), parent, is_text, message_id)
             self._messages[parent] = message
         return message
 
@@ -113,10 +113,10 @@ class EventRedactor:
             out.append(rest)
 
 
-def title_of(prompt: str, eraser: SecretRedactor) -> str:
+def title_of(prompt: str, redactor: SecretRedactor) -> str:
     """The beginning of a prompt on one line; redacted before it is cut."""
-    longest = max(map(len, eraser.values), default=0)
-    head = eraser.clean_text(prompt[: 200 + longest])[:200]
+    longest = max(map(len, redactor.values), default=0)
+    head = redactor.clean_text(prompt[: 200 + longest])[:200]
     return " ".join(head.split())[:80]
 
 

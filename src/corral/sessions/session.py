@@ -28,7 +28,7 @@ from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import question_files, store
-from corral.sessions.backends.base import Backend, Driver, Overheard, Steered
+from corral.sessions.backends.base import Backend, Driver, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
 from corral.sessions.prompt_options import for_prompt
@@ -61,12 +61,12 @@ class Session:
         self._ask = ask
         self._tools = tools
         self._server: ToolServer | None = None
-        self._line: PrivateConnection | None = None
+        self._connection: PrivateConnection | None = None
         self._driver: Driver | None = None
         self._prepared: PreparedRun | None = None
-        self._effective = options
+        self._effective_options = options
         """Those that the session was prepared with: its own tools included."""
-        self._kept: SessionRecord | None = None
+        self._record: SessionRecord | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
@@ -74,17 +74,17 @@ class Session:
     @property
     def id(self) -> str:
         """Ours; what ``resume`` takes."""
-        return self._open()[1].meta.id
+        return self._require_open()[1].meta.id
 
     @property
     def prepared(self) -> PreparedRun:
         """What was found and decided before anything starts."""
-        return self._open()[0]
+        return self._require_open()[0]
 
     @property
     def stderr(self) -> str:
         """The last that the agent's program wrote there in this turn, where it is a program."""
-        return self._backend.stderr if isinstance(self._backend, Overheard) else ""
+        return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
 
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
@@ -93,18 +93,18 @@ class Session:
         if self._tools:  # what is wrong was told before a server is opened
             prepared = await self._with_tools(prepared)
         try:
-            kept = _resumed(prepared) if prepared.run.resume is not None else None
-            if kept is not None and prepared.run.fork:
-                kept = store.fork(kept, prepared.agent.rooted_files)
+            record = _find_resumed(prepared) if prepared.run.resume is not None else None
+            if record is not None and prepared.run.fork:
+                record = store.fork(record, prepared.agent.rooted_files)
         except BaseException:
-            await self._stop_serving()
+            await self._stop_tool_server()
             raise
         self._prepared = prepared
-        self._kept = kept or store.create(prepared.agent.name, prepared.cwd)
+        self._record = record or store.create(prepared.agent.name, prepared.cwd)
         return self
 
     def _prepare(self, options: dict[str, Any]) -> PreparedRun:
-        self._effective = options
+        self._effective_options = options
         own = tool_names(self._tools)
         return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
 
@@ -136,10 +136,10 @@ class Session:
         try:
             return self._prepare(options)
         except BaseException:
-            await self._stop_serving()
+            await self._stop_tool_server()
             raise
 
-    async def _stop_serving(self) -> None:
+    async def _stop_tool_server(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             await server.__aexit__(None, None, None)
@@ -148,7 +148,7 @@ class Session:
         tools = self._server.tools if self._server is not None else self._tools
         return cast("int", getattr(tools, "answers", 0))
 
-    def _tools_missed(self) -> CorralError | None:
+    def _tools_error(self) -> CorralError | None:
         """A tool that never reached the agent is an error, never a silence."""
         if self._server is None or self._server.connected.is_set():
             return None
@@ -167,22 +167,22 @@ class Session:
         try:
             if turn is not None:
                 await turn.close()
-            if self._line is not None:
-                await self._line.close()
+            if self._connection is not None:
+                await self._connection.close()
             if self._driver is not None:
                 await self._driver.close()
         finally:
-            await self._stop_serving()
-            if self._kept is not None and self._prepared is not None:
-                worth = self._kept.meta.turns > 0 or self._prepared.agent.open_turns
-                keep = self._prepared.run.keep and worth
-                if self._prepared.run.record and not keep and self._kept.folder.exists():
-                    self._kept.meta.status = "interrupted"
+            await self._stop_tool_server()
+            if self._record is not None and self._prepared is not None:
+                has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
+                keep = self._prepared.run.keep and has_turns
+                if self._prepared.run.record and not keep and self._record.folder.exists():
+                    self._record.meta.status = "interrupted"
                     with contextlib.suppress(OSError):  # a full disk: the recording is on it
-                        self._kept.save()  # what was recorded so far is worth keeping
+                        self._record.save()  # what was recorded so far is worth keeping
                     keep = True
-                self._kept.close(keep=keep or self._prepared.run.resume is not None)
-            self._prepared = self._kept = None
+                self._record.close(keep=keep or self._prepared.run.resume is not None)
+            self._prepared = self._record = None
 
     def prompt(
         self,
@@ -199,7 +199,7 @@ class Session:
         The options are of this prompt alone; what is not given is the session's. ``policy`` may
         only be narrower than the session's. Raises ``ConfigError`` for one that is wider, and, here
         or when the turn starts, where the agent cannot take the option for one prompt."""
-        session, kept = self._open()
+        session, record = self._require_open()
         given: dict[str, Any] = {
             "timeout": timeout,
             "idle_timeout": idle_timeout,
@@ -207,36 +207,38 @@ class Session:
             "policy": policy,
         }
         asks = self._ask is not None
-        prepared = for_prompt(session, self._agent, self._effective, given, has_asker=asks)
+        prepared = for_prompt(session, self._agent, self._effective_options, given, has_asker=asks)
         if text is None and prepared.agent.open_turns:
-            text = question_files.open_prompt(kept)
-        whole = resolve_prompt(prepared, text)
-        eraser = SecretRedactor(prepared.environment.redacted)
+            text = question_files.open_prompt(record)
+        full_text = resolve_prompt(prepared, text)
+        redactor = SecretRedactor(prepared.environment.redacted)
         backend: Backend
         if isinstance(prepared.agent.transport, InProcess):
-            backend = self._drive().turn(whole, prepared)
+            backend = self._get_driver().turn(full_text, prepared)
         elif isinstance(prepared.agent.transport, AcpTransport):
             from corral.sessions.backends.acp import AcpBackend
 
-            backend = AcpBackend(prepared, kept, whole, self._own_line(), self._ask)
+            backend = AcpBackend(prepared, record, full_text, self._private_connection(), self._ask)
         else:
-            backend = StreamBackend(prepared, kept, whole, eraser, self._ask, granted=self._granted)
+            backend = StreamBackend(
+                prepared, record, full_text, redactor, self._ask, granted=self._granted
+            )
         self._backend = backend
         self._turn = Turn(
             prepared,
-            kept,
-            whole,
+            record,
+            full_text,
             backend,
-            eraser=eraser,
+            redactor=redactor,
             before=self._turn,
-            check=self._tools_missed,
+            check=self._tools_error,
             answers=self._answers,
         )
         return self._turn
 
-    def whole_prompt(self, text: str | None) -> str:
+    def full_prompt(self, text: str | None) -> str:
         """The text a prompt would send: a prompt file's content where one is set."""
-        return resolve_prompt(self._open()[0], text)
+        return resolve_prompt(self._require_open()[0], text)
 
     def steer(self, text: str) -> None:
         """Words for the agent while it works: it gets them after its current round of tools.
@@ -247,20 +249,24 @@ class Session:
         """Words that it gets once it has answered, in the same turn."""
         self._steerable().follow_up(text)
 
-    def _steerable(self) -> Steered:
-        driver = self._drive() if isinstance(self._open()[0].agent.transport, InProcess) else None
-        if not isinstance(driver, Steered):
+    def _steerable(self) -> Steerable:
+        driver = (
+            self._get_driver()
+            if isinstance(self._require_open()[0].agent.transport, InProcess)
+            else None
+        )
+        if not isinstance(driver, Steerable):
             raise ConfigError(
                 f"{self._agent} cannot be steered while it works",
                 hint="Give it another prompt once it has answered.",
             )
         return driver
 
-    def _drive(self) -> Driver:
+    def _get_driver(self) -> Driver:
         if self._driver is None:
-            prepared, kept = self._open()
-            eraser = SecretRedactor(prepared.environment.redacted)
-            self._driver = _driver(prepared, kept, eraser, self._ask, self._tools)
+            prepared, record = self._require_open()
+            redactor = SecretRedactor(prepared.environment.redacted)
+            self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 
     async def run(
@@ -281,26 +287,26 @@ class Session:
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
         """The conversations that the agent itself keeps, of one folder or of all; starts it
         where it does not run yet. Raises ``ConfigError`` where the agent does not offer it."""
-        prepared, _ = self._open()
+        prepared, _ = self._require_open()
         if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
             )
-        connection = await self._own_line().connection(prepared)
+        connection = await self._private_connection().connection(prepared)
         return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
 
-    def _own_line(self) -> PrivateConnection:
+    def _private_connection(self) -> PrivateConnection:
         from corral.sessions.acp.connection import PrivateConnection
 
-        if self._line is None:
-            self._line = PrivateConnection(*self._open())
-        return self._line
+        if self._connection is None:
+            self._connection = PrivateConnection(*self._require_open())
+        return self._connection
 
-    def _open(self) -> tuple[PreparedRun, SessionRecord]:
-        if self._prepared is None or self._kept is None:
+    def _require_open(self) -> tuple[PreparedRun, SessionRecord]:
+        if self._prepared is None or self._record is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
-        return self._prepared, self._kept
+        return self._prepared, self._record
 
 
 def tool_names(tools: Sequence[Tool | Callable[..., Any]] | Tools | None) -> tuple[str, ...]:
@@ -318,8 +324,8 @@ def _absolute(prepared: PreparedRun, folder: str | Path) -> str:
 
 def _driver(
     prepared: PreparedRun,
-    kept: SessionRecord,
-    eraser: SecretRedactor,
+    record: SessionRecord,
+    redactor: SecretRedactor,
     ask: Asker | None,
     tools: Sequence[Tool | Callable[..., Any]] | Tools,
 ) -> Driver:
@@ -328,12 +334,12 @@ def _driver(
         raise TypeError(f"{prepared.agent.name} does not run in this process")
     module, _, name = prepared.agent.transport.driver.partition(":")
     make = cast("Callable[..., Driver]", getattr(import_module(module), name))
-    return make(prepared, kept, eraser, ask, tools)
+    return make(prepared, record, redactor, ask, tools)
 
 
-def _resumed(prepared: PreparedRun) -> SessionRecord:
-    kept = store.find(prepared.run.resume or "last")
-    meta = kept.meta
+def _find_resumed(prepared: PreparedRun) -> SessionRecord:
+    record = store.find(prepared.run.resume or "last")
+    meta = record.meta
     if meta.agent != prepared.agent.name:
         raise ConfigError(f"session {meta.id} is of {meta.agent}, not of {prepared.agent.name}")
     if meta.session_id is None:
@@ -343,4 +349,4 @@ def _resumed(prepared: PreparedRun) -> SessionRecord:
             f"session {meta.id} began in another folder",
             hint=f"Resume it with cwd={meta.cwd} (--cwd).",
         )
-    return kept
+    return record

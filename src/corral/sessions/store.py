@@ -78,7 +78,7 @@ class SessionRecord:
     def images(self) -> Path:
         return self.folder / "images"
 
-    def make(self) -> None:
+    def make_folders(self) -> None:
         """The folders of a turn. Raises ``StorageFailed``."""
         try:
             paths.make_dir(self.folder)
@@ -100,12 +100,12 @@ class SessionRecord:
     def save(self) -> None:
         paths.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
-    def record(self, events: list[Event]) -> None:
+    def append_events(self, events: list[Event]) -> None:
         """Append to the transcript. Secrets were struck out where the bytes came in."""
         if self._transcript is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
             self._transcript = os.open(self.folder / EVENTS, flags, 0o600)
-            if _torn(self.folder / EVENTS):
+            if _ends_mid_line(self.folder / EVENTS):
                 os.write(self._transcript, b"\n")
         data = memoryview(msgspec.json.Encoder().encode_lines(events))
         while data:
@@ -153,17 +153,17 @@ def create(agent: str, cwd: str) -> SessionRecord:
     return SessionRecord(paths.sessions() / name, Meta(name, agent, cwd, now, now))
 
 
-def fork(kept: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
+def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     """A session that goes on from another, which stays as it was. Names that fit ``without``
     are not copied. Raises ``StorageFailed``."""
-    meta = kept.meta
+    meta = record.meta
     other = create(meta.agent, meta.cwd)
     other.meta.session_id = other.meta.forked_from = meta.session_id
     other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
         paths.make_dir(paths.sessions())
         skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
-        shutil.copytree(kept.folder, other.folder, symlinks=True, ignore=skipped)
+        shutil.copytree(record.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
         raise StorageFailed(f"session {meta.id} cannot be copied: {error}") from error
     return other
@@ -181,9 +181,9 @@ def find(name: str) -> SessionRecord:
     direct = _open(paths.sessions() / name)
     if direct is not None:
         return direct
-    for kept in all_sessions():
-        if kept.meta.session_id == name or kept.meta.id.endswith(f"-{name}"):
-            return kept
+    for record in all_sessions():
+        if record.meta.session_id == name or record.meta.id.endswith(f"-{name}"):
+            return record
     raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
 
 
@@ -197,16 +197,16 @@ def all_sessions() -> list[SessionRecord]:
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
-def in_use(kept: SessionRecord) -> bool:
+def is_in_use(record: SessionRecord) -> bool:
     """Whether a run has this session open."""
     try:
-        os.close(lock_file(kept.folder / LOCK))
+        os.close(lock_file(record.folder / LOCK))
     except BlockingIOError:
         return True
     return False
 
 
-def abandoned() -> list[Path]:
+def abandoned_folders() -> list[Path]:
     """Folders of sessions that were killed before they had anything to keep."""
     found: list[Path] = []
     for folder in paths.sessions().glob("*"):
@@ -218,7 +218,7 @@ def abandoned() -> list[Path]:
     return found
 
 
-def _torn(path: Path) -> bool:
+def _ends_mid_line(path: Path) -> bool:
     """Whether a file ends in the middle of a line."""
     with path.open("rb") as file:
         if not file.seek(0, os.SEEK_END):

@@ -29,7 +29,7 @@ from corral.sessions.tools.tools import Tool
 from corral.values import Cost, add_by_model
 
 T = TypeVar("T")
-Run = Callable[[str], Awaitable[Result]]
+RunTurn = Callable[[str], Awaitable[Result]]
 
 REPAIRS = 2
 SUBMIT = "submit_result"
@@ -37,14 +37,14 @@ WRAPPERS = ("output", "result", "value")
 """Names that models like to put around the value they were asked for."""
 DEPTH = 4
 """How many layers are unwrapped; a stringified object in a wrapper is two."""
-SCANNED = 8
+SCAN_FACTOR = 8
 """Times the length of the text that looking for JSON may cost: braces without end are not
 read from each of them."""
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-def wanted(of: Schema[T] | type[T] | object) -> Schema[Any]:
+def answer_schema(of: Schema[T] | type[T] | object) -> Schema[Any]:
     """The schema to ask for. ``SchemaInvalid`` where ``null`` would fit: it could not be told
     from no answer at all."""
     schema = schema_of(of)
@@ -89,7 +89,7 @@ def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
     """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
     complaints: tuple[str, ...] = ()
     for candidate in _candidates(text):
-        value, wrong = unwrapped(candidate, schema)
+        value, wrong = unwrap(candidate, schema)
         if not wrong:
             return value, ()
         complaints = complaints or wrong
@@ -99,10 +99,10 @@ def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
     return None, complaints or ("there is no JSON in the answer",)
 
 
-def unwrapped(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+def unwrap(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
     """The value that fits, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string
     of JSON; else the complaints about it as it is."""
-    typed, complaints = schema.fit(value)
+    run_typed, complaints = schema.fit(value)
     layers = 0
     inner = value
     wrong = complaints
@@ -113,13 +113,13 @@ def unwrapped(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
                 inner = inner[name]
             case str():
                 try:
-                    inner = _parsed(inner)
+                    inner = _parse_json(inner)
                 except (ValueError, RecursionError):
                     break
             case _:
                 break
-        typed, wrong = schema.fit(inner)
-    return (None, complaints) if wrong else (typed, ())
+        run_typed, wrong = schema.fit(inner)
+    return (None, complaints) if wrong else (run_typed, ())
 
 
 def _candidates(text: str) -> Iterator[Json]:
@@ -127,27 +127,27 @@ def _candidates(text: str) -> Iterator[Json]:
     blocks = [found[2] for found in _FENCE.finditer(text)]
     for block in (text, *reversed(blocks)):
         try:
-            yield _parsed(block)
+            yield _parse_json(block)
         except (ValueError, RecursionError):
             continue
-    yield from _balanced(text)
+    yield from _embedded_json(text)
 
 
-def _refused(constant: str) -> Json:
+def _reject_constant(constant: str) -> Json:
     raise ValueError(f"{constant} is not JSON")
 
 
-_decoder = json.JSONDecoder(strict=False, parse_constant=_refused)
+_decoder = json.JSONDecoder(strict=False, parse_constant=_reject_constant)
 """Not strict: models write real line breaks into strings."""
 
 
-def _parsed(text: str) -> Json:
+def _parse_json(text: str) -> Json:
     return cast("Json", _decoder.decode(text.strip("\ufeff \t\r\n")))
 
 
-def _balanced(text: str) -> Iterator[Json]:
+def _embedded_json(text: str) -> Iterator[Json]:
     at = 0
-    budget = SCANNED * len(text) + 10_000
+    budget = SCAN_FACTOR * len(text) + 10_000
     while budget > 0 and (opening := re.compile(r"[{\[]").search(text, at)):
         at = opening.start()
         try:
@@ -171,7 +171,7 @@ class Submission(Generic[T]):
     """
 
     def __init__(self, schema: Schema[T]) -> None:
-        self._handed_in: list[T] = []
+        self._submitted: list[T] = []
         is_object = schema.json.get("type") == "object"
         advertised: JsonObject = schema.json
         if not is_object:
@@ -187,11 +187,11 @@ class Submission(Generic[T]):
             inner = given
             if not is_object and isinstance(given, dict) and given.keys() == {"value"}:
                 inner = given["value"]
-            value, complaints = unwrapped(inner, schema)
+            value, complaints = unwrap(inner, schema)
             return {"value": value}, list(complaints)
 
         async def submit(value: T) -> str:
-            self._handed_in.append(value)
+            self._submitted.append(value)
             return "accepted: the task is done, finish now"
 
         self.tool = Tool(
@@ -203,15 +203,15 @@ class Submission(Generic[T]):
         )
 
     @property
-    def made(self) -> bool:
-        return bool(self._handed_in)
+    def is_submitted(self) -> bool:
+        return bool(self._submitted)
 
     @property
     def value(self) -> T:
         """What was handed in; ``LookupError`` where nothing was."""
-        if not self._handed_in:
+        if not self._submitted:
             raise LookupError("no result was submitted")
-        return self._handed_in[-1]
+        return self._submitted[-1]
 
     @property
     def instructions(self) -> str:
@@ -219,8 +219,8 @@ class Submission(Generic[T]):
 
 
 @overload
-async def typed(
-    run: Run,
+async def run_typed(
+    run: RunTurn,
     prompt: str,
     schema: Schema[T] | type[T],
     *,
@@ -229,8 +229,8 @@ async def typed(
     native: bool = False,
 ) -> tuple[T, Result]: ...
 @overload
-async def typed(
-    run: Run,
+async def run_typed(
+    run: RunTurn,
     prompt: str,
     schema: object,
     *,
@@ -238,8 +238,8 @@ async def typed(
     submission: Submission[Any] | None = None,
     native: bool = False,
 ) -> tuple[Any, Result]: ...
-async def typed(
-    run: Run,
+async def run_typed(
+    run: RunTurn,
     prompt: str,
     schema: object,
     *,
@@ -257,28 +257,28 @@ async def typed(
     """
     if repairs < 0:
         raise ConfigError(f"repairs cannot be negative: {repairs}")
-    asked = wanted(schema)
-    how = instructions(asked) if submission is None else submission.instructions
-    said = prompt if native else f"{prompt}\n\n{how}"
-    whole: Result | None = None
+    expected = answer_schema(schema)
+    how = instructions(expected) if submission is None else submission.instructions
+    text_to_send = prompt if native else f"{prompt}\n\n{how}"
+    combined: Result | None = None
     for left in range(repairs, -1, -1):
-        result = (await run(said)).raise_for_status()
-        whole = result if whole is None else together(whole, result)
-        if submission is not None and submission.made:
+        result = (await run(text_to_send)).raise_for_status()
+        combined = result if combined is None else combine_results(combined, result)
+        if submission is not None and submission.is_submitted:
             value, complaints = submission.value, tuple[str, ...]()
         else:
-            value, complaints = _in_result(result, asked)
+            value, complaints = _value_in_result(result, expected)
         if not complaints:
-            return value, msgspec.structs.replace(whole, output=value)
+            return value, msgspec.structs.replace(combined, output=value)
         if not left:
-            error = schema_not_met(asked.name, complaints, result.final_text or result.text)
-            error.result = whole
+            error = schema_not_met(expected.name, complaints, result.final_text or result.text)
+            error.result = combined
             raise error
-        said = repair_prompt(complaints)
+        text_to_send = repair_prompt(complaints)
     raise AssertionError("the last turn returns or raises")
 
 
-def _in_result(result: Result, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+def _value_in_result(result: Result, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
     value, complaints = find(result.final_text, schema)
     if complaints and result.text != result.final_text:
         other, wrong = find(result.text, schema)
@@ -286,7 +286,7 @@ def _in_result(result: Result, schema: Schema[Any]) -> tuple[Any, tuple[str, ...
     return value, complaints
 
 
-def together(earlier: Result, later: Result) -> Result:
+def combine_results(earlier: Result, later: Result) -> Result:
     """The last turn's result, with what the earlier turns spent, changed and were refused."""
     files = {file.path: file for file in (*earlier.files, *later.files)}
     costs = (earlier.cost.usd, later.cost.usd)

@@ -48,11 +48,11 @@ class Turn:
     def __init__(
         self,
         prepared: PreparedRun,
-        kept: SessionRecord,
+        record: SessionRecord,
         prompt: str,
         backend: Backend,
         *,
-        eraser: SecretRedactor,
+        redactor: SecretRedactor,
         before: Turn | None = None,
         check: Callable[[], CorralError | None] | None = None,
         answers: Callable[[], int] = lambda: 0,
@@ -64,20 +64,20 @@ class Turn:
         self._answers_before = 0
         self._check = check
         if prepared.run.label is not None:
-            kept.meta.label = prepared.run.label
+            record.meta.label = prepared.run.label
         self._prepared = prepared
-        self._kept = kept
-        self._earlier = kept.meta.session_id
+        self._record = record
+        self._previous_session_id = record.meta.session_id
         """The session that was there before this turn."""
         self._prompt = prompt
         self._backend = backend
-        self._eraser = eraser
-        self._redactor = EventRedactor(eraser)
+        self._redactor = redactor
+        self._event_redactor = EventRedactor(redactor)
         self._previous = before
-        self._guard: EventNormalizer | None = None
+        self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
         self._before: changes.Snapshot | None = None
-        self._late_items: list[RawEvent] = []
+        self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
         self._failure: CorralError | None = None
         self._lingered = False
@@ -102,13 +102,13 @@ class Turn:
 
     async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
         """Run to the end and fold the events; ``on_event`` is told each as it comes."""
-        folding = ResultBuilder()
+        builder = ResultBuilder()
         while batch := await self.next_batch():
             for event in batch:
-                folding.add(event)
+                builder.add(event)
                 if on_event is not None:
                     on_event(event)
-        self.result = folding.result()
+        self.result = builder.result()
         return self.result
 
     async def next_batch(self) -> list[Event]:
@@ -120,7 +120,7 @@ class Turn:
         while self._state == "running":
             batch = await self._read()
             if batch:
-                self._record(batch)
+                self._write_transcript(batch)
                 return batch
         return []
 
@@ -154,20 +154,20 @@ class Turn:
             await self._backend.prepare()
             if self._prepared.run.track_files:
                 self._before = await in_thread(changes.look, Path(self._prepared.cwd))
-            self._guard = self._new_guard(started)
+            self._normalizer = self._new_normalizer(started)
             if self._failure is None:  # it may have been cancelled while the folder was looked at
                 await self._backend.begin(self._fail)
         except RemoteError as error:
             if not self._backend.started:
                 raise
-            self._guard = self._guard or self._new_guard(started)
+            self._normalizer = self._normalizer or self._new_normalizer(started)
             self._failure = error
         self._state = "running"
-        self._deadlines = Deadlines(self._prepared.run, self._late)
-        self._meet_others()
+        self._deadlines = Deadlines(self._prepared.run, self._on_deadline)
+        self._mark_shared_folders()
 
-    def _new_guard(self, started: float) -> EventNormalizer:
-        prepared, meta = self._prepared, self._kept.meta
+    def _new_normalizer(self, started: float) -> EventNormalizer:
+        prepared, meta = self._prepared, self._record.meta
         init = Init(
             model=prepared.run.model,
             cwd=prepared.cwd,
@@ -184,32 +184,32 @@ class Turn:
         return EventNormalizer(init, started=started, existed=existed)
 
     async def _read(self) -> list[Event]:
-        guard, deadlines = self._guard, self._deadlines
-        if guard is None or deadlines is None:
+        normalizer, deadlines = self._normalizer, self._deadlines
+        if normalizer is None or deadlines is None:
             raise RuntimeError("the turn was not started")
-        deadlines.listen()
+        deadlines.start_waiting()
         try:
             items = None if self._failure else await self._backend.receive()
         except RecursionError as error:  # in what reads the agent's output
             self._fail(_too_deep(error))
             items = None
         if items is None:
-            return await self._finish(guard, deadlines)
-        deadlines.hear()
-        batch = guard.take(self._redactor.take(items), time.time())
-        self._note(guard)
-        if guard.finish is not None:
-            deadlines.finish()
+            return await self._finish(normalizer, deadlines)
+        deadlines.on_activity()
+        batch = normalizer.take(self._event_redactor.take(items), time.time())
+        self._save_session_id(normalizer)
+        if normalizer.finish is not None:
+            deadlines.on_turn_end()
         return batch
 
-    async def _finish(self, guard: EventNormalizer, deadlines: Deadlines) -> list[Event]:
-        last = self._redactor.take(await self._backend.finish())
-        batch = guard.take([*last, *self._redactor.end()], time.time())
+    async def _finish(self, normalizer: EventNormalizer, deadlines: Deadlines) -> list[Event]:
+        last = self._event_redactor.take(await self._backend.finish())
+        batch = normalizer.take([*last, *self._event_redactor.end()], time.time())
         deadlines.stop()
         self._state = "over"
         _running.discard(self)
-        error = self._failure or self._backend.explain(guard, lingered=self._lingered)
-        if self._answers() > self._answers_before and _is_only_silent(error, guard):
+        error = self._failure or self._backend.explain(normalizer, lingered=self._lingered)
+        if self._answers() > self._answers_before and _is_only_empty(error, normalizer):
             error = None
         if error is None and self._check is not None:
             error = self._check()
@@ -218,45 +218,49 @@ class Turn:
             error.agent_version = self._prepared.program.version
             if error.retry_after is not None:
                 error.resets_at = time.time() + error.retry_after
-        files, complete = await self._files(guard)
-        finish = self._own_share(guard)
-        kept = self._remember(guard, error, resumable=self._is_kept(guard, finish, error))
-        goes_on = kept and self._kept.meta.session_id is not None
+        files, complete = await self._files(normalizer)
+        finish = self._turn_usage(normalizer)
+        saved = self._save_record(
+            normalizer, error, resumable=self._is_resumable(normalizer, finish, error)
+        )
+        resumable = saved and self._record.meta.session_id is not None
         if isinstance(error, ResumeLost):
-            goes_on = False
-        batch += guard.take(self._afterthoughts(guard), time.time())
-        batch += guard.close(
+            resumable = False
+        batch += normalizer.take(self._final_warnings(normalizer), time.time())
+        batch += normalizer.close(
             time.time(),
             error,
             files=files,
             files_complete=complete,
-            denied_complete=self._tells_all(),
-            resume_token=self._kept.meta.id if goes_on and self._prepared.run.keep else None,
+            denied_complete=self._reports_every_denial(),
+            resume_token=self._record.meta.id if resumable and self._prepared.run.keep else None,
         )
         return batch
 
-    def _is_kept(
-        self, guard: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
+    def _is_resumable(
+        self, normalizer: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
     ) -> bool:
         """Whether the agent's conversation holds this turn and can be continued."""
-        if guard.session_id is None:
+        if normalizer.session_id is None:
             return False
         agent = self._prepared.agent
         if agent.open_turns:
             return True
         if _is_cut_short(error):
-            began = guard.worked or (guard.answered and agent.keeps_unfinished == "with_text")
-            return began or agent.keeps_unfinished == "always"
-        return finish is not None and (finish.ok or guard.answered or guard.worked)
+            has_content = normalizer.worked or (
+                normalizer.answered and agent.keeps_unfinished == "with_text"
+            )
+            return has_content or agent.keeps_unfinished == "always"
+        return finish is not None and (finish.ok or normalizer.answered or normalizer.worked)
 
-    def _own_share(self, guard: EventNormalizer) -> TurnEnd | None:
+    def _turn_usage(self, normalizer: EventNormalizer) -> TurnEnd | None:
         """The agent's last word, with what this turn spent where it told of all turns."""
-        finish, meta = guard.finish, self._kept.meta
+        finish, meta = normalizer.finish, self._record.meta
         if finish is None or not self._prepared.agent.usage_of_session:
             return finish
         if (whole := finish.usage) != Usage():
             by_model, before = finish.usage_by_model, meta.spent_by_model
-            finish = guard.finish = replace(
+            finish = normalizer.finish = replace(
                 finish,
                 usage=finish.usage - meta.spent,
                 usage_by_model=since_by_model(by_model, before),
@@ -264,70 +268,75 @@ class Turn:
             meta.spent, meta.spent_by_model = whole, by_model
         return finish
 
-    def _tells_all(self) -> bool:
+    def _reports_every_denial(self) -> bool:
         prepared = self._prepared
         is_free = all(row.verdict == "allow" for row in prepared.compiled.report)
         return prepared.agent.tells_every_refusal or is_free
 
-    async def _files(self, guard: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
+    async def _files(self, normalizer: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
-            return _reported(guard), False
+            return _reported_files(normalizer), False
         try:
             after = await in_thread(changes.look_again, self._before)
         except NoThread as error:  # the answer is there, and is worth more than its files
-            self._late_items.append(_warning("files_unknown", f"{error.message}: {error.hint}"))
-            return _reported(guard), False
-        changed = changes.compare(self._before, after, guard.written)
+            self._pending_warnings.append(
+                _warning("files_unknown", f"{error.message}: {error.hint}")
+            )
+            return _reported_files(normalizer), False
+        changed = changes.compare(self._before, after, normalizer.written)
         return changed, self._before.complete and after.complete and not self._shared
 
-    def _note(self, guard: EventNormalizer) -> None:
-        """Of a turn that has begun to work, the session: we may be killed before its end."""
-        meta = self._kept.meta
-        begun = guard.session_id is not None and (guard.answered or guard.worked)
-        if begun and self._prepared.run.keep and meta.session_id != guard.session_id:
-            meta.session_id = guard.session_id
+    def _save_session_id(self, normalizer: EventNormalizer) -> None:
+        """Save the session's id as soon as the agent works: this process may be killed before the
+        turn ends."""
+        meta = self._record.meta
+        has_started = normalizer.session_id is not None and (
+            normalizer.answered or normalizer.worked
+        )
+        if has_started and self._prepared.run.keep and meta.session_id != normalizer.session_id:
+            meta.session_id = normalizer.session_id
             with contextlib.suppress(OSError):  # said at the turn's end
-                self._kept.save()
+                self._record.save()
 
-    def _remember(
-        self, guard: EventNormalizer, error: CorralError | None, *, resumable: bool
+    def _save_record(
+        self, normalizer: EventNormalizer, error: CorralError | None, *, resumable: bool
     ) -> bool:
-        meta = self._kept.meta
+        meta = self._record.meta
         meta.turns += 1
         meta.updated = time.time()
         meta.status = error.status if error else "success"
-        meta.model = (guard.finish.model if guard.finish else None) or meta.model
-        meta.title = meta.title or title_of(self._prompt, self._eraser)
-        meta.session_id = guard.session_id if resumable else self._earlier
+        meta.model = (normalizer.finish.model if normalizer.finish else None) or meta.model
+        meta.title = meta.title or title_of(self._prompt, self._redactor)
+        meta.session_id = normalizer.session_id if resumable else self._previous_session_id
         if self._backend.started and meta.session_id is None and _is_cut_short(error):
             meta.lost = meta.status
         try:
             if self._prepared.run.keep:
-                self._kept.save()
+                self._record.save()
         except OSError as problem:
-            text = f"the session cannot be resumed: {_unwritten(self._kept.folder, problem)}"
-            self._late_items.append(_warning("session_lost", text))
+            text = f"the session cannot be resumed: {_write_error(self._record.folder, problem)}"
+            self._pending_warnings.append(_warning("session_lost", text))
             return False
         return True
 
-    def _record(self, batch: list[Event]) -> None:
+    def _write_transcript(self, batch: list[Event]) -> None:
         """A disk that fills up costs the transcript, not the run."""
         if not self._recording:
             return
         if isinstance(batch[0], Init):
-            batch = [batch[0], self._asked(batch[0]), *batch[1:]]
+            batch = [batch[0], self._prompt_event(batch[0]), *batch[1:]]
         try:
-            self._kept.record(batch)
+            self._record.append_events(batch)
         except OSError as error:
             self._recording = False
-            text = f"the transcript ends here: {_unwritten(self._kept.folder, error)}"
-            self._late_items.append(_warning("transcript_lost", text))
+            text = f"the transcript ends here: {_write_error(self._record.folder, error)}"
+            self._pending_warnings.append(_warning("transcript_lost", text))
 
-    def _asked(self, init: Init) -> Vendor:
+    def _prompt_event(self, init: Init) -> Vendor:
         """The prompt, for the transcript alone."""
         return Vendor(
             "prompt",
-            self._eraser.clean_text(self._prompt),
+            self._redactor.clean_text(self._prompt),
             seq=init.seq,
             ts=init.ts,
             run_id=init.run_id,
@@ -337,19 +346,24 @@ class Turn:
             label=init.label,
         )
 
-    def _afterthoughts(self, guard: EventNormalizer) -> list[RawEvent]:
-        items, self._late_items = self._late_items, []
-        wanted = self._prepared.run.model
-        used = guard.finish.model if guard.finish else None
-        if wanted and used and wanted != used and wanted not in self._prepared.agent.model_aliases:
-            items.append(_warning("model_differs", f"asked for {wanted}, but {used} answered"))
+    def _final_warnings(self, normalizer: EventNormalizer) -> list[RawEvent]:
+        items, self._pending_warnings = self._pending_warnings, []
+        requested = self._prepared.run.model
+        used = normalizer.finish.model if normalizer.finish else None
+        if (
+            requested
+            and used
+            and requested != used
+            and requested not in self._prepared.agent.model_aliases
+        ):
+            items.append(_warning("model_differs", f"asked for {requested}, but {used} answered"))
         if self._lingered:
             items.append(
                 _warning("lingered", "the agent did not end after its answer; it is not waited for")
             )
         return items
 
-    def _late(self, error: CorralError | None) -> None:
+    def _on_deadline(self, error: CorralError | None) -> None:
         """A deadline passed; without an error the agent only lingers after its last word."""
         self._lingered = error is None
         if error is not None:
@@ -362,27 +376,27 @@ class Turn:
             self._failure = error
             self._backend.end_soon()
 
-    def _meet_others(self) -> None:
-        ours = self._prepared.cwd + os.sep
+    def _mark_shared_folders(self) -> None:
+        our_folder = self._prepared.cwd + os.sep
         for other in _running:
-            theirs = other._prepared.cwd + os.sep
-            if ours.startswith(theirs) or theirs.startswith(ours):
+            other_folder = other._prepared.cwd + os.sep
+            if our_folder.startswith(other_folder) or other_folder.startswith(our_folder):
                 self._shared = other._shared = True
         _running.add(self)
 
 
-def _reported(guard: EventNormalizer) -> tuple[FileChanged, ...]:
+def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:
     """The files that the agent's tools told of."""
     return tuple(
         FileChanged(printable_path(path), kind, by_tool=True)
-        for path, kind in guard.written.items()
+        for path, kind in normalizer.written.items()
     )
 
 
-def _is_only_silent(error: CorralError | None, guard: EventNormalizer) -> bool:
+def _is_only_empty(error: CorralError | None, normalizer: EventNormalizer) -> bool:
     """The agent ended its turn by itself, and all that is wrong is that it said nothing."""
     if isinstance(error, PermissionRefused):
-        return guard.finish is not None and guard.finish.ok
+        return normalizer.finish is not None and normalizer.finish.ok
     return isinstance(error, EmptyAnswer)
 
 
@@ -394,7 +408,7 @@ def _unknown(_path: str) -> bool | None:
     return None
 
 
-def _unwritten(folder: Path, error: OSError) -> str:
+def _write_error(folder: Path, error: OSError) -> str:
     why = error.strerror or str(error)
     return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"
 

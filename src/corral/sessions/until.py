@@ -31,7 +31,7 @@ from corral.errors import (
     TurnLimit,
 )
 from corral.result import Result
-from corral.sessions.structured_output import Run, together
+from corral.sessions.structured_output import RunTurn, combine_results
 from corral.sessions.tools.tools import in_thread
 from corral.system.environment import SecretRedactor, for_commands, named_secrets
 from corral.system.process.platform import WINDOWS
@@ -52,7 +52,7 @@ _NO_REASON = "the check of your work did not pass"
 class Check(msgspec.Struct, frozen=True):
     """A check that needs to know the session's folder."""
 
-    holds: Callable[[Path], Awaitable[CheckResult]]
+    run: Callable[[Path], Awaitable[CheckResult]]
     about: str = ""
 
     def __repr__(self) -> str:
@@ -72,10 +72,10 @@ def files_exist(*paths: str | os.PathLike[str]) -> Check:
         missing = [name for name in names if not (cwd / name).is_file()]
         return f"these files do not exist: {', '.join(missing)}" if missing else None
 
-    async def holds(cwd: Path) -> CheckResult:
+    async def run(cwd: Path) -> CheckResult:
         return look(cwd)
 
-    return Check(holds, f"files_exist({', '.join(map(repr, names))})")
+    return Check(run, f"files_exist({', '.join(map(repr, names))})")
 
 
 def command_succeeds(
@@ -96,15 +96,15 @@ def command_succeeds(
     """
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
     argv = [*shell, command] if isinstance(command, str) else [*command]
-    said = command if isinstance(command, str) else " ".join(argv)
-    if not said.strip():
+    shown = command if isinstance(command, str) else " ".join(argv)
+    if not shown.strip():
         raise ConfigError("command_succeeds needs a command")
     if not timeout > 0:
-        raise ConfigError(f"the timeout of {said!r} must be > 0, got: {timeout:g}")
+        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout:g}")
 
-    async def holds(cwd: Path) -> CheckResult:
-        eraser = SecretRedactor(named_secrets({**os.environ, **(env or {})}))
-        exit_, tail = await _ran(argv, cwd, for_commands(pass_env, env), timeout, eraser)
+    async def run(cwd: Path) -> CheckResult:
+        redactor = SecretRedactor(named_secrets({**os.environ, **(env or {})}))
+        exit_, tail = await _run_command(argv, cwd, for_commands(pass_env, env), timeout, redactor)
         match exit_:
             case Exit(code=0):
                 return None
@@ -114,13 +114,13 @@ def command_succeeds(
                 how = f"was killed by signal {number}"
             case Exit(code=code):
                 how = f"exited with {code}"
-        return f"`{said}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
+        return f"`{shown}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
 
-    return Check(holds, f"command_succeeds({said!r})")
+    return Check(run, f"command_succeeds({shown!r})")
 
 
-async def _ran(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, eraser: SecretRedactor
+async def _run_command(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, redactor: SecretRedactor
 ) -> tuple[Exit | None, str]:
     """How it exited, None where it did not in time, and the end of what it said, redacted."""
     process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)
@@ -139,9 +139,9 @@ async def _ran(
             raise
     finally:
         await process.end(GRACE)
-    said = eraser.clean_text_part(out.decode(errors="replace"), begin_cut=is_cut)
-    wrong = eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
-    return exited, "\n".join(filter(None, (said.strip(), wrong.strip())))[-TAIL:]
+    shown = redactor.clean_text_part(out.decode(errors="replace"), begin_cut=is_cut)
+    wrong = redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+    return exited, "\n".join(filter(None, (shown.strip(), wrong.strip())))[-TAIL:]
 
 
 def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> None:
@@ -158,7 +158,7 @@ def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> No
 
 
 async def until_done(
-    run: Run,
+    run: RunTurn,
     prompt: str,
     check: Until,
     *,
@@ -179,37 +179,37 @@ async def until_done(
     check_limits(check, rounds, max_total_tokens)
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
-    said = prompt
-    whole: Result | None = None
+    shown = prompt
+    combined: Result | None = None
     limit = asyncio.timeout_at(deadline)
     try:
         async with limit:
             for left in range(rounds, -1, -1):
                 limit.reschedule(None if deadline is None else deadline + ending)
-                result = await _after(whole, run(said))
-                whole = result if whole is None else together(whole, result)
+                result = await _await_turn(combined, run(shown))
+                combined = result if combined is None else combine_results(combined, result)
                 late = deadline is not None and loop.time() >= deadline
-                if late and whole.status == "interrupted":
-                    return _ended(whole, _too_late(timeout))
-                if not whole.ok:
-                    return whole
+                if late and combined.status == "interrupted":
+                    return _with_error(combined, _timeout_error(timeout))
+                if not combined.ok:
+                    return combined
                 limit.reschedule(deadline)
-                complaint = await _complaint(check, whole, Path(cwd))
+                complaint = await _complaint(check, combined, Path(cwd))
                 if complaint is None:
-                    return whole
+                    return combined
                 if not left:
-                    return _ended(whole, _too_often(rounds, complaint))
-                if error := _over(whole, result, max_total_tokens, complaint):
-                    return _ended(whole, error)
-                said = f"It is not done yet: {complaint}\n\nGo on until it is."
+                    return _with_error(combined, _rounds_error(rounds, complaint))
+                if error := _budget_error(combined, result, max_total_tokens, complaint):
+                    return _with_error(combined, error)
+                shown = f"It is not done yet: {complaint}\n\nGo on until it is."
     except TimeoutError:
         if not limit.expired():
             raise
-        return _ended(whole or Result(status="timeout"), _too_late(timeout))
+        return _with_error(combined or Result(status="timeout"), _timeout_error(timeout))
     raise AssertionError("the last round returns")
 
 
-async def _after(earlier: Result | None, turn: Awaitable[Result]) -> Result:
+async def _await_turn(earlier: Result | None, turn: Awaitable[Result]) -> Result:
     """The turn; where it cannot even start, its error carries what the earlier ones did."""
     try:
         return await turn
@@ -221,7 +221,7 @@ async def _after(earlier: Result | None, turn: Awaitable[Result]) -> Result:
 async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
     verdict: Any
     if isinstance(check, Check):
-        verdict = await check.holds(cwd)
+        verdict = await check.run(cwd)
     elif inspect.iscoroutinefunction(check):
         verdict = await check(result)
     else:
@@ -248,38 +248,38 @@ def _sendable(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode().strip()
 
 
-def _over(
-    whole: Result, last: Result, max_total_tokens: int | None, complaint: str
+def _budget_error(
+    combined: Result, last: Result, max_total_tokens: int | None, complaint: str
 ) -> BudgetSpent | None:
     if max_total_tokens is None:
         return None
-    if last.usage.total is None or whole.usage.total is None:
+    if last.usage.total is None or combined.usage.total is None:
         return BudgetSpent(
             f"the tokens of a turn cannot be counted: {last.agent or 'the agent'} did not say",
             hint="Leave max_total_tokens out, and bound the work with rounds and timeout.",
         )
-    if whole.usage.total < max_total_tokens:
+    if combined.usage.total < max_total_tokens:
         return None
     return BudgetSpent(
-        f"{whole.usage.total:,} of {max_total_tokens:,} tokens are spent, and it is not done:"
+        f"{combined.usage.total:,} of {max_total_tokens:,} tokens are spent, and it is not done:"
         f" {complaint}",
         hint="Raise max_total_tokens, or resume the session.",
     )
 
 
-def _too_often(rounds: int, complaint: str) -> TurnLimit:
+def _rounds_error(rounds: int, complaint: str) -> TurnLimit:
     return TurnLimit(
         f"not done after {rounds} further rounds: {complaint}",
         hint="Raise rounds, or resume the session.",
     )
 
 
-def _too_late(timeout: float | None) -> TotalTimeout:
+def _timeout_error(timeout: float | None) -> TotalTimeout:
     return TotalTimeout(
         f"timed out after {timeout or 0:g}s over all rounds",
         hint="Raise timeout if the task needs longer.",
     )
 
 
-def _ended(whole: Result, error: CorralError) -> Result:
-    return msgspec.structs.replace(whole, status=error.status, error=error.event())
+def _with_error(combined: Result, error: CorralError) -> Result:
+    return msgspec.structs.replace(combined, status=error.status, error=error.event())

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from corral.builtin.tools import truncate
-from corral.builtin.tools.edit_summary import numbers
+from corral.builtin.tools.edit_summary import count_changed_lines
 from corral.builtin.tools.files import Staged, Text, mode_of, read_text, remove, stage, write
 from corral.builtin.tools.patch import Add, Delete, Update, apply, parse, paths_in
 from corral.builtin.tools.tool import (
@@ -21,10 +21,10 @@ from corral.builtin.tools.tool import (
     Outcome,
     Output,
     ToolError,
-    define,
+    define_tool,
     outcome,
 )
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 from corral.events import FileKind
 
 
@@ -36,7 +36,7 @@ class ApplyPatch(Arguments, frozen=True):
 
 
 class State(msgspec.Struct):
-    """One file, as it was and as the patch would leave it. None: it is not there."""
+    """One file, as it was and as the patch would leave it. None: it does not exist."""
 
     before: Text | None
     after: Text | None
@@ -55,56 +55,56 @@ class Plan:
         self.files: dict[Path, State] = {}
 
     def do(self, step: Add | Delete | Update) -> None:
-        whole = self._workspace.resolve(step.path, write=True)
-        name = self._workspace.name(whole)
+        path = self._workspace.resolve(step.path, write=True)
+        name = self._workspace.name(path)
         match step:
             case Add(lines=lines):
-                self._put(whole, name, Text("".join(f"{line}\n" for line in lines)))
+                self._put(path, name, Text("".join(f"{line}\n" for line in lines)))
             case Delete():
                 self._check_link(step.path)
-                self._take(whole, name, binary=True)
+                self._take(path, name, binary=True)
             case Update(move_to=target, hunks=hunks):
-                text = self._take(whole, name)
+                text = self._take(path, name)
                 new = Text(apply(hunks, text.body, name), text.bom)
                 if target is None:
-                    self.files[whole].after = new
+                    self.files[path].after = new
                     return
                 self._check_link(step.path)
-                there = self._workspace.resolve(target, write=True)
-                if there == whole:
+                target_path = self._workspace.resolve(target, write=True)
+                if target_path == path:
                     raise ToolError(f"{name} cannot be moved to itself")
-                left = self.files[whole]
-                self._put(there, self._workspace.name(there), new)
-                moved = self.files[there]
-                moved.source, moved.mode = left.source or whole, left.mode
-                left.moved = True
+                source = self.files[path]
+                self._put(target_path, self._workspace.name(target_path), new)
+                moved = self.files[target_path]
+                moved.source, moved.mode = source.source or path, source.mode
+                source.moved = True
 
     def _check_link(self, path: str) -> None:
         # What it leads to would go, and the link would stay.
         if (self._workspace.root / path).is_symlink():
             raise ToolError(f"{path} is a link, which a patch can neither delete nor move")
 
-    def _state(self, whole: Path, name: str, *, binary: bool = False) -> State:
-        if whole not in self.files:
-            mode = mode_of(self._workspace, whole)
+    def _state(self, path: Path, name: str, *, binary: bool = False) -> State:
+        if path not in self.files:
+            mode = mode_of(self._workspace, path)
             if mode is not None and stat.S_ISDIR(mode):
                 raise ToolError(f"{name} is a folder")
-            there = mode is not None
-            text = read_text(self._workspace, whole, binary=binary) if there else None
-            self.files[whole] = State(text, text, mode)
-        return self.files[whole]
+            target_path = mode is not None
+            text = read_text(self._workspace, path, binary=binary) if target_path else None
+            self.files[path] = State(text, text, mode)
+        return self.files[path]
 
-    def _take(self, whole: Path, name: str, *, binary: bool = False) -> Text:
-        state = self._state(whole, name, binary=binary)
+    def _take(self, path: Path, name: str, *, binary: bool = False) -> Text:
+        state = self._state(path, name, binary=binary)
         if state.after is None:
             # For the hint of what may have been meant.
-            read_text(self._workspace, whole)
+            read_text(self._workspace, path)
             raise ToolError(f"{name} does not exist any more: the patch itself removes it")
         text, state.after = state.after, None
         return text
 
-    def _put(self, whole: Path, name: str, text: Text) -> None:
-        state = self._state(whole, name)
+    def _put(self, path: Path, name: str, text: Text) -> None:
+        state = self._state(path, name)
         if state.after is not None:
             raise ToolError(f"{name} exists already: update it, or delete it first")
         state.after = text
@@ -114,74 +114,74 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Outc
     plan = Plan(workspace)
     for step in parse(args.patch):
         plan.do(step)
-    changed = {whole: state for whole, state in plan.files.items() if state.before != state.after}
+    changed = {path: state for path, state in plan.files.items() if state.before != state.after}
     if not changed:
         raise ToolError("the patch leaves every file as it is")
-    carry_out(workspace, changed)
+    write_changes(workspace, changed)
     effects = [
-        _effect(whole, state, plan.files)
-        for whole, state in changed.items()
+        _effect(path, state, plan.files)
+        for path, state in changed.items()
         if not (state.moved and state.after is None)
     ]
-    lines = [_told(workspace, effect) for effect in effects]
+    lines = [_summary_line(workspace, effect) for effect in effects]
     return outcome("\n".join(["Applied the patch:", *lines]), truncate.EDIT, tuple(effects))
 
 
-def carry_out(workspace: Workspace, changed: dict[Path, State]) -> None:
+def write_changes(workspace: Workspace, changed: dict[Path, State]) -> None:
     """Everything is written beside its place first, so that what can go wrong has gone wrong
     before the first file changes; what fails later is taken back."""
     staged: list[tuple[Path, Staged]] = []
     done: list[Path] = []
     try:
-        for whole, state in changed.items():
+        for path, state in changed.items():
             if state.after is not None:
                 data = state.after.encoded(state.after.body)
-                staged.append((whole, stage(workspace, whole, data, mode=state.mode)))
-        for whole, file in staged:
+                staged.append((path, stage(workspace, path, data, mode=state.mode)))
+        for path, file in staged:
             file.commit()
-            done.append(whole)
-        for whole, state in changed.items():
+            done.append(path)
+        for path, state in changed.items():
             if state.after is None:
-                remove(workspace, whole)
-                done.append(whole)
+                remove(workspace, path)
+                done.append(path)
     except (OSError, ToolError) as error:
         for _, file in staged:
             file.discard()
-        for whole in done:
-            _restore(workspace, whole, changed[whole])
+        for path in done:
+            _restore(workspace, path, changed[path])
         if isinstance(error, ToolError):
             raise
         about = f": {error.filename}" if error.filename else ""
         raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
 
 
-def _restore(workspace: Workspace, whole: Path, state: State) -> None:
+def _restore(workspace: Workspace, path: Path, state: State) -> None:
     with contextlib.suppress(OSError, ToolError):
         if state.before is None:
-            remove(workspace, whole)
+            remove(workspace, path)
         else:
-            write(workspace, whole, state.before.encoded(state.before.body))
+            write(workspace, path, state.before.encoded(state.before.body))
 
 
-def _effect(whole: Path, state: State, files: dict[Path, State]) -> Effect:
+def _effect(path: Path, state: State, files: dict[Path, State]) -> Effect:
     origin = files[state.source] if state.source is not None else state
     before = origin.before.body if origin.before else ""
-    added, removed = numbers(before, state.after.body if state.after else "")
+    added, removed = count_changed_lines(before, state.after.body if state.after else "")
     kind: FileKind = "modified"
     if state.source is not None:
         kind = "moved"
     elif state.before is None or state.after is None:
         kind = "created" if state.before is None else "deleted"
     return Effect(
-        path=plain(str(whole)),
+        path=replace_surrogates(str(path)),
         kind=kind,
         lines_added=added,
         lines_removed=removed,
-        source=plain(str(state.source)) if state.source is not None else None,
+        source=replace_surrogates(str(state.source)) if state.source is not None else None,
     )
 
 
-def _told(workspace: Workspace, effect: Effect) -> str:
+def _summary_line(workspace: Workspace, effect: Effect) -> str:
     name = workspace.name(Path(effect.path))
     if effect.source is not None:
         name = f"{workspace.name(Path(effect.source))} to {name}"
@@ -194,7 +194,7 @@ def _paths(args: Args) -> tuple[str, ...]:
 
 
 TOOLS = (
-    define(
+    define_tool(
         ApplyPatch,
         apply_patch,
         name="apply_patch",

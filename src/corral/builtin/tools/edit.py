@@ -12,8 +12,8 @@ from msgspec import Meta
 from corral.builtin.tools import truncate
 from corral.builtin.tools.edit_summary import diff, effect
 from corral.builtin.tools.files import Text, encoded, mode_of, read_text, write
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 
 LISTED = 10
 """Line numbers that are told of places that are too many."""
@@ -91,8 +91,8 @@ async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
     write(workspace, whole, text.encoded(body))
     done = effect(whole, text.body, body)
     times = f" at {count} places" if count > 1 else ""
-    said = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
-    return outcome(f"{said}\n{diff(text.body, body)}", truncate.EDIT, (done,))
+    summary = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
+    return outcome(f"{summary}\n{diff(text.body, body)}", truncate.EDIT, (done,))
 
 
 def _endings(text: Text, old: str, new: str) -> tuple[str, str]:
@@ -120,34 +120,36 @@ def _hint(body: str, old: str) -> str:
     if not wanted:
         return ""
     first = wanted[0].strip()
-    bare = [line.strip() for line in lines]
+    stripped = [line.strip() for line in lines]
     why = "the nearest lines are"
-    if first in bare:
-        at = _best([number for number, line in enumerate(bare) if line == first], bare, wanted)
-        if bare[at : at + len(wanted)] == [line.strip() for line in wanted]:
+    if first in stripped:
+        at = _best(
+            [number for number, line in enumerate(stripped) if line == first], stripped, wanted
+        )
+        if stripped[at : at + len(wanted)] == [line.strip() for line in wanted]:
             why = "these lines differ only in the blanks around them"
     else:
-        found = _nearest(bare, first)
+        found = _nearest(stripped, first)
         if found is None:
             return ": read the file again, for nothing in it comes near"
         at = found
     shown = lines[at : at + min(len(old.split("\n")), HINT)]
     listed = "".join(f"\n{at + number:6}\t{line}" for number, line in enumerate(shown, 1))
-    return plain(f"; {why}:{listed.replace(chr(13), '')}")
+    return replace_surrogates(f"; {why}:{listed.replace(chr(13), '')}")
 
 
-def _best(places: list[int], bare: list[str], wanted: list[str]) -> int:
+def _best(places: list[int], stripped: list[str], wanted: list[str]) -> int:
     def alike(at: int) -> int:
-        return sum(a == b.strip() for a, b in zip(bare[at:], wanted, strict=False))
+        return sum(a == b.strip() for a, b in zip(stripped[at:], wanted, strict=False))
 
     return max(places[:LISTED], key=alike)
 
 
-def _nearest(bare: list[str], first: str) -> int | None:
+def _nearest(stripped: list[str], first: str) -> int | None:
     best, place = ALIKE, None
     matcher = SequenceMatcher(None, autojunk=False)
     matcher.set_seq2(first[:COMPARED])
-    for number, line in enumerate(bare):
+    for number, line in enumerate(stripped):
         matcher.set_seq1(line[:COMPARED])
         # Each is an upper bound of the next, and cheaper.
         if (
@@ -160,7 +162,7 @@ def _nearest(bare: list[str], first: str) -> int | None:
 
 
 TOOLS = (
-    define(
+    define_tool(
         WriteFile,
         write_file,
         name="write_file",
@@ -173,7 +175,7 @@ TOOLS = (
         title="Write file_path",
         paths=("file_path",),
     ),
-    define(
+    define_tool(
         EditFile,
         edit_file,
         name="edit_file",

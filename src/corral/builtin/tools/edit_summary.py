@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from corral.builtin.tools.tool import Effect
-from corral.builtin.tools.workspace import plain
+from corral.builtin.tools.workspace import replace_surrogates
 from corral.events import FileKind
 
 COMPARED = 1_000
@@ -14,7 +14,7 @@ COMPARED = 1_000
 CONTEXT = 3
 
 
-def numbers(old: str, new: str) -> tuple[int, int]:
+def count_changed_lines(old: str, new: str) -> tuple[int, int]:
     """Lines added and removed."""
     _, before, after = _compared(_lines(old), _lines(new))
     if max(len(before), len(after)) > COMPARED:
@@ -34,14 +34,16 @@ def diff(old: str, new: str) -> str:
         return f"(lines {start + 1} to {start + len(after)} are new: too many to be shown)"
     hunks = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
     shown = [_shifted(row, start) if row.startswith("@@") else row for row in list(hunks)[2:]]
-    return plain("\n".join(shown))
+    return replace_surrogates("\n".join(shown))
 
 
 def effect(whole: Path, old: str | None, new: str) -> Effect:
     """Of a file that was written; ``old`` is None where there was none."""
-    added, removed = numbers(old or "", new)
+    added, removed = count_changed_lines(old or "", new)
     kind: FileKind = "created" if old is None else "modified"
-    return Effect(path=plain(str(whole)), kind=kind, lines_added=added, lines_removed=removed)
+    return Effect(
+        path=replace_surrogates(str(whole)), kind=kind, lines_added=added, lines_removed=removed
+    )
 
 
 def _lines(text: str) -> list[str]:

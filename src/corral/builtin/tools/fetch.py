@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from corral.builtin.tools import html_text as page_program
 from corral.builtin.tools import truncate
-from corral.builtin.tools.run_program import run
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.run_program import run_program
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 from corral.errors import CorralError
 from corral.system.http.client import Http, HttpResponse
 
@@ -60,12 +60,12 @@ async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
         raise ToolError(f"{args.url} cannot be fetched: {error.message}") from error
     where = f"{page.url} (status {page.status}, {page.kind or 'of no stated kind'})"
     notes = [f"[only the first {LARGEST:,} bytes were read]"] if page.cut else []
-    whole = "\n\n".join([where, text or "(nothing to read is there)", *notes])
-    return outcome(plain(whole), truncate.READ, is_error=page.status >= 400)
+    complete = "\n\n".join([where, text or "(nothing to read is there)", *notes])
+    return outcome(replace_surrogates(complete), truncate.READ, is_error=page.status >= 400)
 
 
 async def _fetch(url: str) -> Page:
-    # The deadline over the whole is the tool's, and comes first.
+    # The tool's own deadline comes first.
     async with Http(connect_timeout=2 * SECONDS, read_timeout=2 * SECONDS) as http:
         for _ in range(REDIRECTS + 1):
             _check(url)
@@ -115,27 +115,27 @@ async def _text(workspace: Workspace, page: Page) -> str:
     is_page = "html" in page.kind or (
         not page.kind and text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
     )
-    return await _readable(workspace, text, page.url) if is_page else text
+    return await _html_to_text(workspace, text, page.url) if is_page else text
 
 
-async def _readable(workspace: Workspace, html: str, url: str) -> str:
-    heard = bytearray()
+async def _html_to_text(workspace: Workspace, html: str, url: str) -> str:
+    output = bytearray()
     argv = [sys.executable, "-I", "-S", page_program.__file__, url]
-    ran = await run(
+    ran = await run_program(
         workspace,
         argv,
         workspace.root,
         PARSING,
-        heard.extend,
+        output.extend,
         stdin=html.encode("utf-8", "replace"),
     )
     if ran.late or ran.exit.code != 0:
         raise ToolError(f"{url} is a page that cannot be turned into text")
-    return heard.decode("utf-8", "replace")
+    return output.decode("utf-8", "replace")
 
 
 TOOLS = (
-    define(
+    define_tool(
         WebFetch,
         web_fetch,
         name="web_fetch",

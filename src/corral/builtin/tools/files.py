@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from corral.builtin.tools.workspace import ToolError, Workspace, plain
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.system import fs
 
 LARGEST = 16 * 1024 * 1024
@@ -100,7 +100,7 @@ def _near(workspace: Workspace, whole: Path) -> str:
     ):
         names += (entry.name for entry in islice(entries, NEAR))
     near = get_close_matches(whole.name, names, 3)
-    return plain(f"; did you mean {' or '.join(near)}?") if near else ""
+    return replace_surrogates(f"; did you mean {' or '.join(near)}?") if near else ""
 
 
 def kind_of(head: bytes) -> str | None:

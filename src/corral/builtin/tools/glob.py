@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from corral.builtin.tools import truncate
 from corral.builtin.tools.search import is_pattern, pattern, walk
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 
 __all__ = ["TOOLS", "is_pattern", "matching"]
 
@@ -87,7 +87,7 @@ async def glob(workspace: Workspace, args: Glob, _: Output) -> Outcome:
     base = _folder(workspace, args.path)
     found = [match async for match in matching(workspace, base, args.pattern)]
     if not found:
-        return outcome(f"No file fits {plain(args.pattern)}", truncate.GLOB)
+        return outcome(f"No file fits {replace_surrogates(args.pattern)}", truncate.GLOB)
     found.sort(key=lambda match: (-match.changed, match.path))
     lines = [workspace.name(match.path) for match in found[:FOUND]]
     if len(found) > FOUND:
@@ -109,7 +109,9 @@ async def list_dir(workspace: Workspace, args: ListDir, _: Output) -> Outcome:
             entries.append((not is_folder, entry.name, _line(entry.name, info, target)))
     if not entries:
         return outcome(f"({workspace.name(whole)} is empty)", truncate.GLOB)
-    return outcome(plain("\n".join(line for _, _, line in sorted(entries))), truncate.GLOB)
+    return outcome(
+        replace_surrogates("\n".join(line for _, _, line in sorted(entries))), truncate.GLOB
+    )
 
 
 def _line(name: str, info: os.stat_result, target: str) -> str:
@@ -135,7 +137,7 @@ def _folder(workspace: Workspace, path: str) -> Path:
 
 
 TOOLS = (
-    define(
+    define_tool(
         Glob,
         glob,
         name="glob",
@@ -148,7 +150,7 @@ TOOLS = (
         title="Find pattern",
         paths=("path",),
     ),
-    define(
+    define_tool(
         ListDir,
         list_dir,
         name="list_dir",

@@ -11,9 +11,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import search, truncate
-from corral.builtin.tools.run_program import run
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.run_program import run_program
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 
 RESULTS = 100
 MOST = 2_000
@@ -34,7 +34,7 @@ class Grep(Arguments, frozen=True):
     )
 
 
-class Found:
+class MatchCollector:
     """The lines that the searching program tells, until there are enough."""
 
     def __init__(self, workspace: Workspace, base: Path, most: int) -> None:
@@ -70,10 +70,10 @@ async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
         # ripgrep would wait for somebody to write into a pipe.
         raise ToolError(f"{args.path} is not a regular file")
     base, only = (whole, "") if whole.is_dir() else (whole.parent, whole.name)
-    found = Found(workspace, base, args.max_results)
+    found = MatchCollector(workspace, base, args.max_results)
     ripgrep = _ripgrep(workspace)
     argv = _rg(ripgrep, args, only) if ripgrep else _python(workspace, args, base, only)
-    ran = await run(workspace, argv, base, SECONDS, found.hear)
+    ran = await run_program(workspace, argv, base, SECONDS, found.hear)
     if not found.full and not ran.late and ran.exit.code not in (0, 1) and not found.lines:
         raise ToolError(f"the search failed: {ran.stderr.strip() or ran.exit}")
     notes: list[str] = []
@@ -82,7 +82,7 @@ async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
     if ran.late:
         notes.append(f"(not everything was searched: {SECONDS:g} s were over)")
     if not found.lines and not notes:
-        notes.append(f"No line fits {plain(args.pattern)}")
+        notes.append(f"No line fits {replace_surrogates(args.pattern)}")
     return outcome("\n".join([*found.lines, *notes]), truncate.GREP)
 
 
@@ -128,7 +128,7 @@ def _python(workspace: Workspace, args: Grep, base: Path, only: str) -> list[str
 
 
 TOOLS = (
-    define(
+    define_tool(
         Grep,
         grep,
         name="grep",

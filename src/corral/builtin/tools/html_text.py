@@ -85,7 +85,7 @@ class _Page(HTMLParser):
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def readable(html: str, url: str) -> str:
+def html_to_text(html: str, url: str) -> str:
     """The text of a page; links as they are to be fetched from ``url``."""
     page = _Page(url)
     page.feed(html)
@@ -94,5 +94,5 @@ def readable(html: str, url: str) -> str:
 
 
 if __name__ == "__main__":
-    said = readable(sys.stdin.buffer.read().decode("utf-8", "replace"), sys.argv[1])
+    said = html_to_text(sys.stdin.buffer.read().decode("utf-8", "replace"), sys.argv[1])
     sys.stdout.buffer.write(said.encode("utf-8", "replace"))

@@ -13,8 +13,8 @@ from msgspec import Meta
 from corral.builtin.tools import truncate
 from corral.builtin.tools.files import HEAD, kind_of, open_file
 from corral.builtin.tools.glob import is_pattern, matching
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define, outcome
-from corral.builtin.tools.workspace import Workspace, plain
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
+from corral.builtin.tools.workspace import Workspace, replace_surrogates
 
 LINES = 2_000
 LONGEST = 2_000
@@ -65,13 +65,13 @@ async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> Outcome:
 
 async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) -> Outcome:
     found: dict[Path, str] = {}
-    told: list[str] = []
+    notes_for_all: list[str] = []
     for path in args.paths:
         try:
-            for whole in await _meant(workspace, path):
+            for whole in await _matching_paths(workspace, path):
                 found.setdefault(whole, workspace.name(whole))
         except ToolError as error:
-            told.append(f"[{error}]")
+            notes_for_all.append(f"[{error}]")
     share = truncate.Limits(max(SHARE, truncate.READ.chars // max(1, min(len(found), FILES)) - 100))
     texts: list[str] = []
     parts: list[str] = []
@@ -91,12 +91,16 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
         texts.append(f"==> {name} <==\n{text}")
         parts.append(f"==> {name} <==\n{truncate.truncate(text, share)}")
     if left:
-        told.append(f"[not read, for these were too many: {', '.join(left[:FILES])}]")
-    shown = truncate.truncate("\n\n".join([*parts, *told]), truncate.READ)
-    return Outcome(text="\n\n".join([*texts, *told]), shown=plain(shown), is_error=not read)
+        notes_for_all.append(f"[not read, for these were too many: {', '.join(left[:FILES])}]")
+    shown = truncate.truncate("\n\n".join([*parts, *notes_for_all]), truncate.READ)
+    return Outcome(
+        text="\n\n".join([*texts, *notes_for_all]),
+        shown=replace_surrogates(shown),
+        is_error=not read,
+    )
 
 
-async def _meant(workspace: Workspace, path: str) -> list[Path]:
+async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
     """The file of this name, or those that fit the pattern."""
     literal = None
     if "\0" not in path and (not is_pattern(path) or (workspace.root / path).exists()):
@@ -145,9 +149,9 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
     """Read line by line, so that a huge file takes time but no memory."""
     window = Window([])
     huge = os.fstat(file.fileno()).st_size > COUNTED
-    number = kept = 0
+    number = size = 0
     while True:
-        full = len(window.lines) == limit or kept >= WHOLE
+        full = len(window.lines) == limit or size >= WHOLE
         line = b"" if full and huge else file.readline(LONGEST * 4)
         if not line:
             window.more = window.more or bool(file.read(1))
@@ -161,12 +165,12 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
             window.more = True
         elif number >= offset:
             text = _shown(line, over, window)
-            kept += len(text)
+            size += len(text)
             window.lines.append(text)
 
 
 async def _rest_of_line(file: BinaryIO) -> int:
-    """How long it is; nothing else of it is kept."""
+    """The length of the rest of the line, which is not stored."""
     over = 0
     while rest := file.readline(PIECE):
         over += len(rest.removesuffix(b"\n"))
@@ -193,7 +197,7 @@ def _shown(line: bytes, over: int, window: Window) -> str:
 
 
 TOOLS = (
-    define(
+    define_tool(
         ReadFile,
         read_file,
         name="read_file",
@@ -206,7 +210,7 @@ TOOLS = (
         title="Read file_path",
         paths=("file_path",),
     ),
-    define(
+    define_tool(
         ReadManyFiles,
         read_many_files,
         name="read_many_files",

@@ -17,7 +17,7 @@ GRACE = 2.0
 """Seconds between TERM and KILL."""
 
 
-class Ran(msgspec.Struct, frozen=True):
+class Completed(msgspec.Struct, frozen=True):
     exit: Exit
     late: bool
     """Its time was over before it ended."""
@@ -26,7 +26,7 @@ class Ran(msgspec.Struct, frozen=True):
     """There was more before it."""
 
 
-async def run(
+async def run_program(
     workspace: Workspace,
     argv: Sequence[str],
     cwd: Path,
@@ -35,7 +35,7 @@ async def run(
     *,
     stdin: bytes | None = None,
     owner: str = "corral",
-) -> Ran:
+) -> Completed:
     """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
     has heard enough. When this returns or raises, nothing that it started is left.
 
@@ -72,4 +72,4 @@ async def run(
             await process.end(GRACE)
     finally:
         exited = await process.end(GRACE)
-    return Ran(exited, limit.expired(), process.stderr, process.stderr_is_cut)
+    return Completed(exited, limit.expired(), process.stderr, process.stderr_is_cut)

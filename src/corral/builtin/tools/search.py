@@ -52,8 +52,8 @@ def pattern(text: str) -> Fits:
 def included(text: str) -> Fits:
     """As ripgrep's ``--glob``: a pattern without a slash is about the name alone, and ``!``
     before it leaves out what fits."""
-    bare = text.removeprefix("!")
-    fits = pattern(bare if "/" in bare else f"**/{bare}")
+    glob = text.removeprefix("!")
+    fits = pattern(glob if "/" in glob else f"**/{glob}")
     return (lambda path: not fits(path)) if text.startswith("!") else fits
 
 
@@ -185,8 +185,8 @@ def main(*words: str) -> int:
             if fits is not None and not fits(path):
                 continue
             for number, text in lines_of(folder.fd, name, wanted):
-                said = f"{number}:{text}\n".encode("utf-8", "replace")
-                sys.stdout.buffer.write(os.fsencode(path) + b"\0" + said)
+                line = f"{number}:{text}\n".encode("utf-8", "replace")
+                sys.stdout.buffer.write(os.fsencode(path) + b"\0" + line)
             sys.stdout.flush()
         if only:
             break

@@ -15,8 +15,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import truncate
-from corral.builtin.tools.run_program import run
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define
+from corral.builtin.tools.run_program import run_program
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool
 from corral.builtin.tools.workspace import Workspace
 from corral.system.process.process import Exit
 
@@ -35,8 +35,8 @@ class Shell(Arguments, frozen=True):
     ] = TIMEOUT
 
 
-_GONE = " bytes of output were let go here …]"
-GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_GONE)}\n")
+_DROPPED = " bytes of output were let go here …]"
+GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_DROPPED)}\n")
 """What stands in a text of ``Kept`` where something is missing."""
 
 
@@ -47,7 +47,7 @@ class OutputBuffer:
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
-        self._gone = 0
+        self._dropped = 0
 
     def add(self, chunk: bytes) -> None:
         room = self._half - len(self._head)
@@ -59,26 +59,26 @@ class OutputBuffer:
     def _drop(self) -> None:
         over = max(0, len(self._tail) - self._half)
         del self._tail[:over]
-        self._gone += over
+        self._dropped += over
 
     @property
     def text(self) -> str:
         self._drop()
-        if not self._gone:
+        if not self._dropped:
             return bytes(self._head + self._tail).decode("utf-8", "replace")
         # A character that the cut went through is dropped rather than shown as broken.
         head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
         tail = bytes(self._tail)
         begin = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 4)
-        said = f"[… {self._gone:,}{_GONE}"
-        return f"{head}\n{said}\n{tail[begin:].decode('utf-8', 'replace')}"
+        output_text = f"[… {self._dropped:,}{_DROPPED}"
+        return f"{head}\n{output_text}\n{tail[begin:].decode('utf-8', 'replace')}"
 
 
 class Live:
     """Tells output as it comes, in whole characters, until it becomes a flood."""
 
-    def __init__(self, tell: Output) -> None:
-        self._tell = tell
+    def __init__(self, emit: Output) -> None:
+        self._emit = emit
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._room = WHOLE
 
@@ -87,25 +87,25 @@ class Live:
             return
         self._room -= len(chunk)
         if text := self._decoder.decode(chunk):
-            self._tell(text)
+            self._emit(text)
         if self._room <= 0:
-            self._tell("\n[… there is more, which is not told live …]\n")
+            self._emit("\n[… there is more, which is not told live …]\n")
 
 
 async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
     if "\0" in args.command:
         raise ToolError("a command cannot hold a NUL")
-    kept, live = OutputBuffer(), Live(output)
+    buffer, live = OutputBuffer(), Live(output)
 
     def hear(chunk: bytes) -> None:
-        kept.add(chunk)
+        buffer.add(chunk)
         live.add(chunk)
 
     seconds = args.timeout_ms / 1000
     program = shutil.which("bash") or "sh"
     # The first shell only joins the two streams, and becomes the one that was asked for.
     argv = ["sh", "-c", 'exec "$0" -c "$1" 2>&1', program, args.command]
-    ran = await run(workspace, argv, workspace.root, seconds, hear)
+    ran = await run_program(workspace, argv, workspace.root, seconds, hear)
     exited = None if ran.late else ran.exit
     match exited:
         case None:
@@ -116,9 +116,9 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
             how = f"was killed by signal {number}"
         case Exit(code=code):
             how = f"exited with {code}"
-    said = kept.text
-    text = said if said.endswith("\n") or not said else f"{said}\n"
-    last = f"[the command {how}{'' if said else ', without output'}]"
+    output_text = buffer.text
+    text = output_text if output_text.endswith("\n") or not output_text else f"{output_text}\n"
+    last = f"[the command {how}{'' if output_text else ', without output'}]"
     failed = exited is None or exited.code != 0
     room = truncate.Limits(truncate.SHELL.chars - len(last), (truncate.SHELL.lines or 0) - 1)
     shown = truncate.truncate(text, room)
@@ -126,7 +126,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
 
 
 TOOLS = (
-    define(
+    define_tool(
         Shell,
         shell,
         name="shell",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from corral.builtin.tools.truncate import Limits, truncate
-from corral.builtin.tools.workspace import ToolError, Workspace, plain
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
 from corral.events import FileKind, Json, ToolKind
 from corral.protocol.schema.build import Schema, schema_of
@@ -71,7 +71,7 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
 
     def complaints(self, args: Json) -> tuple[str, ...]:
         """What is wrong with the arguments; empty when they fit."""
-        return self.parameters.fit(_given(args))[1]
+        return self.parameters.fit(_without_nulls(args))[1]
 
     async def call(
         self, workspace: Workspace, args: Args, output: Output = lambda _: None
@@ -80,17 +80,17 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return await self.run(workspace, args, output)
         except ToolError as error:
-            said = str(error)
+            message = str(error)
         except CorralError as error:
-            said = f"{error.message}. {error.hint}" if error.hint else error.message
+            message = f"{error.message}. {error.hint}" if error.hint else error.message
         except OSError as error:
             about = f": {error.filename}" if isinstance(error.filename, str) else ""
-            said = f"{error.strerror or error}{about}"
-        said = plain(said)
-        return Outcome(text=said, shown=truncate(said, self.limits), is_error=True)
+            message = f"{error.strerror or error}{about}"
+        message = replace_surrogates(message)
+        return Outcome(text=message, shown=truncate(message, self.limits), is_error=True)
 
 
-def _given(args: Json) -> Json:
+def _without_nulls(args: Json) -> Json:
     """None of our arguments may be null: a model that sends one means the default."""
     if isinstance(args, dict):
         return {name: value for name, value in args.items() if value is not None}
@@ -104,7 +104,7 @@ def outcome(
     return Outcome(text=text, shown=truncate(text, limits), effects=effects, is_error=is_error)
 
 
-def define(
+def define_tool(
     arguments: type[A],
     run: Callable[[Workspace, A, Output], Awaitable[Outcome]],
     *,
@@ -121,7 +121,7 @@ def define(
     schema = schema_of(arguments, name)
 
     async def checked(workspace: Workspace, args: Args, output: Output) -> Outcome:
-        typed, complaints = schema.fit(_given(args))
+        typed, complaints = schema.fit(_without_nulls(args))
         if typed is None:
             listed = "".join(f"\n- {complaint}" for complaint in complaints)
             raise ToolError(f"the arguments do not fit {name}:{listed}")
@@ -140,8 +140,8 @@ def define(
         value = args.get(about)
         if isinstance(value, list):
             value = ", ".join(each for each in value if isinstance(each, str))
-        said = " ".join(value.split()) if isinstance(value, str) else ""
-        return plain(f"{verb} {said}".strip())
+        message = " ".join(value.split()) if isinstance(value, str) else ""
+        return replace_surrogates(f"{verb} {message}".strip())
 
     def line(args: Args) -> str | None:
         value = args.get(command) if command else None

@@ -99,7 +99,7 @@ class Workspace:
     def name(self, whole: Path) -> str:
         """How the model is told of a path: from the root where it is inside, else absolute."""
         inside = whole.is_relative_to(self.root)
-        return plain(str(whole.relative_to(self.root) if inside else whole))
+        return replace_surrogates(str(whole.relative_to(self.root) if inside else whole))
 
     @contextlib.contextmanager
     def folder(self, whole: Path, *, write: bool = False, create: bool = False) -> Generator[int]:
@@ -136,7 +136,7 @@ def _existing(path: Path) -> Path:
     return whole
 
 
-def plain(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Without what UTF-8 cannot hold: names of files may be any bytes."""
     try:
         text.encode()

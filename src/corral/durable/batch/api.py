@@ -263,9 +263,9 @@ class Batch:
     def _agree(self) -> BatchSpec:
         schema = None
         if self._wanted is not None:
-            from corral.sessions.structured_output import wanted
+            from corral.sessions.structured_output import answer_schema
 
-            schema = wanted(self._wanted)
+            schema = answer_schema(self._wanted)
         return spec.agree(
             self._tasks,
             self._prompt,

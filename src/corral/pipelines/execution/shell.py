@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.builtin.tools.run_program import run
+from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.events import Json
@@ -170,7 +170,7 @@ async def run_command(
 
     workspace = Workspace(cwd, env=env, pass_env=pass_env)
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
-    ran = await run(
+    ran = await run_program(
         workspace,
         [*shell, command],
         workspace.root,

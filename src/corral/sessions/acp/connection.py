@@ -51,9 +51,9 @@ from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.acp.client_files import ClientFiles
 from corral.sessions.acp.session import AcpSession
 from corral.sessions.backends.stream import StderrReader
-from corral.sessions.permissions import Asker, Broker, guard_of
+from corral.sessions.permissions import Asker, PermissionBroker, guard_of
 from corral.sessions.prepare import PreparedRun
-from corral.sessions.private_home import furnish
+from corral.sessions.private_home import write_private_home
 from corral.sessions.prompt_options import needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.system import paths
@@ -67,7 +67,7 @@ PAGES = 100
 """Of a list of sessions: an agent whose list never ends would otherwise never be left."""
 
 
-_NOT_LOADED = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
+_LOAD_FAILURES = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
 """Errors that an agent has in answer to a conversation that it cannot load."""
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
@@ -76,14 +76,14 @@ LATE_CHUNKS = 64
 class Connection:
     """Made by ``open``. Every method but ``kill`` belongs to the loop it was opened in."""
 
-    def __init__(self, prepared: PreparedRun, eraser: SecretRedactor) -> None:
+    def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
         self._prepared = prepared
-        self._eraser = eraser
-        self._acp = AcpClient(acp_transport(prepared.agent).quirks, clean=eraser.clean)
-        self._ear = StderrReader(weakref.WeakMethod(self._hear))
+        self._redactor = redactor
+        self._acp = AcpClient(acp_transport(prepared.agent).quirks, clean=redactor.clean)
+        self._stderr_reader = StderrReader(weakref.WeakMethod(self._on_stderr_line))
         self._process: Process | None = None
         self._calls: dict[int, CallFinished | None] = {}
-        self._chats: dict[str, AcpSession] = {}
+        self._sessions: dict[str, AcpSession] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._opening = 0
         self._early: dict[str, list[RawEvent]] = {}
@@ -98,34 +98,36 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, prepared: PreparedRun, kept: SessionRecord, eraser: SecretRedactor
+        cls, prepared: PreparedRun, record: SessionRecord, redactor: SecretRedactor
     ) -> Connection:
         """Start the agent and shake hands. Raises what went wrong; then nothing is left."""
-        self = cls(prepared, eraser)
-        launch = prepared.agent.launch(prepared.run, prepared.place(kept.folder), "", None)
-        furnish(launch, prepared, kept)
+        self = cls(prepared, redactor)
+        launch = prepared.agent.launch(
+            prepared.run, prepared.launch_context(record.folder), "", None
+        )
+        write_private_home(launch, prepared, record)
         self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
-        self.argv = tuple(eraser.clean_text(word) for word in launch.argv)
+        self.argv = tuple(redactor.clean_text(word) for word in launch.argv)
         self._process = await Process.start(
             launch.argv,
             cwd=launch.cwd or prepared.cwd,
             env=prepared.env(launch),
             keep_stdin_open=True,
             stdout="pipe",
-            scratch=kept.tmp,
+            scratch=record.tmp,
             ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
-            on_stderr=self._ear.feed,
+            on_stderr=self._stderr_reader.feed,
         )
         run = prepared.run
         try:
             offer = Offer(read_files=run.allow_file_reads, write_files=run.allow_file_writes)
             settled = await self.call(
-                self._acp.initialize(offer, version=__version__), self.patience
+                self._acp.initialize(offer, version=__version__), self.handshake_timeout
             )
             self.agent = read_initialize(settled.result)
             if run.auth_method is not None:
-                await self.call(self._acp.authenticate(run.auth_method), self.patience)
+                await self.call(self._acp.authenticate(run.auth_method), self.handshake_timeout)
         except BaseException as error:
             await self.close(0.0)
             if isinstance(error, CorralError):
@@ -134,7 +136,7 @@ class Connection:
         return self
 
     @property
-    def patience(self) -> float:
+    def handshake_timeout(self) -> float:
         """Seconds that one call of the handshake may take."""
         return min(self._prepared.run.startup_timeout, self._prepared.run.timeout)
 
@@ -157,23 +159,23 @@ class Connection:
     def stderr(self) -> str:
         if (process := self._process) is None:
             return ""
-        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+        return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
     async def new_chat(
         self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
-        sent = self._acp.new_session(cwd, self._reachable(servers))
+        sent = self._acp.new_session(cwd, self._check_servers(servers))
         self._opening += 1
         try:
-            settled = await self.call(sent, self.patience)
+            settled = await self.call(sent, self.handshake_timeout)
         finally:
             self._opening -= 1
             early = self._early
             self._early = early if self._opening else {}
         found = read_session(settled.result)
-        chat = self._chat(found.session_id, cwd, ask)
-        chat.inbox.extend(early.pop(found.session_id, ()))
-        return chat, found
+        session = self._add_session(found.session_id, cwd, ask)
+        session.inbox.extend(early.pop(found.session_id, ()))
+        return session, found
 
     async def load_chat(
         self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
@@ -182,26 +184,28 @@ class Connection:
         agent = self.agent
         if agent is None or not self.can_load:
             raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
-        chat = self._chat(session_id, cwd, ask)
-        wanted = self._reachable(servers)
+        session = self._add_session(session_id, cwd, ask)
+        wanted = self._check_servers(servers)
         if agent.can_load:
             sent = self._acp.load_session(session_id, cwd, wanted)
         else:
             sent = self._acp.resume_session(session_id, cwd, wanted)
         try:
-            settled = await self.call(sent, self.patience)
+            settled = await self.call(sent, self.handshake_timeout)
         except BaseException as error:
-            self._chats.pop(session_id, None)
-            if self.dead is None and isinstance(error, _NOT_LOADED):
+            self._sessions.pop(session_id, None)
+            if self.dead is None and isinstance(error, _LOAD_FAILURES):
                 raise ResumeLost(
                     f"the agent cannot load the conversation: {error.message}",
                     hint="Start a new session.",
                 ) from error
             raise
         quiet = self._prepared.run.quiet_period
-        await self._history_ends(chat, self.quirks.quiet_period if quiet is None else quiet)
-        chat.inbox.clear()
-        return chat, read_session(settled.result, session_id)
+        await self._wait_for_history_end(
+            session, self.quirks.quiet_period if quiet is None else quiet
+        )
+        session.inbox.clear()
+        return session, read_session(settled.result, session_id)
 
     async def list_sessions(self, cwd: str | None) -> list[AgentSession]:
         """Those the agent keeps. Raises ``ConfigError`` where it lists none."""
@@ -211,43 +215,43 @@ class Connection:
         cursor: str | None = None
         for _ in range(PAGES):
             sent = self._acp.list_sessions(cwd, cursor)
-            settled = await self.call(sent, self.patience)
+            settled = await self.call(sent, self.handshake_timeout)
             page, cursor = read_session_list(settled.result)
             found += page
             if cursor is None:
                 break
         return found
 
-    def drop_chat(self, chat: AcpSession) -> None:
-        self._chats.pop(chat.session_id, None)
-        self._acp.forget_session(chat.session_id)
+    def drop_chat(self, session: AcpSession) -> None:
+        self._sessions.pop(session.session_id, None)
+        self._acp.forget_session(session.session_id)
 
-    async def set_model(self, chat: AcpSession, model: str) -> None:
-        sent = self._acp.set_model(chat.session_id, model)
-        await self.call(sent, self.patience)
+    async def set_model(self, session: AcpSession, model: str) -> None:
+        sent = self._acp.set_model(session.session_id, model)
+        await self.call(sent, self.handshake_timeout)
 
-    async def set_mode(self, chat: AcpSession, mode: str) -> None:
-        sent = self._acp.set_mode(chat.session_id, mode)
-        await self.call(sent, self.patience)
+    async def set_mode(self, session: AcpSession, mode: str) -> None:
+        sent = self._acp.set_mode(session.session_id, mode)
+        await self.call(sent, self.handshake_timeout)
 
-    async def late_items(self, chat: AcpSession, until: float) -> list[RawEvent] | None:
+    async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
         no longer than ``until`` (loop time), and stops when the chat is given up."""
         chosen = self._prepared.run.quiet_period
         quiet = self.quirks.late_updates if chosen is None else chosen
-        while not chat.inbox and await self._heard_more(chat, quiet, until):
+        while not session.inbox and await self._wait_for_update(session, quiet, until):
             pass
-        items, chat.inbox = chat.inbox, []
+        items, session.inbox = session.inbox, []
         return items or None
 
-    def prompt(self, chat: AcpSession, blocks: Sequence[Block]) -> int:
+    def prompt(self, session: AcpSession, blocks: Sequence[Block]) -> int:
         """The id of the call; its end comes as a ``Finish`` among the chat's items."""
-        id, data = self._acp.prompt(chat.session_id, blocks)
+        id, data = self._acp.prompt(session.session_id, blocks)
         self._calls[id] = None
         self._write(data)
         return id
 
-    def drop_late_text(self, chat: AcpSession) -> None:
+    def drop_late_text(self, session: AcpSession) -> None:
         """Read what the agent has written so far. Text of an earlier turn that comes only now
         is reported as ``late_text``: it is no part of the next answer."""
         process = self._process
@@ -256,24 +260,26 @@ class Connection:
             if not chunk:
                 break
             self._carry_out(self._acp.receive(chunk))
-        chat.inbox = [_late(item) for item in chat.inbox]
+        session.inbox = [_as_late_text(item) for item in session.inbox]
 
-    def cancel(self, chat: AcpSession) -> None:
-        self._carry_out(self._acp.cancel(chat.session_id))
+    def cancel(self, session: AcpSession) -> None:
+        self._carry_out(self._acp.cancel(session.session_id))
 
     def is_settled(self, id: int) -> bool:
         return self._calls.get(id, True) is not None or self.dead is not None
 
-    async def items(self, chat: AcpSession, until: int) -> list[RawEvent] | None:
+    async def items(self, session: AcpSession, until: int) -> list[RawEvent] | None:
         """What came for the chat; None when the call ``until`` is settled and all is handed out."""
-        await self._pump(lambda: bool(chat.inbox) or chat.is_given_up or self.is_settled(until))
-        if chat.inbox:
-            items, chat.inbox = chat.inbox, []
+        await self._pump(
+            lambda: bool(session.inbox) or session.is_abandoned or self.is_settled(until)
+        )
+        if session.inbox:
+            items, session.inbox = session.inbox, []
             return items
         self._calls.pop(until, None)
         return None
 
-    async def settle(self, id: int, timeout: float) -> bool:
+    async def wait_for_reply(self, id: int, timeout: float) -> bool:
         """Wait for a call of ours, at most so long; whether it is settled."""
         try:
             async with asyncio.timeout(timeout):
@@ -287,7 +293,7 @@ class Connection:
         id, data = sent
         self._calls[id] = None
         self._write(data)
-        if not await self.settle(id, timeout):
+        if not await self.wait_for_reply(id, timeout):
             self._calls.pop(id, None)
             raise StartupTimeout(
                 f"no answer {timeout:g}s after it was asked",
@@ -297,7 +303,7 @@ class Connection:
         if settled is None or settled.error is not None:
             if self.dead is not None:
                 raise self.dead
-            raise self._refused(settled.error if settled else None)
+            raise self._error_from_failure(settled.error if settled else None)
         return settled
 
     def wake(self) -> None:
@@ -310,12 +316,12 @@ class Connection:
 
     async def close(self, grace: float) -> None:
         """End the process and all it started, with every session."""
-        for chat in list(self._chats.values()):
-            await chat.close()
+        for session in list(self._sessions.values()):
+            await session.close()
         if self._process is not None:
             self._process.close_stdin()
             await self._process.end(grace)
-        self._die(ProcessFailed("the connection was closed"))
+        self._fail_all(ProcessFailed("the connection was closed"))
 
     async def _pump(self, ready: Callable[[], bool]) -> None:
         process = self._process
@@ -335,39 +341,41 @@ class Connection:
                 self._reading = False
                 self.wake()  # another may read, or find what this one read
             if chunk == b"":
-                await self._gone(process)
+                await self._on_exit(process)
             elif chunk:
                 self._carry_out(self._acp.receive(chunk))
 
-    async def _heard_more(self, chat: AcpSession, quiet: float, until: float) -> bool:
+    async def _wait_for_update(self, session: AcpSession, quiet: float, until: float) -> bool:
         """Wait for an update of this session: False when none came for ``quiet`` seconds, or
         ``until`` has passed. Other sessions of the process do not count."""
         pause = min(quiet, until - asyncio.get_running_loop().time())
-        if pause <= 0 or self.dead is not None or chat.is_given_up:
+        if pause <= 0 or self.dead is not None or session.is_abandoned:
             return False
-        seen = self._acp.update_count(chat.session_id)
+        before = self._acp.update_count(session.session_id)
         try:
             async with asyncio.timeout(pause):
                 await self._pump(
-                    lambda: chat.is_given_up or self._acp.update_count(chat.session_id) != seen
+                    lambda: (
+                        session.is_abandoned or self._acp.update_count(session.session_id) != before
+                    )
                 )
         except TimeoutError:
             return False
-        return self._acp.update_count(chat.session_id) != seen
+        return self._acp.update_count(session.session_id) != before
 
-    async def _history_ends(self, chat: AcpSession, quiet: float) -> None:
+    async def _wait_for_history_end(self, session: AcpSession, quiet: float) -> None:
         """History may follow the reply that announces it. Raises ``StartupTimeout``."""
-        until = asyncio.get_running_loop().time() + self.patience
-        while await self._heard_more(chat, quiet, until):
+        until = asyncio.get_running_loop().time() + self.handshake_timeout
+        while await self._wait_for_update(session, quiet, until):
             pass
         if asyncio.get_running_loop().time() >= until:
-            self.drop_chat(chat)
+            self.drop_chat(session)
             raise StartupTimeout(
-                f"the history of the session did not end within {self.patience:g}s",
+                f"the history of the session did not end within {self.handshake_timeout:g}s",
                 hint="Raise startup_timeout, or start a new session.",
             )
 
-    async def _gone(self, process: Process) -> None:
+    async def _on_exit(self, process: Process) -> None:
         """The agent ended by itself: every pending call fails, now."""
         ended = await process.end(self._prepared.run.grace)
         ending = Ending(
@@ -380,9 +388,9 @@ class Connection:
         )
         error = self._prepared.agent.explain(ending) or StreamBroken("the agent ended by itself")
         error.exit_code, error.signal = ended.code, ended.signal
-        self._die(error)
+        self._fail_all(error)
 
-    def _die(self, error: CorralError) -> None:
+    def _fail_all(self, error: CorralError) -> None:
         if self.dead is None:
             self.dead = error
             self._carry_out(self._acp.end(error.message))
@@ -396,11 +404,11 @@ class Connection:
                 case Emit():
                     self._deliver(command)
                 case AcpPermissionRequest():
-                    if (chat := self._chats.get(command.session_id)) is not None:
-                        chat.ask(command)
+                    if (session := self._sessions.get(command.session_id)) is not None:
+                        session.handle_permission_request(command)
                 case PermissionWithdrawn():
-                    if (chat := self._chats.get(command.session_id)) is not None:
-                        chat.withdrawn(command)
+                    if (session := self._sessions.get(command.session_id)) is not None:
+                        session.handle_withdrawal(command)
                 case FileRequest():
                     self._serve(command)
                 case CallFinished():
@@ -410,37 +418,39 @@ class Connection:
 
     def _deliver(self, emit: Emit) -> None:
         """What is of no session is told to every one that is open."""
-        for chat in self._chats.values():
-            if emit.session_id in (None, chat.session_id):
-                chat.inbox.extend(emit.events)
-        if self._opening and emit.session_id is not None and emit.session_id not in self._chats:
+        for session in self._sessions.values():
+            if emit.session_id in (None, session.session_id):
+                session.inbox.extend(emit.events)
+        if self._opening and emit.session_id is not None and emit.session_id not in self._sessions:
             # Its first words may come in one breath with the reply that names it.
             self._early.setdefault(emit.session_id, []).extend(emit.events)
 
     def _serve(self, serve: FileRequest) -> None:
-        chat = self._chats.get(serve.session_id or "")
-        if chat is None:
+        session = self._sessions.get(serve.session_id or "")
+        if session is None:
             self._carry_out(self._acp.reject_file_request(serve.request_id, "no such session"))
         else:
-            chat.serve(serve)
+            session.serve(serve)
 
-    def judge(self, chat: AcpSession, run: RunOptions, cwd: str, ask: Asker | None) -> None:
+    def use_policy(self, session: AcpSession, run: RunOptions, cwd: str, ask: Asker | None) -> None:
         """Answer the permission requests of a session by the policy of this prompt."""
-        chat.judge_by(*_judges(run, cwd, ask))
+        session.use_policy(*_policy_handlers(run, cwd, ask))
 
-    def _chat(self, session_id: str, cwd: str, ask: Asker | None) -> AcpSession:
-        chat = AcpSession(self._acp, *_judges(self._prepared.run, cwd, ask), self._carry_out)
-        chat.session_id = session_id
-        self._chats[session_id] = chat
+    def _add_session(self, session_id: str, cwd: str, ask: Asker | None) -> AcpSession:
+        session = AcpSession(
+            self._acp, *_policy_handlers(self._prepared.run, cwd, ask), self._carry_out
+        )
+        session.session_id = session_id
+        self._sessions[session_id] = session
         self.sessions += 1
-        return chat
+        return session
 
-    def _reachable(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
+    def _check_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
         if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
             raise ConfigError(f"{self._prepared.agent.name} reaches no tool server over HTTP")
         return servers
 
-    def _refused(self, failure: Failure | None) -> CorralError:
+    def _error_from_failure(self, failure: Failure | None) -> CorralError:
         agent, run = self._prepared.agent, self._prepared.run
         finish = TurnEnd(ok=False, kind="0", message="")
         if failure is not None:
@@ -454,11 +464,11 @@ class Connection:
         if self._process is not None:
             self._process.write(data)
 
-    def _hear(self, line: str) -> None:
+    def _on_stderr_line(self, line: str) -> None:
         """A line of stderr."""
-        agent, line = self._prepared.agent, self._eraser.clean_text(line)
+        agent, line = self._prepared.agent, self._redactor.clean_text(line)
         if any(sign in line for sign in agent.fatal_stderr):
-            self._die(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
+            self._fail_all(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
             return
         item = agent.read_stderr(line) if agent.read_stderr else None
         if item is not None:
@@ -466,7 +476,7 @@ class Connection:
             self.wake()
 
 
-def _late(item: RawEvent) -> RawEvent:
+def _as_late_text(item: RawEvent) -> RawEvent:
     match item:
         case str():
             return Vendor("late_text", item)
@@ -476,39 +486,43 @@ def _late(item: RawEvent) -> RawEvent:
             return item
 
 
-def _judges(run: RunOptions, cwd: str, ask: Asker | None) -> tuple[Broker, ClientFiles]:
+def _policy_handlers(
+    run: RunOptions, cwd: str, ask: Asker | None
+) -> tuple[PermissionBroker, ClientFiles]:
     guard = guard_of(run, cwd)
-    return Broker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(guard)
+    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(
+        guard
+    )
 
 
 class PrivateConnection:
     """A connection of the session's own, opened when first needed and again after a crash."""
 
-    def __init__(self, prepared: PreparedRun, kept: SessionRecord) -> None:
-        self.chat: AcpSession | None = None
+    def __init__(self, prepared: PreparedRun, record: SessionRecord) -> None:
+        self.session: AcpSession | None = None
         self._prepared = prepared
         """What the process was started for."""
-        self._kept = kept
+        self._record = record
         self._open: Connection | None = None
 
     async def connection(self, prepared: PreparedRun) -> Connection:
         """A process that ``prepared`` can be prompted with: the one that runs, or a new one.
         Raises ``ConfigError`` where a new one would lose the conversation."""
         if self._open is not None and self._open.dead is not None:
-            await self.give_up(self._open)
+            await self.discard(self._open)
         if self._open is not None and needs_new_process(prepared, self._prepared):
             self._check_loadable(self._open)
             await self.close()
         if self._open is None:
-            self.chat = None
-            eraser = SecretRedactor(prepared.environment.redacted)
-            self._open = await Connection.open(prepared, self._kept, eraser)
+            self.session = None
+            redactor = SecretRedactor(prepared.environment.redacted)
+            self._open = await Connection.open(prepared, self._record, redactor)
             self._prepared = prepared
         return self._open
 
     def _check_loadable(self, connection: Connection) -> None:
-        begun = self._kept.meta.session_id is not None
-        if begun and not connection.can_load:
+        has_conversation = self._record.meta.session_id is not None
+        if has_conversation and not connection.can_load:
             raise ConfigError(
                 f"{self._prepared.agent.name} cannot change its model or policy for one prompt:"
                 " they are fixed when its process starts, and it cannot load the conversation"
@@ -516,9 +530,9 @@ class PrivateConnection:
                 hint="Start another session with the other model or policy.",
             )
 
-    async def give_up(self, connection: Connection) -> None:
+    async def discard(self, connection: Connection) -> None:
         if self._open is connection:
-            self._open, self.chat = None, None
+            self._open, self.session = None, None
         await connection.close(0.0)
 
     async def close(self) -> None:

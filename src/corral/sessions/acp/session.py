@@ -20,14 +20,14 @@ from corral.protocol.jsonrpc import Id
 from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.client_files import ClientFiles, Outside
-from corral.sessions.permissions import Broker, PermissionAnswer
+from corral.sessions.permissions import PermissionAnswer, PermissionBroker
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
-_OWN = ("mcp_corral_", "mcp__corral__")
+_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
 """How the tools of our own server are named, by one agent or another."""
 
 
-LEAVING = 5.0
+CANCEL_TIMEOUT = 5.0
 """Seconds for questions that were cancelled to end."""
 
 
@@ -35,7 +35,7 @@ class AcpSession:
     """Its items wait in ``inbox``. ``carry_out`` is how what it decides reaches the agent."""
 
     def __init__(
-        self, acp: AcpClient, broker: Broker, files: ClientFiles, carry_out: CarryOut
+        self, acp: AcpClient, broker: PermissionBroker, files: ClientFiles, carry_out: CarryOut
     ) -> None:
         self.session_id = ""
         self.inbox: list[RawEvent] = []
@@ -51,25 +51,25 @@ class AcpSession:
         # A question that waits for a person must not keep a dropped session's process alive.
         self._connection = weakref.WeakMethod(carry_out)
         self._questions: dict[Id, asyncio.Task[None]] = {}
-        self._leaving: list[asyncio.Task[None]] = []
+        self._cancelled: list[asyncio.Task[None]] = []
         """Questions nobody needs answered any more, which may still have to clean up."""
-        self._granted: set[str] = set()
+        self._granted_writes: set[str] = set()
         """Paths that a person let the agent write once; the writing itself is then asked of us."""
         self._granted_all = False
         self._granted_reads: set[str] = set()
         """Paths that a person let the agent read."""
         self._granted_calls: set[tuple[str, str | None]] = set()
         """Tools, with the command where there is one, that a person allowed for the session."""
-        self.is_begun = False
+        self.was_prompted = False
         """It was prompted before. Until then, text is a greeting and part of the answer."""
-        self.is_given_up = False
+        self.is_abandoned = False
         """Its turn does not end, and is waited for no longer."""
 
-    def judge_by(self, broker: Broker, files: ClientFiles) -> None:
+    def use_policy(self, broker: PermissionBroker, files: ClientFiles) -> None:
         """From now on permission requests are answered by this policy."""
         self._broker, self._files = broker, files
 
-    def ask(self, ask: AcpPermissionRequest) -> None:
+    def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
         """The agent wants leave: by the policy at once, else by whoever answers."""
         call = ask.call
         request = PermissionRequest(
@@ -80,21 +80,21 @@ class AcpSession:
             input=call.input,
         )
         self.inbox.append(request)
-        answer = self._broker.at_once(_action(ask), _paths(call))
+        answer = self._broker.policy_answer(_action(ask), _paths(call))
         if answer is None and (call.name, ask.command) in self._granted_calls:
             answer = PermissionAnswer("allow_session", "person", "asked before")
         if answer is not None:
-            self._decided(ask, answer)
+            self._send_decision(ask, answer)
             return
-        task = asyncio.get_running_loop().create_task(self._put(ask, request))
+        task = asyncio.get_running_loop().create_task(self._ask_person(ask, request))
         self._questions[ask.request_id] = task
 
-    def withdrawn(self, withdrawn: PermissionWithdrawn) -> None:
+    def handle_withdrawal(self, withdrawn: PermissionWithdrawn) -> None:
         question = self._questions.pop(withdrawn.request_id, None)
         if question is None:  # it is decided already
             return
         question.cancel()
-        self._leaving.append(question)
+        self._cancelled.append(question)
         decision = PermissionDecision(str(withdrawn.request_id), "cancel", "agent")
         self.inbox.append(decision)
 
@@ -106,7 +106,9 @@ class AcpSession:
             if not isinstance(path, str):
                 raise Outside("no path was given")
             self._carry_out(
-                self._acp.answer_file_request(serve.request_id, self._served(serve, path, params))
+                self._acp.answer_file_request(
+                    serve.request_id, self._serve_file(serve, path, params)
+                )
             )
         except FileNotFoundError:
             self._carry_out(self._acp.answer_missing_file(serve.request_id, str(path)))
@@ -122,15 +124,15 @@ class AcpSession:
         """No question outlives its session."""
         for question in self._questions.values():
             question.cancel()
-        questions = [*self._questions.values(), *self._leaving]
+        questions = [*self._questions.values(), *self._cancelled]
         self._questions.clear()
-        self._leaving.clear()
+        self._cancelled.clear()
         if questions:  # whoever is asked may go on after it was cancelled: not for ever
-            await asyncio.wait(questions, timeout=LEAVING)
+            await asyncio.wait(questions, timeout=CANCEL_TIMEOUT)
 
-    def _served(self, serve: FileRequest, path: str, params: dict[str, Json]) -> Json:
+    def _serve_file(self, serve: FileRequest, path: str, params: dict[str, Json]) -> Json:
         if serve.method == "fs/read_text_file":
-            answer = self._broker.at_once(Action(serve.method, "read"))
+            answer = self._broker.policy_answer(Action(serve.method, "read"))
             if answer is not None and not answer.decision.startswith("allow"):
                 raise Outside(f"reading is not allowed ({answer.rule})")
             if answer is None and path not in self._granted_reads:
@@ -142,29 +144,29 @@ class AcpSession:
                 limit if isinstance(limit, int) else None,
             )
             return {"content": content}
-        answer = self._broker.at_once(Action(serve.method, "edit"))
-        is_granted = answer is None and (self._granted_all or path in self._granted)
+        answer = self._broker.policy_answer(Action(serve.method, "edit"))
+        is_granted = answer is None and (self._granted_all or path in self._granted_writes)
         if not is_granted and (answer is None or not answer.decision.startswith("allow")):
             raise Outside("writing is not allowed")
-        self._granted.discard(path)
+        self._granted_writes.discard(path)
         content_given = params.get("content")
         text = content_given if isinstance(content_given, str) else ""
         written, is_new = self._files.write(path, text)
         self.inbox.append(FileChange(str(written), "created" if is_new else "modified"))
         return None
 
-    async def _put(self, ask: AcpPermissionRequest, request: PermissionRequest) -> None:
-        answer = await self._broker.put(request)
-        answer = self._broker.confirmed(answer, _action(ask), _paths(ask.call))
+    async def _ask_person(self, ask: AcpPermissionRequest, request: PermissionRequest) -> None:
+        answer = await self._broker.ask_person(request)
+        answer = self._broker.confirm(answer, _action(ask), _paths(ask.call))
         if self._questions.pop(ask.request_id, None) is not None:
-            self._decided(ask, answer)
+            self._send_decision(ask, answer)
 
     def _carry_out(self, commands: list[Command]) -> None:
         carry_out = self._connection()
         if carry_out is not None:
             carry_out(commands)
 
-    def _decided(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
+    def _send_decision(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
         self.inbox.append(
             PermissionDecision(
                 str(ask.request_id),
@@ -185,7 +187,7 @@ class AcpSession:
         if answer.by == "person" and ask.call.kind == "edit":
             self._granted_all = self._granted_all or answer.decision == "allow_session"
             if answer.decision == "allow_once":
-                self._granted.update(ask.call.paths)
+                self._granted_writes.update(ask.call.paths)
         if answer.decision == "cancel":
             self._carry_out(self._acp.cancel(self.session_id))
         decision = answer.decision
@@ -198,7 +200,7 @@ class AcpSession:
 
 def _action(ask: AcpPermissionRequest) -> Action:
     call = ask.call
-    return Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN))
+    return Action(call.name, call.kind, ask.command, own=call.name.startswith(_OWN_PREFIXES))
 
 
 def _paths(call: ToolUse) -> tuple[str, ...]:

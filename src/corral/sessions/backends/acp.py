@@ -33,7 +33,7 @@ from corral.sessions.store import SessionRecord, no_conversation
 from corral.system.media import kind_of
 from corral.system.threads import in_thread
 
-_STOPPED: dict[str, type[CorralError]] = {
+_STOP_ERRORS: dict[str, type[CorralError]] = {
     "cancelled": errors.Interrupted,
     "max_turn_requests": errors.TurnLimit,
     "max_tokens": errors.ContextLengthExceeded,
@@ -41,19 +41,19 @@ _STOPPED: dict[str, type[CorralError]] = {
 }
 
 
-DRAIN = 5.0
+LATE_UPDATES_TIMEOUT = 5.0
 """Seconds to wait for updates that come after a turn's end, however many come."""
 
 
 class ConnectionSource(Protocol):
     """Where a backend gets its connection from: a session's own, or a pool's."""
 
-    chat: AcpSession | None
+    session: AcpSession | None
     """The conversation to go on with."""
 
     async def connection(self, prepared: PreparedRun) -> Connection: ...
 
-    async def give_up(self, connection: Connection) -> None:
+    async def discard(self, connection: Connection) -> None:
         """It cannot be used any more: end it."""
         ...
 
@@ -64,31 +64,31 @@ class AcpBackend:
     def __init__(
         self,
         prepared: PreparedRun,
-        kept: SessionRecord,
+        record: SessionRecord,
         prompt: str,
-        line: ConnectionSource,
+        source: ConnectionSource,
         ask: Asker | None,
     ) -> None:
         self._prepared = prepared
-        self._kept = kept
+        self._record = record
         self._prompt = prompt
-        self._line = line
+        self._source = source
         self._ask = ask
         self._connection: Connection | None = None
-        self._chat: AcpSession | None = None
+        self._session: AcpSession | None = None
         self._call: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._giving_up: asyncio.Task[None] | None = None
+        self._discarding: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._failed_to_open = False
-        self._is_greeted = False
+        self._reported_start = False
         self._drain_until: float | None = None
         self._is_drained = False
         self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str | None:
-        return self._chat.session_id if self._chat else None
+        return self._session.session_id if self._session else None
 
     @property
     def started(self) -> bool:
@@ -96,7 +96,7 @@ class AcpBackend:
 
     async def prepare(self) -> None:
         """A handshake may be long: ``end_soon`` ends it."""
-        opening = self._opening = asyncio.get_running_loop().create_task(self._reach())
+        opening = self._opening = asyncio.get_running_loop().create_task(self._connect())
         try:
             await asyncio.wait([opening])
         finally:
@@ -108,23 +108,23 @@ class AcpBackend:
             raise errors.Interrupted("the run was cancelled")
         opening.result()
 
-    async def _reach(self) -> None:
+    async def _connect(self) -> None:
         run = self._prepared.run
         try:
-            connection = await self._line.connection(self._prepared)
+            connection = await self._source.connection(self._prepared)
         except errors.RemoteError as error:  # it ran, and failed to shake hands
             self._failed_to_open = error.phase not in ("config", "spawn")
             raise
         self._connection, self.notes = connection, connection.notes
-        chat = self._line.chat
-        if chat is None:
-            chat = await self._open(connection)
-            self._line.chat = chat
+        session = self._source.session
+        if session is None:
+            session = await self._open(connection)
+            self._source.session = session
         else:
-            await self._switch_model(connection, chat)
-        connection.judge(chat, run, self._prepared.cwd, self._ask)
-        self._chat = chat
-        if run.model is not None and chat.models and run.model not in chat.models:
+            await self._switch_model(connection, session)
+        connection.use_policy(session, run, self._prepared.cwd, self._ask)
+        self._session = session
+        if run.model is not None and session.models and run.model not in session.models:
             self.notes += (f"the agent does not list the model {run.model}",)
         agent = connection.agent
         for given, taken, what in (
@@ -135,7 +135,7 @@ class AcpBackend:
                 raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
 
     async def _open(self, connection: Connection) -> AcpSession:
-        prepared, meta = self._prepared, self._kept.meta
+        prepared, meta = self._prepared, self._record.meta
         run, agent = prepared.run, prepared.agent
         if meta.lost:
             raise no_conversation(meta)
@@ -145,25 +145,25 @@ class AcpBackend:
                     "the agent's process ended, and it cannot load a conversation again",
                     hint="Start a new session.",
                 )
-            await in_thread(make_loadable, agent, self._kept)
-            chat, loaded = await connection.load_chat(
+            await in_thread(make_loadable, agent, self._record)
+            session, loaded = await connection.load_chat(
                 meta.session_id, prepared.cwd, run.mcp_servers, self._ask
             )
-            chat.model = chat.first_model = loaded.model
-            await self._switch_model(connection, chat)
-            return chat
-        chat, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
-        chat.models = offered.models
-        chat.model = chat.first_model = offered.model
-        await self._choose_mode(connection, chat, offered.modes)
-        await self._switch_model(connection, chat)
-        return chat
+            session.model = session.first_model = loaded.model
+            await self._switch_model(connection, session)
+            return session
+        session, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        session.models = offered.models
+        session.model = session.first_model = offered.model
+        await self._choose_mode(connection, session, offered.modes)
+        await self._switch_model(connection, session)
+        return session
 
-    async def _switch_model(self, connection: Connection, chat: AcpSession) -> None:
+    async def _switch_model(self, connection: Connection, session: AcpSession) -> None:
         """Have the session answer with the model of this prompt; without one, with the model
         that it began with."""
-        agent, model = self._prepared.agent, self._prepared.run.model or chat.first_model
-        if acp_transport(agent).model_at_start or chat.model == model:
+        agent, model = self._prepared.agent, self._prepared.run.model or session.first_model
+        if acp_transport(agent).model_at_start or session.model == model:
             return
         if model is None:
             raise errors.ConfigError(
@@ -171,17 +171,17 @@ class AcpBackend:
                 " another",
                 hint="Give the session a model, or each of its prompts.",
             )
-        complete = connection.quirks.model_list_complete and chat.models
-        if complete and model not in chat.models:
+        complete = connection.quirks.model_list_complete and session.models
+        if complete and model not in session.models:
             raise errors.ModelNotFound(
                 f"{agent.name} has no model {model!r}",
-                hint=f"It has: {', '.join(chat.models)}.",
+                hint=f"It has: {', '.join(session.models)}.",
             )
-        await connection.set_model(chat, model)
-        chat.model = model
+        await connection.set_model(session, model)
+        session.model = model
 
     async def _choose_mode(
-        self, connection: Connection, chat: AcpSession, offered: tuple[str, ...]
+        self, connection: Connection, session: AcpSession, offered: tuple[str, ...]
     ) -> None:
         """An agent that will not have a mode goes on without it, and that is said."""
         run = self._prepared.run
@@ -192,12 +192,12 @@ class AcpBackend:
         if mode is None:
             return
         try:
-            await connection.set_mode(chat, mode)
+            await connection.set_mode(session, mode)
         except errors.RemoteError as error:
             if connection.dead is not None:
                 raise
             has = f" It has: {', '.join(offered)}." if offered else ""
-            chat.inbox.append(
+            session.inbox.append(
                 Error(
                     "mode_refused",
                     f"the agent refused the mode {mode!r}: {error.message}.{has}",
@@ -208,116 +208,118 @@ class AcpBackend:
             )
 
     async def begin(self, fail: Fail) -> None:
-        connection, chat = self._connection, self._chat
-        if connection is None or chat is None:
+        connection, session = self._connection, self._session
+        if connection is None or session is None:
             raise RuntimeError("prepare first")
-        chat.is_given_up = False
-        if chat.is_begun:
-            connection.drop_late_text(chat)
-        chat.is_begun = True
-        self._call = connection.prompt(chat, self._blocks())
+        session.is_abandoned = False
+        if session.was_prompted:
+            connection.drop_late_text(session)
+        session.was_prompted = True
+        self._call = connection.prompt(session, self._blocks())
 
     async def receive(self) -> list[RawEvent] | None:
-        if self._connection is None or self._chat is None or self._call is None:
+        if self._connection is None or self._session is None or self._call is None:
             return None
-        if not self._is_greeted:  # it shook hands: a sign of life, though nothing to tell
-            self._is_greeted = True
+        if not self._reported_start:  # it shook hands: a sign of life, though nothing to tell
+            self._reported_start = True
             return []
-        items = await self._items(self._connection, self._chat, self._call)
+        items = await self._items(self._connection, self._session, self._call)
         if items is None and not self._is_drained:
-            items = await self._late(self._connection, self._chat)
+            items = await self._late_items(self._connection, self._session)
         if items is None or self._prepared.run.thinking:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
 
-    async def _late(self, connection: Connection, chat: AcpSession) -> list[RawEvent] | None:
+    async def _late_items(
+        self, connection: Connection, session: AcpSession
+    ) -> list[RawEvent] | None:
         """Items that come after the reply to the prompt, for DRAIN seconds at most."""
         now = asyncio.get_running_loop().time()
         if self._drain_until is None:
-            self._drain_until = now + DRAIN
-        items = await connection.late_items(chat, self._drain_until)
+            self._drain_until = now + LATE_UPDATES_TIMEOUT
+        items = await connection.late_items(session, self._drain_until)
         self._is_drained = items is None
         if items is None and asyncio.get_running_loop().time() >= self._drain_until:
-            return [_still_sending()]
+            return [_late_updates_warning()]
         return items
 
     async def _items(
-        self, connection: Connection, chat: AcpSession, call: int
+        self, connection: Connection, session: AcpSession, call: int
     ) -> list[RawEvent] | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
-        if not chat.is_asking:
-            return await connection.items(chat, call)
+        if not session.is_asking:
+            return await connection.items(session, call)
         try:
             async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
-                return await connection.items(chat, call)
+                return await connection.items(session, call)
         except TimeoutError:
             return []
 
     def end_soon(self) -> None:
-        connection, chat, call = self._connection, self._chat, self._call
+        connection, session, call = self._connection, self._session, self._call
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
         if connection is None:
             return
-        if chat is None or call is None:
+        if session is None or call is None:
             return
         if connection.is_settled(call):  # answered: only late updates are waited for
-            chat.is_given_up = True
+            session.is_abandoned = True
             connection.wake()
             return
-        connection.cancel(chat)
+        connection.cancel(session)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._prepared.run.grace, self._insist)
+        self._timer = loop.call_later(self._prepared.run.grace, self._discard_connection)
 
-    def _insist(self) -> None:
+    def _discard_connection(self) -> None:
         """It was asked to stop and did not: the process goes, with whatever else it does."""
-        if self._connection is not None and self._giving_up is None:
-            give_up = self._line.give_up(self._connection)
-            self._giving_up = asyncio.get_running_loop().create_task(give_up)
+        if self._connection is not None and self._discarding is None:
+            discard = self._source.discard(self._connection)
+            self._discarding = asyncio.get_running_loop().create_task(discard)
 
     async def finish(self) -> list[RawEvent]:
         await self._end()
-        chat = self._chat
-        if chat is None:
+        session = self._session
+        if session is None:
             return []
-        items, chat.inbox = chat.inbox, []
+        items, session.inbox = session.inbox, []
         return items
 
     async def close(self) -> None:
         """What it said after it was left is nobody's, least of all the next prompt's."""
         await self._end()
-        if self._chat is not None:
-            self._chat.inbox.clear()
+        if self._session is not None:
+            self._session.inbox.clear()
 
     async def _end(self) -> None:
-        connection, chat, call = self._connection, self._chat, self._call
-        if connection is not None and chat is not None:
-            is_over = call is None or chat.is_given_up or connection.is_settled(call)
+        connection, session, call = self._connection, self._session, self._call
+        if connection is not None and session is not None:
+            is_over = call is None or session.is_abandoned or connection.is_settled(call)
             if call is not None and not is_over:
-                connection.cancel(chat)
+                connection.cancel(session)
                 grace = self._prepared.run.grace
-                if not await connection.settle(call, grace):
-                    await self._line.give_up(connection)
-            await chat.close()
+                if not await connection.wait_for_reply(call, grace):
+                    await self._source.discard(connection)
+            await session.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._giving_up is not None:
-            await asyncio.wait([self._giving_up])
+        if self._discarding is not None:
+            await asyncio.wait([self._discarding])
         if connection is not None and connection.dead is not None:
-            self._line.chat = None
+            self._source.session = None
 
-    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
-        connection, finish = self._connection, guard.finish
+    def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
+        connection, finish = self._connection, normalizer.finish
         if finish is None:
             dead = connection.dead if connection else None
             return dead or errors.StreamBroken("the turn ended without an answer")
-        gave_up = finish.kind == "cancelled" or (finish.ok and not guard.answered)
-        if gave_up and guard.denied:  # not cancelled by us: then nobody asks why
+        stopped_early = finish.kind == "cancelled" or (finish.ok and not normalizer.answered)
+        if stopped_early and normalizer.denied:  # not cancelled by us: then nobody asks why
             return errors.PermissionRefused(
-                f"the agent stopped because permission was denied: {guard.denied[-1].name}",
-                hint="Allow it in the policy, or give ask= somebody to put it to.",
+                f"the agent stopped because permission was denied: {normalizer.denied[-1].name}",
+                hint="Allow it in the policy, or pass ask= to answer permission requests.",
             )
-        if finish.ok and not guard.answered:
+        if finish.ok and not normalizer.answered:
             return errors.EmptyAnswer(
                 "the agent ended its turn without any answer",
                 hint="The model said nothing, or was stopped by its safety settings: try again,"
@@ -325,7 +327,7 @@ class AcpBackend:
             )
         if finish.ok:
             return self._unclean_exit()
-        stopped = _STOPPED.get(finish.kind or "")
+        stopped = _STOP_ERRORS.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
         ending = Ending(
@@ -333,12 +335,12 @@ class AcpBackend:
             signal=None,
             stderr=connection.stderr if connection else "",
             finish=finish,
-            answered=guard.answered,
+            answered=normalizer.answered,
             run=self._prepared.run,
         )
         found = self._prepared.agent.explain(ending)
-        if isinstance(found, errors.ModelNotFound) and self._chat and self._chat.models:
-            found.hint = f"The agent lists: {', '.join(self._chat.models)}."
+        if isinstance(found, errors.ModelNotFound) and self._session and self._session.models:
+            found.hint = f"The agent lists: {', '.join(self._session.models)}."
         return found or errors.ProcessFailed(finish.message or "the agent reported an error")
 
     def _unclean_exit(self) -> CorralError | None:
@@ -372,14 +374,14 @@ class AcpBackend:
             text = f"{run.system_prompt}\n\n{text}"
         blocks: list[Block] = [TextBlock(text)]
         for name in run.images:
-            blocks.append(ImageBlock(*self._encoded(name, "image/png")))
+            blocks.append(ImageBlock(*self._encode(name, "image/png")))
         for name in run.audio:
-            blocks.append(AudioBlock(*self._encoded(name, "audio/wav")))
+            blocks.append(AudioBlock(*self._encode(name, "audio/wav")))
         for name in run.attachments:
             blocks.append(self._attachment(name))
         return blocks
 
-    def _encoded(self, name: str, otherwise: str) -> tuple[str, str]:
+    def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))
         data = path.read_bytes()
         return base64.b64encode(data).decode(), kind_of(data, path.name) or otherwise
@@ -399,10 +401,11 @@ class AcpBackend:
             return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
 
 
-def _still_sending() -> Error:
+def _late_updates_warning() -> Error:
     return Error(
         "late_updates",
-        f"the agent still sent updates {DRAIN:g}s after it ended its turn; the rest is left out",
+        f"the agent still sent updates {LATE_UPDATES_TIMEOUT:g}s after it ended its turn;"
+        " the rest is left out",
         recoverable=True,
         level="warning",
         phase="response",

@@ -54,7 +54,7 @@ class Backend(Protocol):
         """End the turn wherever it stands; nothing of it is left."""
         ...
 
-    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
+    def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
         """After ``finish``: None for a success."""
         ...
 
@@ -64,7 +64,7 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Steered(Protocol):
+class Steerable(Protocol):
     """A driver whose agent takes words while it works."""
 
     def steer(self, text: str) -> None: ...
@@ -73,7 +73,7 @@ class Steered(Protocol):
 
 
 @runtime_checkable
-class Overheard(Protocol):
+class HasStderr(Protocol):
     """A backend whose agent is a program that also writes on stderr."""
 
     @property

@@ -28,9 +28,9 @@ from corral.system import terminal
 from corral.system.environment import SecretRedactor
 from corral.system.file_watch import Watch
 
-SETTLED = 1.0
+STABLE_SECONDS = 1.0
 """Seconds that an answer found at the start must stay as it is: it may be half written."""
-SCISSORS = "──── write above this line; what is below it is not part of the answer ────"
+CUT_LINE = "──── write above this line; what is below it is not part of the answer ────"
 
 _log = logging.getLogger("corral.manual")
 
@@ -41,14 +41,14 @@ class Driver:
     def __init__(
         self,
         prepared: PreparedRun,
-        kept: SessionRecord,
-        eraser: SecretRedactor,
+        record: SessionRecord,
+        redactor: SecretRedactor,
         _ask: Asker | None,
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
         self.prepared = prepared
-        self.kept = kept
-        self.eraser = eraser
+        self.record = record
+        self.redactor = redactor
         if tools:
             raise ConfigError(
                 "a person cannot call functions", hint="Give tools to an agent that is a program."
@@ -67,7 +67,7 @@ class Driver:
     async def close(self) -> None:
         """A person stays."""
 
-    def shown(self, prompt: str) -> str:
+    def prompt_text(self, prompt: str) -> str:
         """The prompt as a person needs it, who sees nothing else of the run."""
         prepared, run = self.prepared, self.prepared.run
         parts = [prompt] if run.system_prompt is None else [run.system_prompt, prompt]
@@ -88,42 +88,42 @@ class Turn:
         self._prompt = prompt
         self._question: QuestionFile | None = None
         self._was_open = False
-        self._greeted = False
+        self._sent_init = False
         self._task: asyncio.Task[str] | None = None
-        self._left = False
+        self._cancelled = False
         self._answered = False
         self._failure: CorralError | None = None
         self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str:
-        return self._driver.kept.meta.id
+        return self._driver.record.meta.id
 
     @property
     def started(self) -> bool:
         return self._question is not None
 
     async def prepare(self) -> None:
-        self._driver.kept.make()
+        self._driver.record.make_folders()
 
     async def begin(self, fail: Fail) -> None:
-        driver, kept = self._driver, self._driver.kept
-        question, self._was_open = question_files.next_question(kept, self._prompt)
+        driver, record = self._driver, self._driver.record
+        question, self._was_open = question_files.next_question(record, self._prompt)
         if not self._was_open:
-            question.put(self._prompt, driver.shown(self._prompt))
+            question.write(self._prompt, driver.prompt_text(self._prompt))
         self._question = question
-        meta = kept.meta
+        meta = record.meta
         meta.session_id, meta.status, meta.updated = meta.id, question_files.WAITING, time.time()
-        meta.title = meta.title or title_of(self._prompt, driver.eraser)
+        meta.title = meta.title or title_of(self._prompt, driver.redactor)
         if driver.prepared.run.keep:
-            kept.save()  # now, and not at the end: we may be killed before
+            record.save()  # now, and not at the end: we may be killed before
 
     async def receive(self) -> list[RawEvent] | None:
         question = self._question
-        if question is None or self._left or self._answered:
+        if question is None or self._cancelled or self._answered:
             return None
-        if not self._greeted:
-            self._greeted = True
+        if not self._sent_init:
+            self._sent_init = True
             return self._greeting(question)
         if self._task is None:
             # Not before the greeting was taken: at a terminal it is what stands above.
@@ -140,7 +140,7 @@ class Turn:
         return [text]
 
     def end_soon(self) -> None:
-        self._left = True
+        self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
@@ -153,7 +153,7 @@ class Turn:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
+    def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
         if self._answered:
             return None
         return self._failure or Interrupted("the run was cancelled")
@@ -175,60 +175,64 @@ class Turn:
             _log.info("%s", line)
         items += [Log(line) for line in where]
         if self._was_open:
-            said = "asked before: files that were changed since then and before now are not listed"
-            items.append(Error("question_open", said, recoverable=True, level="warning"))
+            message = (
+                "asked before: files that were changed since then and before now are not listed"
+            )
+            items.append(Error("question_open", message, recoverable=True, level="warning"))
         return items
 
     async def _answer(self, question: QuestionFile) -> str:
         match self._driver.prepared.run.via:
             case "terminal":
-                return await _first(self._typed(question), _saved(question))
+                return await _first_result(
+                    self._answer_from_terminal(question), _wait_for_answer_file(question)
+                )
             case "editor":
-                return await self._edited(question)
+                return await self._answer_from_editor(question)
             case _:
-                return await _saved(question)
+                return await _wait_for_answer_file(question)
 
-    async def _typed(self, question: QuestionFile) -> str:
-        shown = question.prompt.read_text("utf-8")
+    async def _answer_from_terminal(self, question: QuestionFile) -> str:
+        prompt_text = question.prompt.read_text("utf-8")
         how = "Type the answer; end it with Ctrl-D, or with a line that is a single dot."
-        text = (await terminal.typed(f"\n{shown}\n{how}\n")).strip("\n")
+        text = (await terminal.typed(f"\n{prompt_text}\n{how}\n")).strip("\n")
         if not text.strip():
             raise EmptyAnswer("nothing was typed")
-        question.give(text)
+        question.write_answer(text)
         return text
 
-    async def _edited(self, question: QuestionFile) -> str:
-        """The draft is kept: a resumed session goes on with it."""
-        if (seen := question.look()) is not None:
-            return seen.text
+    async def _answer_from_editor(self, question: QuestionFile) -> str:
+        """The draft stays on disk: a resumed session continues with it."""
+        if (answer := question.read_answer()) is not None:
+            return answer.text
         if not question.draft.exists():
-            shown = question.prompt.read_text("utf-8")
-            question.draft.write_text(f"\n\n{SCISSORS}\n\n{shown}", "utf-8")
+            prompt_text = question.prompt.read_text("utf-8")
+            question.draft.write_text(f"\n\n{CUT_LINE}\n\n{prompt_text}", "utf-8")
         code = await terminal.edit(self._driver.editor, question.draft)
         if code:
             raise ProcessFailed(f"the editor exited with {code}")
         written = question.draft.read_text("utf-8", "replace")
-        text = written.partition(SCISSORS)[0].strip("\n")
+        text = written.partition(CUT_LINE)[0].strip("\n")
         if not text.strip():
             raise EmptyAnswer("nothing was written above the line")
-        question.give(text)
+        question.write_answer(text)
         return text
 
 
-async def _saved(question: QuestionFile) -> str:
+async def _wait_for_answer_file(question: QuestionFile) -> str:
     """The answer, once its file is saved and done."""
     with Watch(question.folder, question.answer.name) as watch:
-        told, last, pause = False, None, SETTLED
+        was_saved, last, pause = False, None, STABLE_SECONDS
         while True:
-            seen = question.look()
-            if seen is not None and (told or seen == last):
-                return seen.text
-            last = seen
-            told = await watch.saved(pause)
+            answer = question.read_answer()
+            if answer is not None and (was_saved or answer == last):
+                return answer.text
+            last = answer
+            was_saved = await watch.saved(pause)
             pause = watch.pause
 
 
-async def _first(*ways: Coroutine[Any, Any, str]) -> str:
+async def _first_result(*ways: Coroutine[Any, Any, str]) -> str:
     """What comes first of several; the others are left."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(way) for way in ways]

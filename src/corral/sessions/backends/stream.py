@@ -22,7 +22,7 @@ from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepare import PreparedRun
-from corral.sessions.private_home import furnish
+from corral.sessions.private_home import write_private_home
 from corral.sessions.store import SessionRecord, no_conversation
 from corral.system import paths
 from corral.system.environment import SecretRedactor
@@ -32,7 +32,7 @@ from corral.system.process.registry import ProcessRegistry
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient
     from corral.protocol.stream_json.quirks import StreamQuirks
-    from corral.sessions.permissions import Granted, Questions
+    from corral.sessions.permissions import Granted, PermissionQuestions
 
 
 class StreamBackend:
@@ -41,64 +41,66 @@ class StreamBackend:
     def __init__(
         self,
         prepared: PreparedRun,
-        kept: SessionRecord,
+        record: SessionRecord,
         prompt: str,
-        eraser: SecretRedactor,
+        redactor: SecretRedactor,
         ask: Asker | None,
         *,
         granted: set[Granted],
     ) -> None:
         self._prepared = prepared
-        self._kept = kept
+        self._record = record
         self._prompt = prompt
-        self._eraser = eraser
+        self._redactor = redactor
         agent = prepared.agent
         self._transport = transport = stream_transport(agent)
         translate = transport.translator()
         self._control: StreamJsonClient | None = None
-        self._questions: Questions | None = None
+        self._questions: PermissionQuestions | None = None
         if transport.two_way is not None:
             from corral.protocol.stream_json.client import StreamJsonClient
-            from corral.sessions.permissions import Questions
+            from corral.sessions.permissions import PermissionQuestions
 
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
             run, cwd = prepared.run, prepared.cwd
-            self._questions = Questions(self._control, run, cwd, ask, self._write, granted=granted)
-        self._stream = NdjsonStream(transport.frames, translate, clean=eraser.clean)
-        self._is_over = False
-        self._ear = StderrReader(weakref.WeakMethod(self._hear))
+            self._questions = PermissionQuestions(
+                self._control, run, cwd, ask, self._write, granted=granted
+            )
+        self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
+        self._turn_ended = False
+        self._stderr_reader = StderrReader(weakref.WeakMethod(self._on_stderr_line))
         self._launch: Launch | None = None
         self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
         self._exit = Exit(None, None)
         self._fail: Fail | None = None
-        self._beside: list[RawEvent] = []
+        self._stderr_items: list[RawEvent] = []
         self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str | None:
         chosen = self._launch.session_id if self._launch else None
-        return self._kept.meta.session_id or chosen
+        return self._record.meta.session_id or chosen
 
     @property
     def started(self) -> bool:
         return self._process is not None
 
     async def prepare(self) -> None:
-        prepared, kept = self._prepared, self._kept
-        if kept.meta.lost:
-            raise no_conversation(kept.meta)
-        place = prepared.place(kept.folder)
-        resume = kept.meta.session_id
-        forks = prepared.run.fork and resume == kept.meta.forked_from
+        prepared, record = self._prepared, self._record
+        if record.meta.lost:
+            raise no_conversation(record.meta)
+        context = prepared.launch_context(record.folder)
+        resume = record.meta.session_id
+        forks = prepared.run.fork and resume == record.meta.forked_from
         run = replace(prepared.run, fork=forks)
-        launch = prepared.agent.launch(run, place, self._prompt, resume)
+        launch = prepared.agent.launch(run, context, self._prompt, resume)
         self._stdin = launch.stdin
         if self._transport.two_way is not None:
             self._stdin = await self._with_files(launch, self._transport.two_way)
-        furnish(launch, prepared, kept)
+        write_private_home(launch, prepared, record)
         self._launch, self.notes = launch, launch.notes
 
     async def begin(self, fail: Fail) -> None:
@@ -113,9 +115,9 @@ class StreamBackend:
             stdin=self._stdin,
             keep_stdin_open=self._control is not None,
             stdout=self._transport.stdout,
-            scratch=self._kept.tmp,
+            scratch=self._record.tmp,
             ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
-            on_stderr=self._ear.feed,
+            on_stderr=self._stderr_reader.feed,
         )
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
@@ -135,17 +137,17 @@ class StreamBackend:
     async def receive(self) -> list[RawEvent] | None:
         if self._process is None:
             return None
-        chunk = await self._listen(self._process)
-        items = self._heed(self._stream.receive(chunk)) if chunk else []
-        if self._beside:
-            items = [*self._beside, *items]
-            self._beside = []
+        chunk = await self._read_chunk(self._process)
+        items = self._handle_items(self._stream.receive(chunk)) if chunk else []
+        if self._stderr_items:
+            items = [*self._stderr_items, *items]
+            self._stderr_items = []
         if self._questions is not None and self._questions.inbox:
             items += self._questions.inbox
             self._questions.inbox = []
         return None if chunk == b"" and not items else items
 
-    async def _listen(self, process: Process) -> bytes | None:
+    async def _read_chunk(self, process: Process) -> bytes | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
         if self._questions is None or not self._questions.is_asking:
             return await process.listen()
@@ -155,7 +157,7 @@ class StreamBackend:
         except TimeoutError:
             return None
 
-    def _heed(self, items: list[RawEvent]) -> list[RawEvent]:
+    def _handle_items(self, items: list[RawEvent]) -> list[RawEvent]:
         """Answer what was asked; after the last word the agent gets no more, and exits."""
         if self._control is None or self._questions is None:
             return items
@@ -164,7 +166,7 @@ class StreamBackend:
             self._write(reply)
         self._control.replies.clear()
         if any(isinstance(item, TurnEnd) for item in items) and self._process is not None:
-            self._is_over = True
+            self._turn_ended = True
             self._process.close_stdin()
         return items
 
@@ -175,7 +177,7 @@ class StreamBackend:
 
     def end_soon(self) -> None:
         if self._process is not None and self._ending is None:
-            end = self._interrupt if self._control and not self._is_over else self._end
+            end = self._interrupt if self._control and not self._turn_ended else self._end
             self._ending = asyncio.get_running_loop().create_task(end(self._process))
 
     async def _end(self, process: Process) -> Exit:
@@ -196,7 +198,7 @@ class StreamBackend:
         items: list[RawEvent] = []
         if self._control is not None and self._process is not None and self._ending is not None:
             while (chunk := await self._process.listen()) != b"":
-                items += self._heed(self._stream.receive(chunk)) if chunk else []
+                items += self._handle_items(self._stream.receive(chunk)) if chunk else []
         await self.close()
         return [*items, *self._stream.end()]
 
@@ -205,27 +207,27 @@ class StreamBackend:
             await self._questions.close()
         if self._process is not None:
             self._exit = await self._process.end(self._prepared.run.grace)
-            self._ear.end()
+            self._stderr_reader.end()
         if self._ending is not None:
             await asyncio.wait([self._ending])
 
-    def _read_report(self, guard: EventNormalizer) -> None:
+    def _read_report(self, normalizer: EventNormalizer) -> None:
         read, launch = self._transport.read_report, self._launch
-        if read is None or launch is None or launch.report is None or guard.finish is None:
+        if read is None or launch is None or launch.report is None or normalizer.finish is None:
             return
         try:
-            guard.finish = read(Path(launch.report).read_bytes(), guard.finish)
+            normalizer.finish = read(Path(launch.report).read_bytes(), normalizer.finish)
         except OSError:
             return  # it was ended before it wrote one
 
-    def explain(self, guard: EventNormalizer, *, lingered: bool) -> CorralError | None:
-        self._read_report(guard)
+    def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
+        self._read_report(normalizer)
         ending = Ending(
             code=0 if lingered else self._exit.code,
             signal=None if lingered else self._exit.signal,
             stderr=self.stderr,
-            finish=guard.finish,
-            answered=guard.answered,
+            finish=normalizer.finish,
+            answered=normalizer.answered,
             run=self._prepared.run,
         )
         found = self._prepared.agent.explain(ending)
@@ -243,7 +245,7 @@ class StreamBackend:
         error.stderr = "\n".join(lines)[-4000:]
         error.exit_code, error.signal = self._exit.code, self._exit.signal
         if self._launch is not None:
-            error.argv = tuple(self._eraser.clean_text(word) for word in self._launch.argv)
+            error.argv = tuple(self._redactor.clean_text(word) for word in self._launch.argv)
         if isinstance(error, StreamBroken):
             error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
 
@@ -251,11 +253,11 @@ class StreamBackend:
     def stderr(self) -> str:
         if (process := self._process) is None:
             return ""
-        return self._eraser.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+        return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
-    def _hear(self, line: str) -> None:
+    def _on_stderr_line(self, line: str) -> None:
         """A line of stderr."""
-        agent, line = self._prepared.agent, self._eraser.clean_text(line)
+        agent, line = self._prepared.agent, self._redactor.clean_text(line)
         if self._fail is not None and any(sign in line for sign in agent.fatal_stderr):
             self._fail(
                 PolicyNotLoaded(
@@ -265,30 +267,30 @@ class StreamBackend:
             )
         item = agent.read_stderr(line) if agent.read_stderr else None
         if item is not None:
-            self._beside.append(item)
+            self._stderr_items.append(item)
             if self._process is not None:
                 self._process.nudge()
 
 
-LONGEST = 65_536
+LONGEST_LINE = 65_536
 
 
 class StderrReader:
     """Chunks → lines. Its listener is held weakly: the loop holds this."""
 
-    def __init__(self, hear: weakref.WeakMethod[Callable[[str], None]]) -> None:
-        self._hear = hear
-        self._half = b""
+    def __init__(self, on_line: weakref.WeakMethod[Callable[[str], None]]) -> None:
+        self._on_stderr_line = on_line
+        self._partial_line = b""
 
     def end(self) -> None:
         """The last line had no newline."""
-        if self._half:
+        if self._partial_line:
             self.feed(b"\n")
 
     def feed(self, chunk: bytes) -> None:
-        *lines, self._half = (self._half + chunk).split(b"\n")
-        self._half = self._half[-LONGEST:]
-        hear = self._hear()
-        if hear is not None:
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+        self._partial_line = self._partial_line[-LONGEST_LINE:]
+        on_line = self._on_stderr_line()
+        if on_line is not None:
             for line in lines:
-                hear(line.decode("utf-8", "replace"))
+                on_line(line.decode("utf-8", "replace"))

@@ -47,7 +47,7 @@ Send = Callable[[Message], Awaitable[None]]
 PATH = "/mcp"
 LARGEST = 64 * 1024 * 1024
 """Bytes of a request: as much as a line of an agent's output may have."""
-PATIENCE = 5.0
+CANCEL_TIMEOUT = 5.0
 """Seconds that calls get to end once they are cancelled; then the server ends without them."""
 CALLS = "corral.calls"
 """Where a request keeps the calls that are made for it."""
@@ -77,7 +77,7 @@ class ToolServer:
         self._manager: StreamableHTTPSessionManager
         self._port = 0
         self._stop = asyncio.Event()
-        self._served: asyncio.Task[None] | None = None
+        self._server_task: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -86,28 +86,30 @@ class ToolServer:
     @property
     def mcp_server(self) -> McpServer:
         """For the option ``mcp_servers``. Its header is a secret."""
-        if self._served is None:
+        if self._server_task is None:
             raise RuntimeError("open the server first: async with ToolServer(...) as server")
         headers = {"Authorization": f"Bearer {self._token}"}
         return McpServer(name=self.name, url=self.url, headers=headers, own=True)
 
     async def __aenter__(self) -> ToolServer:
         """Raises ``NotInstalled`` where the SDK is missing."""
-        if self._served is not None or self._stop.is_set():
+        if self._server_task is not None or self._stop.is_set():
             raise RuntimeError("a tool server is opened once")
         server = await in_thread(self._mcp)
         ready = asyncio.Event()
-        self._served = asyncio.create_task(self._serve(server, ready), name="corral-tool-server")
+        self._server_task = asyncio.create_task(
+            self._serve(server, ready), name="corral-tool-server"
+        )
         waiting = asyncio.create_task(ready.wait())
         try:
-            await asyncio.wait({self._served, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._server_task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self._close()
             raise
         finally:
             waiting.cancel()
         if not ready.is_set():
-            await self._served
+            await self._server_task
         return self
 
     async def __aexit__(
@@ -123,7 +125,7 @@ class ToolServer:
         bounded once it is told to stop."""
         self._stop.set()
         cancelled: asyncio.CancelledError | None = None
-        served, self._served = self._served, None
+        served, self._server_task = self._server_task, None
         while served is not None and not served.done():
             try:
                 await asyncio.wait({served})
@@ -219,9 +221,9 @@ class ToolServer:
             await web.startup(sockets=[listener])
             ready.set()
             await self._stop.wait()
-            await self._quiesce(web)
+            await self._drain(web)
 
-    async def _quiesce(self, web: Any) -> None:
+    async def _drain(self, web: Any) -> None:
         """No new connection, every call cancelled, every request answered, in bounded time."""
         for server in web.servers:
             server.close()
@@ -229,7 +231,7 @@ class ToolServer:
             call.cancel()
         tasks = set(web.server_state.tasks)
         if tasks:
-            await asyncio.wait(tasks, timeout=PATIENCE)
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
     async def _end(self, web: Any, listener: socket.socket) -> None:
         listener.close()
@@ -239,7 +241,7 @@ class ToolServer:
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left, timeout=PATIENCE)
+            await asyncio.wait(left, timeout=CANCEL_TIMEOUT)
         await asyncio.sleep(0)  # the transports say goodbye in the loop's next round
 
     async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -257,7 +259,7 @@ class ToolServer:
         body = await _body(receive)
         if body is None:
             return await _refuse(send, 413)
-        self._take_back(body)
+        self._cancel_call(body)
         calls: set[asyncio.Task[HookAnswer]] = set()
         unread = [body]
         gone = asyncio.Event()
@@ -279,7 +281,7 @@ class ToolServer:
             await self._manager.handle_request({**scope, CALLS: calls}, replay, send)
             watching.cancel()
 
-    def _take_back(self, body: bytes) -> None:
+    def _cancel_call(self, body: bytes) -> None:
         """``notifications/cancelled`` comes in a request of its own, where the SDK without
         sessions knows no calls. Two clients may have used one id: then neither is cancelled."""
         if b"notifications/cancelled" not in body:

@@ -141,13 +141,13 @@ class Tools:
         begin = time.monotonic()
         answer = HookAnswer("cancelled", "cancelled")
         try:
-            answer = await self._answer(name, arguments, call_id)
+            answer = await self._call_checked(name, arguments, call_id)
         finally:
             if tell is not None:
                 tell(_result(call_id, name, answer, time.monotonic() - begin))
         return answer
 
-    async def _answer(self, name: str, arguments: Json, call_id: str) -> HookAnswer:
+    async def _call_checked(self, name: str, arguments: Json, call_id: str) -> HookAnswer:
         tool = self.by_name.get(name)
         if tool is None:
             known = ", ".join(self.by_name) or "none"
@@ -161,29 +161,33 @@ class Tools:
             return _wrong_arguments(name, complaints)
         for hook in self.hooks:
             try:
-                verdict = await maybe(hook.before(call)) if hook.before else None
+                verdict = await maybe_await(hook.before(call)) if hook.before else None
             except Exception as error:
                 return HookAnswer(
-                    f"{name} was not run: a check of it failed: {_said(error)}", "error"
+                    f"{name} was not run: a check of it failed: {_describe_error(error)}", "error"
                 )
             if isinstance(verdict, Deny):
-                return await self._seen(call, HookAnswer(f"denied: {verdict.reason}", "denied"))
+                return await self._run_after_hooks(
+                    call, HookAnswer(f"denied: {verdict.reason}", "denied")
+                )
             if isinstance(verdict, Change):
                 call = Call(call_id, name, verdict.arguments)
                 values, complaints = tool.parameters.fit(call.arguments)
                 if values is None:
                     return _wrong_arguments(name, complaints)
-        answer = await self._seen(call, await _run(tool, values))
+        answer = await self._run_after_hooks(call, await _run(tool, values))
         self.answers += tool.is_answer and answer.ok
         return answer
 
-    async def _seen(self, call: Call, answer: HookAnswer) -> HookAnswer:
+    async def _run_after_hooks(self, call: Call, answer: HookAnswer) -> HookAnswer:
         for hook in self.hooks:
             try:
-                other = await maybe(hook.after(call, answer)) if hook.after else None
+                other = await maybe_await(hook.after(call, answer)) if hook.after else None
             except Exception as error:
-                said = f"{call.name} has run, but a check of its answer failed: {_said(error)}"
-                return HookAnswer(said, "error")
+                why = _describe_error(error)
+                return HookAnswer(
+                    f"{call.name} has run, but a check of its answer failed: {why}", "error"
+                )
             answer = other or answer
         return answer
 
@@ -219,15 +223,17 @@ async def _run(tool: Tool, values: dict[str, Any]) -> HookAnswer:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return HookAnswer(f"{tool.name} failed: {_said(error)}", "error")
+        return HookAnswer(f"{tool.name} failed: {_describe_error(error)}", "error")
     except (Exception, SystemExit) as error:
         if deadline.expired():
             return HookAnswer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
-        return HookAnswer(f"{tool.name} failed: {_said(error)}", "error")
+        return HookAnswer(f"{tool.name} failed: {_describe_error(error)}", "error")
     try:
         return HookAnswer(_text(returned))
     except Exception as error:  # a model's own serializer may raise anything
-        return HookAnswer(f"{tool.name} returned what cannot be JSON: {_said(error)}", "error")
+        return HookAnswer(
+            f"{tool.name} returned what cannot be JSON: {_describe_error(error)}", "error"
+        )
 
 
 def _inner(function: Any) -> Any:
@@ -247,31 +253,31 @@ async def in_thread(function: Callable[[], T]) -> T:
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
-    def deliver(set_it: Callable[[Any], None], what: object) -> None:
+    def deliver(set_outcome: Callable[[Any], None], what: object) -> None:
         if not future.done():
-            set_it(what)
+            set_outcome(what)
 
     def body() -> None:
-        set_it: Callable[[Any], None]
+        set_outcome: Callable[[Any], None]
         try:
-            set_it, what = future.set_result, cast("object", context.run(function))
+            set_outcome, what = future.set_result, cast("object", context.run(function))
         except BaseException as error:
             # A StopIteration cannot pass through a future.
             odd = isinstance(error, StopIteration | KeyboardInterrupt)
-            set_it, what = future.set_exception, RuntimeError(repr(error)) if odd else error
+            set_outcome, what = future.set_exception, RuntimeError(repr(error)) if odd else error
         with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-            loop.call_soon_threadsafe(deliver, set_it, what)
+            loop.call_soon_threadsafe(deliver, set_outcome, what)
 
     threads.start(threading.Thread(target=body, name="corral-tool", daemon=True))
     return await future
 
 
-async def maybe(value: T | Awaitable[T]) -> T:
+async def maybe_await(value: T | Awaitable[T]) -> T:
     """The value, waited for where it must be."""
     return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -333,8 +339,8 @@ def _object(
             json.setdefault("default", each.default)
         properties[each.name] = json
     required = [each.name for each in parameters if each.default is each.empty]
-    whole: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
-    whole |= {"additionalProperties": False, **({"$defs": defs} if defs else {})}
+    combined: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
+    combined |= {"additionalProperties": False, **({"$defs": defs} if defs else {})}
 
     def read(given: Json) -> tuple[dict[str, Any], list[str]]:
         values: dict[str, Any] = {}
@@ -344,10 +350,10 @@ def _object(
             values[name], complaints = schemas[name].fit(arguments[name])
             wrong += [f"{name}: {complaint}" for complaint in complaints]
         if wrong or not values.keys() >= {*required} or arguments.keys() != values.keys():
-            return {}, check(given, whole, whole) or wrong
+            return {}, check(given, combined, combined) or wrong
         return values, []
 
-    return Schema(label, whole, read)
+    return Schema(label, combined, read)
 
 
 def _annotated(hint: Any) -> str | None:
@@ -358,15 +364,24 @@ def _annotated(hint: Any) -> str | None:
     return None
 
 
-_OURS = ("Args", "Arguments", "Parameters", "Params")
-_SECTIONS = (*_OURS, "Returns", "Return", "Raises", "Yields", "Examples", "Example", "Notes")
+_PARAMETER_SECTIONS = ("Args", "Arguments", "Parameters", "Params")
+_SECTIONS = (
+    *_PARAMETER_SECTIONS,
+    "Returns",
+    "Return",
+    "Raises",
+    "Yields",
+    "Examples",
+    "Example",
+    "Notes",
+)
 _ENTRY = re.compile(r"\*{0,2}(\w+)(?:(?:\s*\([^)]*\))?:(?:\s+(.*))?|(?: : .*)?)")
 """``name (type): text`` of Google's style, or ``name : type`` of numpy's."""
 _FIELD = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)")
 
 
 def documentation(doc: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says of the whole, and of each parameter: Google, numpy or reST."""
+    """The summary of a docstring, and the text of each parameter: Google, numpy or reST style."""
     summary: list[str] = []
     described: dict[str, list[str]] = {}
     into = summary
@@ -379,7 +394,7 @@ def documentation(doc: str) -> tuple[str, dict[str, str]]:
         elif text.startswith(":") and not inside:
             into = []
         elif indent == 0 and text.removesuffix(":") in _SECTIONS:
-            inside, depth, into = text.removesuffix(":") in _OURS, -1, []
+            inside, depth, into = text.removesuffix(":") in _PARAMETER_SECTIONS, -1, []
         elif inside and text and set(text) != {"-"}:
             depth = indent if depth < 0 else depth
             if indent <= depth and (entry := _ENTRY.fullmatch(text)):
@@ -388,5 +403,5 @@ def documentation(doc: str) -> tuple[str, dict[str, str]]:
                 into.append(text)
         elif not inside:
             into.append(text)
-    whole = {name: " ".join(part for part in parts if part) for name, parts in described.items()}
-    return "\n".join(summary).strip(), {name: text for name, text in whole.items() if text}
+    combined = {name: " ".join(part for part in parts if part) for name, parts in described.items()}
+    return "\n".join(summary).strip(), {name: text for name, text in combined.items() if text}
