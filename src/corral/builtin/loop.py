@@ -1,4 +1,42 @@
-"""The loop: the user speaks, the model answers, its tools run, until it calls no more."""
+"""The loop of the built-in agent: ask the model, run its tool calls, until it calls no more.
+
+Theory of operation
+-------------------
+
+A ``Loop`` is one conversation with one model. ``run(prompt)`` runs one turn of it:
+
+1. The prompt is added to the history.
+2. The model is asked with the system prompt, the tools and the history. Its answer is streamed:
+   text and thinking are emitted as they come, redacted; the complete answer goes into the history.
+3. If the answer has tool calls, ``ToolExecutor`` runs them, and their results go into the history
+   with texts that ``steer`` has left in the mailbox. Then step 2 again.
+4. If it has none, texts of ``follow_up`` (and late ones of ``steer``) continue the turn with step
+   2. Without any, the answer is returned.
+
+Callers: ``Driver``'s turn runs the main loop in a task; ``Subagents`` runs a loop for each
+sub-agent, with its own history and the same executor, limits and totals. Events go to ``emit``.
+After each batch of the stream the loop waits while the event queue is full, so a slow reader slows
+the model's stream.
+
+The turn ends with the last answer, or with an exception:
+
+- ``TurnLimit`` after ``max_turns`` answers or ``max_tool_rounds`` rounds of tools;
+- ``ContextLengthExceeded`` if the request does not fit even with a shrunk history, or the answer
+  was cut; ``ContentRefused``, ``InvalidRequest`` or ``EmptyAnswer`` for other unusable answers;
+- the error of the model call, after its retries. An answer whose stream breaks is asked for again
+  only if none of its text was emitted;
+- ``Interrupted`` if a person ended the run from a permission request.
+
+Guarantees: every tool call in the history has a result before the next request, because vendors
+reject a call without one. A malformed call is reported back to the model at most
+``MAX_MALFORMED`` times per turn. Repeated identical calls get one piece of advice, then the count
+starts again. Usage is counted for every answer, also of a turn that fails.
+
+On a cancellation the stream is closed and the tools' processes are ended; the history keeps what
+was complete, and ``close_open_calls`` adds the missing results before the next prompt. If this
+process is killed, the history on disk lacks at most the message that was being written; resuming
+the session repairs it in the same way.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,46 @@
-"""The laws of the stream, kept in one place for every backend.
+"""Turns the raw items of any backend into a valid event stream.
 
-Items come in as a dialect made them; events go out lawful: ``init`` first and
-``done`` last, each once, numbered without gaps, every tool result with its
-use, every open tool closed. Nothing here waits or touches a disk.
+Theory of operation
+-------------------
+
+A backend translates what its agent says into raw items: texts, events without a number, and
+``TurnEnd``. Agents send them in any order: results without a call, calls without a result, the
+same id twice, text before ``init``, a second end. The normalizer is the only place that repairs
+this. There is one normalizer per turn. It is synchronous: it does not wait, and it does not touch
+the disk; the time comes in as ``ts``.
+
+Callers: ``Turn`` calls ``take(items, ts)`` for each batch, and ``close(ts, error)`` once, after
+the backend's last item. ``Turn`` and the backend's ``explain`` read ``finish``, ``answered``,
+``worked``, ``denied`` and ``written``.
+
+States of the stream:
+
+- *before init*: log lines and errors are queued (``MAX_BEFORE_INIT`` of them). The agent's own
+  ``init``, completed from our defaults, or any other item starts the stream; if it was not an
+  ``init``, a default one is emitted first. Then the queue is emitted.
+- *running*: items become events. A second ``init`` becomes a ``vendor`` event.
+- *finished*: a ``TurnEnd`` was taken. If it was a success, a later one becomes the ``vendor`` event
+  ``late_result``; a failure can still be replaced.
+- *closed*: ``close`` has cancelled the open calls and emitted ``error`` (if any) and ``done``.
+
+States of a tool call:
+
+- *open*: from ``tool_use`` to ``tool_result``. An id that is empty or was used before is replaced
+  by a new one; results and output for the agent's id go to its oldest open call.
+- *closed*: a later result or output of this id becomes a ``vendor`` event. The last
+  ``MAX_CLOSED_IDS`` ids are remembered.
+
+Guarantees:
+
+- ``init`` is first and ``done`` is last, each exactly once; ``seq`` counts from 1 without gaps.
+- Every ``tool_result`` and ``tool_output`` follows a ``tool_use`` with its id. Every ``tool_use``
+  gets exactly one ``tool_result``, ``cancelled`` if the turn ended first.
+- A file is reported as changed only after its tool succeeded, or if the tool reported it itself.
+- Usage and cost are plausible numbers or unknown; JSON that is nested too deeply is left out.
+
+On a crash of the agent, ``Turn`` calls ``close`` with the error: the stream still ends with
+``done``. If this process crashes, nothing of the normalizer is stored; the transcript ends after
+the last event that was handed out.
 """
 
 from __future__ import annotations

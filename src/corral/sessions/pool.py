@@ -1,16 +1,41 @@
-"""Warm agents: one process serves many prompts, each in a session of its own.
+"""A pool: persistent agent processes that serve many prompts, each in its own session.
 
 ::
 
     async with corral.pool(size=2) as pool:
         result = await pool.run("…", cwd="…")
 
-No prompt ever sees another's history. What is fixed when a process starts (agent,
-environment, and with many agents model and policy) is the pool's; a prompt chooses its
-folder, its deadlines, its images, and, where the agent can switch, its model and a
-narrower policy. A process that crashes fails its own prompts alone; the
-next one starts a fresh process. A process is replaced after as many sessions as
-its agent can bear, and ends when nobody has used it for a while.
+Theory of operation
+-------------------
+
+A pool has up to ``size`` workers. A worker is one process (a ``Connection``) and serves up to
+``prompts_at_once`` prompts at the same time. Every prompt gets a new session of its own, so no
+prompt sees the history of another. What is fixed when a process starts (agent, environment, and
+for many agents model and policy) is an option of the pool. A prompt chooses ``PROMPT_OPTIONS``
+and, if the agent can switch without a new process, a model and a narrower policy.
+
+Callers: tasks of one event loop call ``Pool.run``; the pipeline's nodes do, too.
+
+A prompt: check the options (before anything starts), wait for a slot, take the least busy usable
+worker or start one, run a ``Turn`` over a ``_PoolConnection``, give the worker back.
+
+States of a worker:
+
+- *new*: no process yet. The first prompt starts it; others that took the worker wait for that.
+- *usable*: it may take another prompt.
+- *retiring*: it takes no more prompts: it has served as many sessions as its agent can bear, uses
+  too much memory, failed to start, crashed, or had a turn that did not end. It ends when its last
+  prompt is given back.
+- *idle*: usable and serving nobody. It ends after ``IDLE`` seconds.
+- *ended*: its process and its folder are gone.
+
+Guarantees: at most ``size * prompts_at_once`` prompts run at once; leaving the block ends every
+process; nothing of a prompt is stored (``keep`` is off).
+
+On a crash of a process, its own prompts fail with the reason; the next prompt starts a new worker.
+A prompt that must be cancelled but shares its process with others is abandoned: the process ends
+when the others are done. If this process crashes, the process registry lets another corral process
+end the agents.
 """
 
 from __future__ import annotations

@@ -1,8 +1,44 @@
 """One agent process that speaks the Agent Client Protocol, with any number of sessions.
 
-There is no reading task: whoever waits for something reads for all, and hands the
-place on when it has what it waited for. So a session nobody listens to costs
-nothing, and leaving at any point leaves nothing behind.
+Theory of operation
+-------------------
+
+``AcpClient`` (``corral.protocol.acp.client``) is the state machine of the protocol, without I/O. A
+``Connection`` is its process: it reads the agent's stdout, passes the bytes to the client, and
+executes the commands that come back: write bytes, deliver items to a session, ask for permission,
+serve a file, finish a call.
+
+Callers: ``PrivateConnection`` (one per ``Session``) and the pool's workers open connections;
+``AcpBackend`` sends the prompts of one turn. All calls come from one event loop.
+
+There is no reader task. Whoever waits for something (a reply, the next items of a session) calls
+``_pump`` with a condition. The first waiter reads the process and executes the commands for all;
+the others wait on futures. When the reader has what it waited for, or is cancelled, it wakes the
+others and one of them reads on. So a session that nobody reads costs nothing, a slow reader slows
+the agent, and cancelling any waiter leaves no task behind.
+
+States:
+
+- *opening*: the process runs; ``initialize`` and, if wanted, ``authenticate`` are under way, each
+  bounded by ``handshake_timeout``. If one fails, the process is ended and the error is raised.
+- *open*: sessions can be created, loaded and prompted, several at the same time. Each session has
+  an inbox of items. Items of a session whose ``session/new`` is not answered yet are kept and
+  delivered when it is; items without a session go to every session.
+- *dead*: ``dead`` is the reason. The process ended, or was ended after it rejected the policy, or
+  ``close`` was called. It never becomes open again.
+
+Guarantees:
+
+- A call gets its reply, its error, or the reason of ``dead``; it does not wait for ever.
+- Permission requests are answered by the policy of the current prompt. A request that waits for
+  a person holds the connection weakly and is cancelled with its session.
+- Text that arrives after the turn it belongs to is never part of the next answer.
+- After ``close`` the process and everything it started are gone.
+
+On a crash of the agent, stdout ends: the exit is explained once (``agent.explain``), every pending
+call fails with that error, and every waiter is woken. ``PrivateConnection`` starts a new process
+for the next prompt and loads the conversation, if the agent can; the pool replaces its worker. If
+this process crashes, the process registry lets another corral process end the agent.
 """
 
 from __future__ import annotations
