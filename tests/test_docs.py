@@ -34,12 +34,12 @@ import corral
 from corral import errors, events, pipelines
 from corral.agents.configured import declared_agent
 from corral.cli.main import command
-from corral.inference.request import OPTIONS
+from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
 from corral.options import RunKwargs
 from corral.pipelines.linter.rules import values
-from corral.policy import policy_from
+from corral.policy import policy_from_table
 from corral.protected_paths import GROUPS
 from corral.result import Result
 from corral.testing import Call, ModelServer, Request, Script, Turn
@@ -239,7 +239,7 @@ def test_every_toml_block_is_what_the_code_reads() -> None:
         table = tomllib.loads(block.text)
         match block.page:
             case "policy":
-                assert policy_from(table, block.name).network == "allow"
+                assert policy_from_table(table, block.name).network == "allow"
             case "testing":
                 assert len(Script.parse(block.text).turns) == 3
             case "configuration":
@@ -320,7 +320,7 @@ def test_every_error_is_documented_with_its_code_and_exit_code() -> None:
 
 def test_every_option_event_and_vendor_of_the_models_is_documented() -> None:
     text = page_text("models")
-    for name in OPTIONS:
+    for name in OPTION_NAMES:
         assert f"`{name}`" in text, name
     for kind in get_args(StreamEvent):
         assert f"`{kind.__struct_config__.tag}`" in text

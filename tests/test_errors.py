@@ -8,10 +8,10 @@ from typing import get_args
 import pytest
 
 from corral import errors
-from corral.errors import CallerError, CorralError, Phase, RemoteError, by_code, from_event
+from corral.errors import CallerError, CorralError, Phase, RemoteError, classes_by_code, from_event
 from corral.events import Error, Status, from_json, to_json
 
-TREE = sorted(by_code().values(), key=lambda kind: kind.__name__)
+TREE = sorted(classes_by_code().values(), key=lambda kind: kind.__name__)
 
 EXITS = {
     "CorralError": 1,

@@ -10,7 +10,7 @@ import pytest
 
 from corral import errors
 from corral.messages import ToolCall
-from corral.nesting import MAX_DEPTH, decode_json, decode_toml, too_deep
+from corral.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.schema.build import schema_of
 from corral.system import config
@@ -30,7 +30,7 @@ def test_json_beyond_the_limit_is_refused(depth: int) -> None:
 
 
 def test_json_at_the_limit_passes() -> None:
-    assert not too_deep(decode_json(nested(MAX_DEPTH)))
+    assert not is_too_deep(decode_json(nested(MAX_DEPTH)))
     assert decode_json('{"a": 1}', dict[str, int]) == {"a": 1}
 
 

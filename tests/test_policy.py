@@ -21,7 +21,7 @@ from corral.policy import (
     Policy,
     Verdict,
     parse_rule,
-    policy_from,
+    policy_from_table,
 )
 
 KINDS: tuple[ToolKind, ...] = get_args(ToolKind)
@@ -219,14 +219,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shell": ["allow"]}, "shell must be allow, ask or deny, got: ['allow']"),
     ({"mode": "yolo"}, "mode must be native or plan, got: 'yolo'"),
     ({"allow_tools": "write_file"}, "allow_tools must be a list, got: str"),
-    ({"deny_tools": [1]}, "deny_tools holds names, got: 1"),
-    ({"deny_tools": [" "]}, "deny_tools holds names, got: ' '"),
-    ({"shell_rules": ["git status"]}, "a shell rule reads 'allow PATTERN' or 'deny PATTERN'"),
-    ({"shell_rules": ["allow"]}, "a shell rule reads"),
-    ({"shell_rules": ["Deny rm"]}, "a shell rule reads"),
-    ({"shell_rules": ["allow \ud800 *"]}, "shell_rules holds text that no program can be given"),
-    ({"deny_tools": ["a\udfff"]}, "deny_tools holds text that no program can be given"),
-    ({"writable": ["a\0b"]}, "writable holds text that no program can be given"),
+    ({"deny_tools": [1]}, "deny_tools must contain names, got: 1"),
+    ({"deny_tools": [" "]}, "deny_tools must contain names, got: ' '"),
+    ({"shell_rules": ["git status"]}, "a shell rule must be 'allow PATTERN' or 'deny PATTERN'"),
+    ({"shell_rules": ["allow"]}, "a shell rule must be"),
+    ({"shell_rules": ["Deny rm"]}, "a shell rule must be"),
+    (
+        {"shell_rules": ["allow \ud800 *"]},
+        "shell_rules contains text that cannot be passed to a program",
+    ),
+    ({"deny_tools": ["a\udfff"]}, "deny_tools contains text that cannot be passed to a program"),
+    ({"writable": ["a\0b"]}, "writable contains text that cannot be passed to a program"),
     ({"writable": {"a": 1}}, "writable must be a list, got: dict"),
 ]
 
@@ -237,7 +240,7 @@ def test_a_wrong_value_is_refused_at_once(values: dict[str, Any], message: str) 
         Policy(**values)
     assert raised.value.message.startswith(message)
     with pytest.raises(PolicyError) as raised:
-        policy_from(dict(values), "policy.toml")
+        policy_from_table(dict(values), "policy.toml")
     assert raised.value.message.startswith(f"policy.toml: {message}")
 
 
@@ -251,22 +254,22 @@ def test_lists_of_a_file_become_tuples_and_the_policy_stays_hashable() -> None:
 
 @pytest.mark.parametrize("preset", ["reads", "edits", "all"])
 def test_a_file_may_start_from_a_preset(preset: Any) -> None:
-    policy = policy_from({"preset": preset, "deny_tools": ["x"]}, "p")
+    policy = policy_from_table({"preset": preset, "deny_tools": ["x"]}, "p")
     assert policy == msgspec.structs.replace(PRESETS[preset], deny_tools=("x",))
 
 
 @pytest.mark.parametrize("preset", ["everything", ["reads"], 1, True])
 def test_an_unknown_preset_is_refused(preset: Any) -> None:
     with pytest.raises(PolicyError, match="preset must be reads, edits or all"):
-        policy_from({"preset": preset}, "p")
+        policy_from_table({"preset": preset}, "p")
 
 
 def test_a_misspelt_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(PolicyError, match="p: unknown key 'denytools'") as raised:
-        policy_from({"denytools": ["x"]}, "p")
+        policy_from_table({"denytools": ["x"]}, "p")
     assert raised.value.hint == "Did you mean 'deny_tools'?"
     with pytest.raises(PolicyError) as raised:
-        policy_from({"zzz": 1}, "p")
+        policy_from_table({"zzz": 1}, "p")
     assert "own_mcp" in (raised.value.hint or "")
 
 

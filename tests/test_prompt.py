@@ -75,9 +75,9 @@ def test_a_prompt_never_changes() -> None:
 
 
 def test_what_is_missing_is_named_with_the_call_that_mends_it() -> None:
-    with pytest.raises(PromptError, match=r"misses 'language', 'style'") as caught:
+    with pytest.raises(PromptError, match=r"no value for 'language', 'style'") as caught:
         REVIEW.render()
-    assert caught.value.hint == "Fill in: prompt.with_(language=…, style=…)."
+    assert caught.value.hint == "Set it: prompt.with_(language=…, style=…)."
 
 
 def test_only_what_is_rendered_needs_its_parameters() -> None:
@@ -88,7 +88,7 @@ def test_only_what_is_rendered_needs_its_parameters() -> None:
     ("values", "said"),
     [
         ({"langauge": "Go"}, "no parameter 'langauge': did you mean 'language'?"),
-        ({"zzz": "Go"}, "no parameter 'zzz': known are: language, style"),
+        ({"zzz": "Go"}, "no parameter 'zzz': known: language, style"),
         ({"language": 3}, "'language' must be str, got: int"),
         ({"style": "loud"}, r"'style' must be Literal\['strict', 'kind'\], got: str"),
         ({"language": None, "style": 1}, "'language' must be str.*; 'style' must be"),
@@ -136,11 +136,11 @@ def test_a_list_becomes_a_list() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{langauge}", r"\{langauge\} in the text is no parameter: did you mean 'language'"),
-        ("{}", "'{}' in the text is no parameter"),
-        ("{a b}", "'{a b}' in the text is no parameter"),
-        ("a { b", "'{' in the text is no parameter"),
-        ("a } b", "'}' in the text is no parameter"),
+        ("{langauge}", r"\{langauge\} in the text is not a parameter: did you mean 'language'"),
+        ("{}", "'{}' in the text is not a parameter"),
+        ("{a b}", "'{a b}' in the text is not a parameter"),
+        ("a { b", "'{' in the text is not a parameter"),
+        ("a } b", "'}' in the text is not a parameter"),
     ],
 )
 def test_a_brace_that_means_nothing_is_told_when_the_prompt_is_made(text: str, said: str) -> None:
@@ -160,7 +160,7 @@ def test_a_title_is_one_line(title: str) -> None:
 
 
 def test_two_sections_of_one_title_are_refused() -> None:
-    with pytest.raises(PromptError, match="two sections are called 'A'"):
+    with pytest.raises(PromptError, match="two sections have the title 'A'"):
         Prompt("x", [Section("A"), Section("B", sections=[Section("A")])])
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.shell_patterns import MAX_LENGTH, covers, fits, matches, parse, split
+from corral.shell_patterns import MAX_LENGTH, covers, fits, matches, parse, split_commands
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from corral.shell_patterns import MAX_LENGTH, covers, fits, matches, parse, spli
     ],
 )
 def test_split_cuts_any_line_into_its_simple_commands(command: str, parts: list[str]) -> None:
-    assert split(command) == parts
+    assert split_commands(command) == parts
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_any_text_can_be_judged_and_what_is_accepted_is_found(command: str, patt
 @no_deadline
 @given(command=COMMANDS)
 def test_the_parts_have_every_character_but_the_separators(command: str) -> None:
-    kept = "".join(split(command))
+    kept = "".join(split_commands(command))
     for char in "grmx=*'\"\\<>$":
         assert kept.count(char) == command.count(char)
 

@@ -1,35 +1,35 @@
-"""The errors: one tree, two trunks.
+"""All errors that corral raises.
 
 ::
 
     CorralError
-    ├── CallerError                 the caller's fault: mend the call
-    │   ├── ConfigError             an option, a file or a value that cannot be
+    ├── CallerError                 the caller must change the call
+    │   ├── ConfigError             an invalid option, file or value
     │   │   ├── PromptError         empty, missing, too long
-    │   │   ├── UnknownAgent        no agent of that name
-    │   │   ├── UnknownProvider     no vendor of models of that name
-    │   │   ├── MissingKey          a vendor's key that the environment does not hold
+    │   │   ├── UnknownAgent        no agent with that name
+    │   │   ├── UnknownProvider     no model vendor with that name
+    │   │   ├── MissingKey          a vendor's key is not in the environment
     │   │   ├── MediaInvalid        an image, audio or document that cannot be sent
-    │   │   └── PipelineInvalid     a pipeline that cannot run: its text, or what lint finds
+    │   │   └── PipelineInvalid     a syntax error in the pipeline, or a lint error
     │   ├── PolicyError
     │   │   └── PolicyNotEnforceable
-    │   └── SchemaInvalid           the schema asked for is not one
-    └── RemoteError                 the other side's: the agent, the model, the machine
+    │   └── SchemaInvalid           the requested JSON Schema cannot be used
+    └── RemoteError                 the agent, the model or the machine failed
         ├── NotInstalled
         │   └── BrokenInstall
         ├── VersionTooOld
         ├── ResumeLost
         ├── UntrustedFolder
-        ├── SandboxFailed           asked for, and not to be had here
-        ├── SettingsRejected        the agent would not take its settings
-        ├── PolicyNotLoaded         the agent did not take the policy: nothing was run on
+        ├── SandboxFailed           the requested sandbox is not available here
+        ├── SettingsRejected        the agent rejected its settings
+        ├── PolicyNotLoaded         the agent did not load the policy; it was stopped
         ├── AuthenticationFailed
         ├── AccessDenied
-        ├── PermissionRefused       the agent gave up its turn where it got no leave
+        ├── PermissionRefused       the agent stopped because permission was denied
         ├── ModelNotFound
-        ├── InvalidRequest          the model's API refused the request as such
-        ├── InputRejected           the agent refused the prompt or an argument
-        ├── RateLimited             ``resets_at``, where told
+        ├── InvalidRequest          the model's API rejected the request
+        ├── InputRejected           the agent rejected the prompt or an argument
+        ├── RateLimited             with ``resets_at``, if known
         │   └── QuotaSpent
         ├── ContextLengthExceeded
         ├── ContentRefused
@@ -41,19 +41,19 @@
         │   ├── IdleTimeout
         │   └── TotalTimeout
         ├── TurnLimit
-        ├── ToolFailed              a tool that the run cannot go on without
+        ├── ToolFailed              a tool failed that the run needs
         ├── BudgetSpent
         ├── SchemaNotMet
-        │   └── NoObject            a model's answer that never fitted its schema
-        ├── ReplayMismatch          a recording was asked something else
+        │   └── NoObject            no answer of the model fitted the schema
+        ├── ReplayMismatch          the run differs from its recording
         ├── StreamBroken            truncated or malformed output
-        ├── ProcessFailed           a bad exit that nothing else explains
+        ├── ProcessFailed           an exit code without another explanation
         │   └── KilledBySignal
         ├── StorageFailed           full disk, unwritable folder
-        └── Interrupted             cancelled by us
+        └── Interrupted             cancelled by corral or its caller
 
-Every error carries the phase it happened in, whether trying again can help,
-a hint that says what to do now, and the facts at hand.
+Every error has the phase in which it happened, whether a retry can help, a hint that says what to
+do, and the known facts.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ FACTS = ("exit_code", "signal", "stderr", "frame", "argv", "agent_version", "ret
 
 
 class CorralError(Exception):
-    """The root. ``str(error)`` is the message, with the hint on a line of its own."""
+    """The base class. ``str(error)`` is the message, with the hint on its own line."""
 
     code: ClassVar[str] = "error"
-    """Stable, for events and logs."""
+    """A stable identifier, for events and logs."""
     cli_exit: ClassVar[int] = 1
-    """What ``corral`` exits with when this ends it."""
+    """The exit code of ``corral`` after this error."""
     status: ClassVar[events.Status] = "error"
-    """The status of ``done`` when this ends a run."""
+    """The status of the ``done`` event after this error."""
     phase: Phase = "stream"
     retryable: bool = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913: keyword-only facts, each of them optional
         self,
         message: str,
         *,
@@ -112,28 +112,28 @@ class CorralError(Exception):
         self.exit_code = exit_code
         self.signal = signal
         self.stderr = stderr
-        """The last lines the program wrote there."""
+        """The last lines that the program wrote to stderr."""
         self.frame = frame
-        """The last raw line it wrote on stdout."""
+        """The last raw line that it wrote to stdout."""
         self.argv = tuple(argv)
-        """As it was started, secrets struck out."""
+        """The command line, with secrets redacted."""
         self.agent_version = agent_version
         self.retry_after = retry_after
-        """Seconds, as the other side told."""
+        """Seconds to wait, as reported by the other side."""
         self.resets_at = resets_at
-        """The same as a moment, in seconds since the epoch."""
+        """The same as a point in time, in seconds since the epoch."""
         self.provider = provider
-        """Of models: the vendor that failed, the status of its answer, its own word for it."""
+        """For models: the vendor, the HTTP status, and the vendor's own error code."""
         self.http_status = http_status
         self.provider_code = provider_code
         self.result: Any = None
-        """The ``Result`` of the run that this error ended, where there was one."""
+        """The ``Result`` of the run that ended with this error, if there was one."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def event(self) -> events.Error:
-        """This error as it appears in the stream."""
+        """The ``error`` event for this error."""
         facts: dict[str, events.Json] = {}
         for name in FACTS:
             value = getattr(self, name)
@@ -150,7 +150,7 @@ class CorralError(Exception):
 
 
 class CallerError(CorralError, ValueError):
-    """The caller's fault. Raised before anything is spent, spawned or overwritten."""
+    """The call is wrong. Raised before anything is spent, started or overwritten."""
 
     code = "caller"
     cli_exit = 2
@@ -371,7 +371,7 @@ class SchemaNotMet(RemoteError):
 
 
 class NoObject(SchemaNotMet):
-    """``frame`` holds the last text."""
+    """``frame`` is the last text of the model."""
 
     code = "no_object"
 
@@ -407,8 +407,8 @@ class Interrupted(RemoteError):
 
 
 def from_event(error: events.Error, result: object = None) -> CorralError:
-    """The exception behind an ``error`` event, of its own class, with all its facts."""
-    kind = by_code().get(error.code, RemoteError)
+    """The exception for an ``error`` event, with its class and all its facts."""
+    kind = classes_by_code().get(error.code, RemoteError)
     facts = {name: value for name, value in error.facts.items() if name in FACTS}
     raised = kind(
         error.message,
@@ -421,9 +421,9 @@ def from_event(error: events.Error, result: object = None) -> CorralError:
     return raised
 
 
-def by_code() -> dict[str, type[CorralError]]:
-    """Every class of the tree under its code. What other modules add to it is their own: it
-    is made of more than an event carries."""
+def classes_by_code() -> dict[str, type[CorralError]]:
+    """Every error class of this module by its code. Subclasses in other modules are not included:
+    they need more than an event carries."""
     found: dict[str, type[CorralError]] = {}
     pending: list[type[CorralError]] = [CorralError]
     while pending:

@@ -1,18 +1,18 @@
-"""The events: one closed union that every backend is turned into.
+"""The events of a run: one closed union for all agents.
 
-The laws, kept for every backend by ``sessions/guard.py``:
+``sessions/event_normalizer.py`` guarantees for every agent:
 
-- ``init`` comes first and ``done`` last, each exactly once, whatever happens;
+- ``init`` comes first and ``done`` last, each exactly once;
 - ``seq`` counts from 1 without gaps;
 - every ``tool_result`` had its ``tool_use``; tools still open at the end are
   closed as ``cancelled``;
-- the user's own prompt, echoed by an agent, is never answer text;
-- what cannot be understood is ``log``, ``error`` (recoverable) or ``unknown``:
-  never dropped, never a crash.
+- the user's prompt, if the agent repeats it, is never part of the answer;
+- what cannot be understood becomes ``log``, ``error`` (recoverable) or ``unknown``: it is never
+  dropped and never raises.
 
-The JSON form is one object a line with ``type`` as its tag. A field that is
-absent has its default (``None``, false or empty). Fields are only ever added;
-``VERSION`` rises when the meaning of one changes.
+In JSON, each event is one object per line with ``type`` as its tag. A missing field has its
+default (``None``, false or empty). Fields are only added; ``VERSION`` is raised when the meaning
+of a field changes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import msgspec
 from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 VERSION = 1
-"""Of the JSON form; carried by ``init``."""
+"""The version of the JSON form, sent with ``init``."""
 
 if TYPE_CHECKING:
     Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 else:
-    Json = Any  # msgspec knows no recursive alias; to it this is any JSON
+    Json = Any  # msgspec does not support recursive aliases
 
 ToolKind = Literal[
     "read", "edit", "delete", "move", "search", "execute", "fetch", "think", "mcp", "other"
@@ -55,20 +55,20 @@ Status = Literal[
 class Envelope(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False
 ):
-    """What every event carries. ``gc=False``: events hold no cycles."""
+    """The fields of every event. ``gc=False``: events contain no cycles."""
 
     seq: int = 0
     ts: float = 0.0
-    """Seconds since the epoch, when the bytes behind this event arrived."""
+    """Seconds since the epoch when the bytes of this event arrived."""
     run_id: str = ""
     session_id: str | None = None
-    """The vendor's own id, once it is known."""
+    """The agent's own session id, once it is known."""
     agent: str = ""
     node: str | None = None
     parent: str | None = None
-    """The call id of the sub-agent that this event belongs to."""
+    """The id of the tool call that started the sub-agent of this event."""
     label: str | None = None
-    """The caller's own name for the session: the option ``label``."""
+    """The option ``label``."""
 
 
 class Init(Envelope, frozen=True, tag="init"):
@@ -79,9 +79,9 @@ class Init(Envelope, frozen=True, tag="init"):
     capabilities: tuple[str, ...] = ()
     resumed: bool = False
     auth: str | None = None
-    """Whose bill it is, where that can be told: ``api_key`` or ``subscription``."""
+    """Which credentials are billed, if known: ``api_key`` or ``subscription``."""
     version: int = msgspec.field(default_factory=lambda: VERSION)
-    """Always written: a plain default would be left out."""
+    """Always written: a normal default would be omitted."""
 
 
 class Text(Envelope, frozen=True, tag="text"):
@@ -118,7 +118,7 @@ class ToolResult(Envelope, frozen=True, tag="tool_result"):
 
 
 class FileChange(Envelope, frozen=True, tag="file_change"):
-    """A write that was confirmed, by the tool's own success or by the disk."""
+    """A confirmed write: the tool succeeded, or the file on disk changed."""
 
     path: str
     kind: FileKind
@@ -154,7 +154,7 @@ class Plan(Envelope, frozen=True, tag="plan"):
 
 
 class UsageReport(Envelope, frozen=True, tag="usage"):
-    """Counters so far: cumulative, never to be added up."""
+    """Usage so far. Cumulative: do not add these up."""
 
     usage: Usage
     context_size: int | None = None
@@ -162,7 +162,7 @@ class UsageReport(Envelope, frozen=True, tag="usage"):
 
 
 class Log(Envelope, frozen=True, tag="log"):
-    """A line that was not JSON: a banner, a warning. Bounded."""
+    """A line that is not JSON, such as a banner or a warning; long lines are cut."""
 
     text: str
     level: Level | None = None
@@ -177,18 +177,18 @@ class Error(Envelope, frozen=True, tag="error"):
     hint: str | None = None
     phase: str | None = None
     facts: dict[str, Json] = {}
-    """Exit code, signal, last stderr lines, last raw line, argv, version: what is known."""
+    """What is known of: exit code, signal, last stderr lines, last raw line, argv, version."""
 
 
 class Vendor(Envelope, frozen=True, tag="vendor"):
-    """Understood, but of one agent only."""
+    """An event that only one agent has."""
 
     name: str
     data: Json = None
 
 
 class Unknown(Envelope, frozen=True, tag="unknown"):
-    """A frame nobody here knows, as it came."""
+    """A frame of unknown type, unchanged."""
 
     frame: Json
 
@@ -197,16 +197,16 @@ class Done(Envelope, frozen=True, tag="done"):
     status: Status
     stop_reason: str | None = None
     model: str | None = None
-    """The model really used, where the agent tells."""
+    """The model that was used, if the agent reports it."""
     usage: Usage = Usage()
     usage_by_model: dict[str, Usage] = {}
-    """Model → its share of ``usage``, where the agent reports it; else empty."""
+    """Model → its share of ``usage``; empty if the agent does not report it."""
     cost: Cost = Cost()
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
     denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
-    """False where the agent may have been refused more than it tells of."""
+    """False if the agent may not report all denied calls."""
     resume_token: str | None = None
     duration_ms: int = 0
     error: Error | None = None
@@ -245,5 +245,5 @@ def to_json(event: Event) -> bytes:
 
 
 def from_json(line: bytes | str) -> Event:
-    """The event behind a line that ``to_json`` wrote, by this version or an older one."""
+    """The event of a line written by ``to_json`` of this or an older version."""
     return _decoder().decode(line)

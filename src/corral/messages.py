@@ -1,7 +1,7 @@
-"""A conversation with a model: messages and the parts they are made of.
+"""The messages of a conversation with a model, and their parts.
 
-A message is built of parts; a string stands for one ``Text``. Media name a file,
-a URL or bytes; a file is read when the request is sent, never before.
+A string stands for one ``Text`` part. The source of media is a file, a URL or bytes; a file is
+read when the request is sent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ROLES = ("system", "user", "assistant", "tool", "developer")
 if TYPE_CHECKING:
     Source: TypeAlias = str | bytes | os.PathLike[str]
 else:
-    Source = Any  # to msgspec, bytes are base64 in a string and clash with text
+    Source = Any  # msgspec encodes bytes as base64 strings, which cannot be told from text
 
 
 class _Part(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """What all parts share: their JSON form has ``type`` as its tag."""
+    """The base of all parts. In JSON, ``type`` is the tag."""
 
 
 class Text(_Part, frozen=True, tag="text"):
     text: str
     signature: str | None = None
-    """The vendor's own mark on it, to be sent back as it came."""
+    """The vendor's signature, sent back unchanged."""
 
 
 class _Media(_Part, frozen=True):
@@ -43,13 +43,15 @@ class _Media(_Part, frozen=True):
             named = os.fspath(cast("os.PathLike[str]", source))
             msgspec.structs.force_setattr(self, "source", named)
         elif not isinstance(source, str | bytes):
-            raise ConfigError(f"media are a path, a URL or bytes, got: {type(source).__name__}")
+            raise ConfigError(
+                f"the source of media must be a path, a URL or bytes, got: {type(source).__name__}"
+            )
 
 
 class Image(_Media, frozen=True, tag="image"):
     source: Source
     media_type: str | None = None
-    """Told by the name or the content where it is left out."""
+    """Derived from the name or the content if it is not set."""
     detail: Literal["low", "high", "auto"] | None = None
 
 
@@ -59,7 +61,7 @@ class Audio(_Media, frozen=True, tag="audio"):
 
 
 class Document(_Media, frozen=True, tag="document"):
-    """A PDF or a text."""
+    """A PDF or text document."""
 
     source: Source
     media_type: str | None = None
@@ -67,25 +69,25 @@ class Document(_Media, frozen=True, tag="document"):
 
 
 class ToolCall(_Part, frozen=True, tag="tool_call"):
-    """``id`` is unique in a conversation, made up where the vendor sends none."""
+    """``id`` is unique in a conversation; it is generated if the vendor sends none."""
 
     id: str
     name: str
     arguments: dict[str, Json] = {}
     signature: str | None = None
     raw: str | None = None
-    """What the model wrote, where that is no JSON object; ``arguments`` is empty then."""
+    """What the model wrote, if it is not a JSON object. ``arguments`` is empty then."""
     item_id: str | None = None
-    """The vendor's name for the item that holds the call, where it has two names."""
+    """The vendor's id of the item that contains the call, if it differs from ``id``."""
 
 
 class ToolResult(_Part, frozen=True, tag="tool_result"):
     call_id: str
     content: Json
-    """Text, or anything that is JSON."""
+    """Text or any JSON value."""
     is_error: bool = False
     name: str | None = None
-    """The tool's; looked up by the call's id where it is left out."""
+    """The name of the tool; looked up by ``call_id`` if it is not set."""
 
 
 class Thinking(_Part, frozen=True, tag="thinking"):
@@ -95,7 +97,7 @@ class Thinking(_Part, frozen=True, tag="thinking"):
 
 
 class RedactedThinking(_Part, frozen=True, tag="redacted_thinking"):
-    """Thoughts that only the vendor can read; sent back as they came."""
+    """Encrypted thinking, sent back unchanged."""
 
     data: str
     item_id: str | None = None
@@ -107,33 +109,33 @@ Part: TypeAlias = (
 )
 
 _PARTS = (Text, Image, Audio, Document, ToolCall, ToolResult, Thinking, RedactedThinking)
-_KINDS: frozenset[type] = frozenset(_PARTS)
+_PART_TYPES: frozenset[type] = frozenset(_PARTS)
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of the history. ``content`` may be given as a string, a part or a list."""
+    """One entry of the history. ``content`` may be a string, a part or a list."""
 
     role: Role
     content: tuple[Part, ...] = ()
     provider: str | None = None
-    """Whose model said it: marks that only its vendor can read go back to no other."""
+    """The vendor of the model that wrote it. Signatures are sent back only to this vendor."""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise ConfigError(f"a role is one of {', '.join(ROLES)}, got: {self.role!r}")
-        msgspec.structs.force_setattr(self, "content", parts_of(self.content))
+            raise ConfigError(f"a role must be one of {', '.join(ROLES)}, got: {self.role!r}")
+        msgspec.structs.force_setattr(self, "content", to_parts(self.content))
 
     @classmethod
     def system(cls, *content: str | Part) -> Message:
-        return cls("system", parts_of(content))
+        return cls("system", to_parts(content))
 
     @classmethod
     def user(cls, *content: str | Part) -> Message:
-        return cls("user", parts_of(content))
+        return cls("user", to_parts(content))
 
     @classmethod
     def assistant(cls, *content: str | Part) -> Message:
-        return cls("assistant", parts_of(content))
+        return cls("assistant", to_parts(content))
 
     @classmethod
     def tool(cls, *results: ToolResult) -> Message:
@@ -141,7 +143,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Every text part, joined."""
+        """All text parts, joined."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
     @property
@@ -153,30 +155,30 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(part for part in self.content if isinstance(part, ToolCall))
 
 
-def parts_of(content: object) -> tuple[Part, ...]:
-    """Parts out of what a caller gives: a string, a part, or several of either."""
+def to_parts(content: object) -> tuple[Part, ...]:
+    """The parts of a string, a part, or several of either."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
-    if isinstance(content, tuple) and _KINDS.issuperset(
+    if isinstance(content, tuple) and _PART_TYPES.issuperset(
         map(type, cast("tuple[object, ...]", content))
     ):
         return cast("tuple[Part, ...]", content)
     if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes):
-        raise ConfigError(f"a message is made of text and parts, got: {content!r}")
-    return tuple(_part(each) for each in cast("Iterable[object]", content))
+        raise ConfigError(f"a message must consist of text and parts, got: {content!r}")
+    return tuple(_to_part(each) for each in cast("Iterable[object]", content))
 
 
-def _part(each: object) -> Part:
+def _to_part(each: object) -> Part:
     if isinstance(each, str):
         return Text(each)
     if isinstance(each, _PARTS):
         return each
-    raise ConfigError(f"a message is made of text and parts, got: {each!r}")
+    raise ConfigError(f"a message must consist of text and parts, got: {each!r}")
 
 
-def is_address(source: Source) -> bool:
-    """Whether a media source is a URL, and no file."""
+def is_url(source: Source) -> bool:
+    """Whether a media source is a URL and not a file."""
     head = source[:8].lower() if isinstance(source, str) else ""
     return head.startswith(("http://", "https://", "gs://", "data:", "s3://"))

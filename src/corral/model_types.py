@@ -1,4 +1,4 @@
-"""What is asked of a model and what comes back: request, response, stream events."""
+"""The types of a model call: request, response, stream events."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "error", "oth
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A function as the model is told of it."""
+    """The description of a tool that is sent to the model."""
 
     name: str
     description: str = ""
     parameters: dict[str, Json] = {}
-    """A JSON Schema of an object."""
+    """A JSON Schema with type ``object``."""
 
 
 class ToolNamed(msgspec.Struct, frozen=True):
-    """The model must call this one."""
+    """The model must call this tool."""
 
     name: str
 
@@ -32,7 +32,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolNamed
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``json`` is any JSON; ``json_schema`` is JSON of this schema."""
+    """``json`` is any JSON; ``json_schema`` is JSON that fits ``schema``."""
 
     type: Literal["text", "json", "json_schema"] = "text"
     schema: dict[str, Json] = {}
@@ -40,7 +40,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One call of a model. ``model`` reads ``provider:name``."""
+    """One call of a model. ``model`` is ``provider:name``."""
 
     model: str
     messages: tuple[Message, ...]
@@ -54,18 +54,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_effort: Effort | None = None
     metadata: dict[str, str] = {}
     provider_options: dict[str, dict[str, Json]] = {}
-    """Under a provider's name: what is merged into its body as it is. ``headers`` in it are
-    sent as headers."""
+    """Provider name → fields that are merged into its request body. ``headers`` among them are
+    sent as HTTP headers."""
 
 
 class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: Reason
     raw: str | None = None
-    """The vendor's own word."""
+    """The vendor's own name for it."""
 
 
 class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the answer's headers said is left."""
+    """Rate limits from the headers of the response."""
 
     requests_limit: int | None = None
     requests_remaining: int | None = None
@@ -76,21 +76,21 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer, whole. A streamed answer and a completed one are equal, but for ``raw``."""
+    """One complete response. It is the same with and without streaming, except for ``raw``."""
 
     id: str
     model: str
-    """The model that really answered."""
+    """The model that answered, as the vendor reports it."""
     provider: str
     message: Message
     finish_reason: FinishReason
     usage: Usage = Usage()
     cost: Cost = Cost()
     warnings: tuple[str, ...] = ()
-    """What of the request the vendor cannot take, and was left out."""
+    """What the vendor does not support and was left out of the request."""
     rate_limit: RateLimit | None = None
     raw: Json = None
-    """The vendor's own answer, where it came whole."""
+    """The vendor's own response, if it was not streamed."""
 
     @property
     def text(self) -> str:
@@ -106,7 +106,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
-    """What all stream events share. ``gc=False``: they hold no cycles."""
+    """The base of all stream events. ``gc=False``: they contain no cycles."""
 
 
 class Start(_Event, frozen=True, tag="start"):
@@ -160,7 +160,7 @@ class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
 
 
 class ToolDone(_Event, frozen=True, tag="tool_result"):
-    """A tool of the caller's was run between two answers."""
+    """One of the caller's tools ran between two responses."""
 
     call_id: str
     name: str
@@ -169,14 +169,14 @@ class ToolDone(_Event, frozen=True, tag="tool_result"):
 
 
 class StepFinish(_Event, frozen=True, tag="step_finish"):
-    """One answer of several is complete; its tools run now."""
+    """One of several responses is complete; its tools run next."""
 
     step: int
     response: Response
 
 
 class Finish(_Event, frozen=True, tag="finish"):
-    """The last event of a stream that came to its end."""
+    """The last event of a complete stream."""
 
     finish_reason: FinishReason
     usage: Usage
@@ -184,14 +184,14 @@ class Finish(_Event, frozen=True, tag="finish"):
 
 
 class Failed(_Event, frozen=True, tag="error"):
-    """The vendor reported an error inside the stream; it is raised right after."""
+    """The vendor reported an error inside the stream. It is raised after this event."""
 
     code: str
     message: str
 
 
 class ProviderEvent(_Event, frozen=True, tag="provider_event"):
-    """Something of one vendor only, as it came."""
+    """An event that only one vendor has, unchanged."""
 
     name: str
     data: Json = None

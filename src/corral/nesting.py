@@ -1,8 +1,8 @@
-"""JSON and TOML from outside, with a limit on how deep it is nested.
+"""Decodes JSON and TOML from outside, with a limit on the nesting depth.
 
-Decoders and encoders recurse. How deep they can depends on who calls them, so that a value
-that was decoded may not be encoded again. What is nested deeper than ``MAX_DEPTH`` is refused
-where it comes in, with an error instead of a ``RecursionError`` somewhere.
+Decoders and encoders recurse, and the possible depth depends on the caller: a value that was
+decoded may be too deep to encode. Input that is nested deeper than ``MAX_DEPTH`` is therefore
+rejected where it is read, instead of raising ``RecursionError`` later.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def decode_json(data: bytes | str) -> Any: ...
 @overload
 def decode_json(data: bytes | str, type: type[T]) -> T: ...
 def decode_json(data: bytes | str, type: Any = Any) -> Any:
-    """Raises ``msgspec.DecodeError`` (and ``UnicodeDecodeError``), also where it is too deep."""
+    """Raises ``msgspec.DecodeError`` (or ``UnicodeDecodeError``), also if it is too deep."""
     try:
         value = msgspec.json.decode(data, type=type)
     except RecursionError as error:
         raise msgspec.DecodeError(TOO_DEEP) from error
-    if too_deep(value):
+    if is_too_deep(value):
         raise msgspec.DecodeError(TOO_DEEP)
     return value
 
 
 def decode_toml(text: str) -> dict[str, Any]:
-    """Raises ``tomllib.TOMLDecodeError``, also where a key or a value is too deep."""
+    """Raises ``tomllib.TOMLDecodeError``, also if a key or value is too deep."""
     import tomllib
 
     if re.search(_LONG_KEY, text):
@@ -48,12 +48,12 @@ def decode_toml(text: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except RecursionError as error:
         raise tomllib.TOMLDecodeError(TOO_DEEP) from error
-    if too_deep(table):
+    if is_too_deep(table):
         raise tomllib.TOMLDecodeError(TOO_DEEP)
     return table
 
 
-def too_deep(value: object) -> bool:
+def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):

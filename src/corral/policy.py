@@ -1,9 +1,9 @@
-"""One permission model for every agent: what a policy says, and what it decides.
+"""The permission policy: one model for all agents.
 
-A ``Policy`` gives each capability ``allow``, ``ask`` or ``deny``; what is unset
-is ``ask``, and ``ask`` with nobody to answer is ``deny``. The order is fixed:
-deny rules, then allow rules, then the capability, then ask. Everything here is
-pure; ``agents/`` turns a policy into each agent's own controls.
+A ``Policy`` sets each capability to ``allow``, ``ask`` or ``deny``. An unset capability is ``ask``,
+and ``ask`` without anybody to answer is ``deny``. The order is fixed: deny rules, then allow
+rules, then the capability. Everything here is pure; ``agents/`` translates a policy into each
+agent's own controls.
 """
 
 from __future__ import annotations
@@ -37,26 +37,25 @@ CAPABILITY_OF: dict[ToolKind, Capability | None] = {
     "think": None,
     "other": "shell",
 }
-"""An unknown kind counts as ``shell``; thinking needs no leave."""
+"""An unknown kind counts as ``shell``; thinking needs no permission."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an agent may do. Wrong values raise ``PolicyError`` at once.
+    """What an agent may do. Wrong values raise ``PolicyError``.
 
-    - ``allow_tools``: when given, only these tools may be used, and they need no
-      further leave; an empty list means none. ``deny_tools`` beats it.
+    - ``allow_tools``: if set, only these tools may be used, and they need no further permission;
+      an empty list means none. ``deny_tools`` wins over it.
     - ``shell_rules``: ``"allow git status"``, ``"deny git push *"``; the first that
       matches a command decides. ``*`` stands for any text. Allow rules accept plain
       words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
       rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
       assignments ...) is not accepted. See ``corral.shell_patterns``. Rules refuse commands of
       more than 16 KB.
-    - ``writable``: further folders that may be written; everything outside the
-      workspace and these is not.
-    - ``own_mcp``: for the tool server of the caller's own functions; unset, it
-      follows ``mcp``.
-    - ``mode``: ``"native"`` leaves all to the agent's own defaults; ``"plan"`` is
-      the agent's planning mode.
+    - ``writable``: further folders that may be written. Everything outside the workspace and
+      these folders may not.
+    - ``own_mcp``: for the MCP server of the caller's own functions; if unset, ``mcp`` applies.
+    - ``mode``: ``"native"`` uses the agent's own defaults; ``"plan"`` is the agent's planning
+      mode.
     """
 
     read: Verdict | None = "allow"
@@ -77,7 +76,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if value is not None and value not in VERDICTS:
                 raise PolicyError(f"{name} must be allow, ask or deny, got: {value!r}")
         for name in ("allow_tools", "deny_tools", "shell_rules", "writable"):
-            _as_names(self, name)
+            _check_names(self, name)
         for rule in self.shell_rules:
             parse_rule(rule)
         if self.mode not in (None, "native", "plan"):
@@ -89,12 +88,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def edits(cls) -> Policy:
-        """Read and edit files; our own tools; no shell, no network."""
+        """Read and edit files and use the caller's tools; no shell, no network."""
         return cls(read="allow", write="allow", shell="deny", network="deny", own_mcp="allow")
 
     @classmethod
     def full(cls) -> Policy:
-        """Everything. Never a default: always asked for by name."""
+        """Everything. Never a default: the caller must request it."""
         return cls(read="allow", write="allow", shell="allow", network="allow", mcp="allow")
 
     @classmethod
@@ -105,11 +104,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def native(cls) -> Policy:
-        """The agent's own defaults, nothing said."""
+        """The agent's own defaults."""
         return cls(read=None, mode="native")
 
     def verdict(self, capability: Capability, *, own: bool = False) -> Verdict:
-        """What the capability alone says; unset is ``ask``."""
+        """The verdict for a capability without rules; unset is ``ask``."""
         if capability == "mcp" and own and self.own_mcp is not None:
             return self.own_mcp
         return cast("Verdict | None", getattr(self, capability)) or "ask"
@@ -120,7 +119,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self == Policy.full()
 
     def evaluate(self, action: Action) -> Ruling:
-        """Deny rules, then allow rules, then the capability, then ask."""
+        """Decide about an action: deny rules first, then allow rules, then the capability."""
         if action.tool in self.deny_tools:
             return Ruling("deny", f"deny_tools: {action.tool}")
         listed = self.allow_tools is not None and action.tool in self.allow_tools
@@ -128,7 +127,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return Ruling("deny", "allow_tools: not listed")
         if action.command is not None:
             ruling = _shell_ruling(self.shell_rules, action.command)
-            # Any tool may be given an argument of that name: leave for a command is for the shell.
+            # Any tool may have an argument called command: allow rules apply to the shell only.
             if ruling is not None and (ruling.verdict == "deny" or action.kind == "execute"):
                 return ruling
         if listed:
@@ -141,19 +140,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What an agent is about to do, as far as it is known."""
+    """What an agent is about to do, as far as known."""
 
     tool: str
     kind: ToolKind = "other"
     command: str | None = None
     own: bool = False
-    """A tool of the caller's own tool server."""
+    """A tool of the caller's own MCP server."""
 
 
 class Ruling(msgspec.Struct, frozen=True):
     verdict: Verdict
     rule: str
-    """The rule that decided, in the policy's own words."""
+    """The rule that decided, as written in the policy."""
 
 
 def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | None = None) -> bool:
@@ -222,12 +221,12 @@ def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, Too
 
 
 def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:
-    """``"allow git *"`` taken apart. Raises ``PolicyError``."""
+    """Split ``"allow git *"`` into verb and pattern. Raises ``PolicyError``."""
     verb, _, pattern = rule.strip().partition(" ")
     pattern = " ".join(pattern.split())
     if verb not in ("allow", "deny") or not pattern:
         raise PolicyError(
-            f"a shell rule reads 'allow PATTERN' or 'deny PATTERN', got: {rule!r}",
+            f"a shell rule must be 'allow PATTERN' or 'deny PATTERN', got: {rule!r}",
             hint="For example: shell_rules = ['allow git status', 'deny git push *']",
         )
     return ("allow" if verb == "allow" else "deny"), pattern
@@ -259,7 +258,7 @@ def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
     return None
 
 
-def _as_names(policy: Policy, name: str) -> None:
+def _check_names(policy: Policy, name: str) -> None:
     value: object = getattr(policy, name)
     if value is None or isinstance(value, tuple):
         names = cast("tuple[object, ...] | None", value)
@@ -270,26 +269,26 @@ def _as_names(policy: Policy, name: str) -> None:
         raise PolicyError(f"{name} must be a list, got: {type(value).__name__}")
     for item in names or ():
         if not isinstance(item, str) or not item.strip():
-            raise PolicyError(f"{name} holds names, got: {item!r}")
+            raise PolicyError(f"{name} must contain names, got: {item!r}")
         if "\0" in item or any("\ud800" <= char <= "\udfff" for char in item):
             raise PolicyError(
-                f"{name} holds text that no program can be given, got: {item!r}",
+                f"{name} contains text that cannot be passed to a program, got: {item!r}",
                 hint="Remove the NUL character or the lone surrogate.",
             )
 
 
 def with_tools(policy: Policy, tools: Iterable[str]) -> Policy:
-    """The policy with a list of tools, which decides alone what may be used. A preset's denial
-    of the network is dropped: a shell in the list reaches the network, and is asked for by
-    name. A denial in a policy that is no preset stands."""
+    """The policy with ``allow_tools``, which alone decides what may be used. A preset's denial of
+    the network is dropped: a shell in the list can use the network, and the caller listed it. A
+    policy that is not a preset keeps its denial."""
     is_preset = policy in (Policy.read_only(), Policy.edits(), Policy.plan())
     network = None if is_preset else policy.network
     return msgspec.structs.replace(policy, allow_tools=tuple(tools), network=network)
 
 
-def policy_from(values: dict[str, object], source: str) -> Policy:
-    """A policy out of a file's table. Unknown keys are an error: a rule that is
-    misspelt and ignored would be a hole."""
+def policy_from_table(values: dict[str, object], source: str) -> Policy:
+    """A policy from a table of a configuration file. Unknown keys raise ``PolicyError``: ignoring
+    a misspelled rule would allow too much."""
     preset = values.pop("preset", None)
     base = Policy()
     if preset is not None:

@@ -1,13 +1,13 @@
-"""Names that no agent may write unless the policy is unlimited.
+"""File names that no agent may write unless the policy is unlimited.
 
-Writing one of these is more than an edit: a program runs or obeys it later, without any further
-act of the user. ``.git/hooks/pre-commit`` runs at the next commit, ``.claude/settings.json`` can
-start a command when that agent starts.
+Writing one of these is more than an edit: a program executes or follows it later, without any
+further action of the user. ``.git/hooks/pre-commit`` runs at the next commit, and
+``.claude/settings.json`` can start a command when that agent starts.
 
 This is the only list. Agents whose own rules judge paths derive their rules from it: as globs
 (``globs``), as a regular expression (``regex``) or by calling ``protection_of``. Paths are judged
 relative to the workspace (or to the writable folder that contains them), after links were
-resolved (``corral.system.path_guard``): a workspace may itself stand below ``.claude/worktrees``.
+resolved (``corral.system.path_guard``): the workspace itself may be below ``.claude/worktrees``.
 
 Documents that agents read (``AGENTS.md``, ``CLAUDE.md``, ``GEMINI.md``) and files that run only
 when the user runs them (``Makefile``, ``package.json``, sources) are ordinary files and not listed.
@@ -115,12 +115,12 @@ class Links(msgspec.Struct, frozen=True):
     complete: bool = True
     """False where a folder could not be listed or there were too many files: there may be more."""
     aliases: tuple[str, ...] = ()
-    """Links to folders inside: other names for what is also found under its own. A rule that
-    denies a link by its path is evaded by such a name."""
+    """Links to folders inside the workspace. They give other names to files, by which a rule for
+    the path of a link could be evaded."""
 
     @property
     def unreadable(self) -> tuple[Link, ...]:
-        """Those that lead out of everything that may be read."""
+        """The links that lead to where the agent may not read."""
         return tuple(link for link in self.found if not link.readable)
 
 
@@ -128,10 +128,10 @@ def protection_of(path: str) -> Protection | None:
     """The group that protects this path, or None. ``path`` is relative to the workspace or
     absolute; its components are compared without regard to case, as some file systems do."""
     parts = [part for part in path.casefold().split("/") if part not in ("", ".")]
-    for group, wanted in _WANTED:
-        size = len(wanted)
+    for group, pattern in _PATTERNS:
+        size = len(pattern)
         for at in range(len(parts) - size + 1):
-            if all(map(fnmatchcase, parts[at : at + size], wanted)):
+            if all(map(fnmatchcase, parts[at : at + size], pattern)):
                 return group
     return None
 
@@ -172,6 +172,6 @@ def _as_regex(name: str) -> str:
     return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else special.get(c, c) for c in name)
 
 
-_WANTED = tuple(
+_PATTERNS = tuple(
     (group, tuple(name.casefold().split("/"))) for group in GROUPS for name in group.names
 )

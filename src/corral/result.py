@@ -1,4 +1,4 @@
-"""The result: one pure fold over the events of a run."""
+"""The result of a run, built from its events."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.values import Cost, DeniedCall, FileChanged, Usage
 
-BLOCK = 65_536
-"""Characters, or pieces, of an answer that are joined at a time."""
+BLOCK_SIZE = 65_536
+"""Characters, or pieces, of an answer that are joined at once."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run came to.
+    """The result of a run.
 
-    ``text`` is everything the agent answered, its messages parted by a blank
-    line; ``final_text`` is the last of them alone.
+    ``text`` is the complete answer, its messages separated by a blank line; ``final_text`` is
+    the last message only.
     """
 
     status: Status
@@ -28,13 +28,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: Any = None
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
-    """False where the folder was too large, or was shared with another run."""
+    """False if the folder was too large, or was shared with another run."""
     denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
-    """False where the agent may have been refused more than it tells of."""
+    """False if the agent may not report all denied calls."""
     usage: Usage = Usage()
     usage_by_model: dict[str, Usage] = {}
-    """Model → its share of ``usage``, where the agent reports it; else empty."""
+    """Model → its share of ``usage``; empty if the agent does not report it."""
     cost: Cost = Cost()
     stop_reason: str | None = None
     run_id: str = ""
@@ -44,7 +44,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     agent_version: str | None = None
     auth: str | None = None
-    """Which family of credentials was used, where that can be told."""
+    """Which kind of credentials was used, if known."""
     duration: float = 0.0
     """Seconds."""
     error: Error | None = None
@@ -56,7 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status == "success"
 
     def raise_for_status(self) -> Result:
-        """This result where it is a success; else its error, as the exception it was."""
+        """This result if it is a success. Otherwise raises its error."""
         if self.ok:
             return self
         error = self.error or Error(code="error", message=f"the run ended as {self.status}")
@@ -64,8 +64,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Message:
-    """A text that grows. It takes little more memory than the text: small pieces are joined
-    as they come, and the blocks that come of that are freed while they are joined."""
+    """A growing text that needs little more memory than the text itself: small pieces are joined
+    to blocks as they come, and the blocks are freed while they are joined."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -75,7 +75,7 @@ class _Message:
     def add(self, piece: str) -> None:
         self._pieces.append(piece)
         self._size += len(piece)
-        if self._size >= BLOCK or len(self._pieces) >= BLOCK:
+        if self._size >= BLOCK_SIZE or len(self._pieces) >= BLOCK_SIZE:
             self._close()
 
     def _close(self) -> None:
@@ -89,37 +89,37 @@ class _Message:
         blocks.reverse()
         text = ""
         while blocks:
-            text += blocks.pop()  # in place, as nobody else holds it
+            text += blocks.pop()  # in place: there is no other reference to text
         self._blocks = [text]
         return text
 
 
 class ResultBuilder:
-    """Collects events into a ``Result``. Holds the answer's text and nothing else."""
+    """Collects events into a ``Result``. Only the text of the answer is stored."""
 
     def __init__(self) -> None:
         self._messages: list[_Message] = []
-        self._apart = True
+        self._starts_message = True
         self._message_id: str | None = None
         self._init = Init()
         self._done: Done | None = None
 
     def add(self, event: Event) -> None:
         if event.parent is not None:
-            return  # a sub-agent's words are not the answer
+            return  # the text of a sub-agent is not part of the answer
         if isinstance(event, Text):
-            # A piece without an id goes on with the message before it.
-            if self._apart or event.message_id not in (None, self._message_id):
+            # A piece without an id continues the message before it.
+            if self._starts_message or event.message_id not in (None, self._message_id):
                 self._messages.append(_Message())
                 self._message_id = event.message_id
-                self._apart = False
+                self._starts_message = False
             self._messages[-1].add(event.delta)
         elif isinstance(event, Init):
             self._init = event
         elif isinstance(event, Done):
             self._done = event
         elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
-            self._apart = True
+            self._starts_message = True
 
     def result(self) -> Result:
         texts = (message.text() for message in self._messages)
@@ -127,7 +127,7 @@ class ResultBuilder:
         done = self._done or Done(status="incomplete")
         return Result(
             status=done.status,
-            text=messages[0] if len(messages) == 1 else _parted(messages),
+            text=messages[0] if len(messages) == 1 else _join_messages(messages),
             final_text=messages[-1] if messages else "",
             files=done.files,
             files_complete=done.files_complete,
@@ -150,7 +150,7 @@ class ResultBuilder:
         )
 
 
-def _parted(messages: list[str]) -> str:
+def _join_messages(messages: list[str]) -> str:
     text = ""
     for number, message in enumerate(messages):
         if number:
@@ -160,8 +160,8 @@ def _parted(messages: list[str]) -> str:
 
 
 def result_from_events(events: Iterable[Event]) -> Result:
-    """The result of a whole stream."""
-    folding = ResultBuilder()
+    """The result of a complete stream of events."""
+    builder = ResultBuilder()
     for event in events:
-        folding.add(event)
-    return folding.result()
+        builder.add(event)
+    return builder.result()

@@ -247,7 +247,7 @@ _SHELLS = _names("sh bash dash ash zsh ksh mksh fish")
 _EXEC_OPTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _ASSIGNMENT = r"[A-Za-z_]\w*(?:\[[^\]=]*\])?\+?="
 _REDIRECTION = r"\d*[<>]+[&|]?"
-_MOST_STAGES = 12
+_MAX_STAGES = 12
 _DEPTH = 3
 
 
@@ -258,34 +258,34 @@ def matches(pattern: str, command: str) -> bool:
 
 
 def _candidates(command: str, depth: int) -> list[str]:
-    found: list[str] = [_tidy(command), command.strip(" \t")]
-    for part in split(command.replace("\\\n", "")):
+    found: list[str] = [_normalize_blanks(command), command.strip(" \t")]
+    for part in split_commands(command.replace("\\\n", "")):
         raw = part.split(" ")
-        found += [part, " ".join(raw[_prefix(raw, 0) :])]
+        found += [part, " ".join(raw[_skip_prefix(raw, 0) :])]
         words = _words(part)
         at = 0
-        for _ in range(_MOST_STAGES):
+        for _ in range(_MAX_STAGES):
             found.append(" ".join(words[at:]))
             if at < len(words) and "/" in words[at]:
                 name = words[at].rstrip("/").rpartition("/")[2]
                 found.append(" ".join([name, *words[at + 1 :]]))
-            after = _prefix(words, at)
+            after = _skip_prefix(words, at)
             if after == at:
                 break
             at = after
         else:
             # More prefixes than any honest line has: look behind all of them at once.
-            while (after := _prefix(words, at)) != at:
+            while (after := _skip_prefix(words, at)) != at:
                 at = after
             found.append(" ".join(words[at:]))
-        if depth and (inner := _inner(words[at:])):
+        if depth and (inner := _shell_argument(words[at:])):
             found += _candidates(inner, depth - 1)
-        after_exec = [n for n, word in enumerate(words) if word in _EXEC_OPTIONS][:_MOST_STAGES]
+        after_exec = [n for n, word in enumerate(words) if word in _EXEC_OPTIONS][:_MAX_STAGES]
         found += [" ".join(words[n + 1 :]) for n in after_exec]
     return found
 
 
-def _inner(words: list[str]) -> str:
+def _shell_argument(words: list[str]) -> str:
     """The text that a shell is given to run: ``sh -c TEXT``."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:
         return ""
@@ -295,7 +295,7 @@ def _inner(words: list[str]) -> str:
     return ""
 
 
-def _prefix(words: list[str], at: int) -> int:
+def _skip_prefix(words: list[str], at: int) -> int:
     """Where the words go on behind one prefix, with the options and numbers of a program that
     runs its arguments."""
     if at >= len(words):
@@ -344,7 +344,7 @@ def _words(part: str) -> list[str]:
     return words
 
 
-def split(command: str) -> list[str]:
+def split_commands(command: str) -> list[str]:
     """The simple commands of any line, blanks folded: cut outside quotes at ``; & | && ||``,
     newlines and parentheses, and at substitutions even inside double quotes. A guess where the
     line is not in the grammar above: for deny rules only."""
@@ -388,8 +388,8 @@ def split(command: str) -> list[str]:
         else:
             current.append(char)
     cut()
-    return [tidy for part in parts if (tidy := _tidy(part))]
+    return [tidy for part in parts if (tidy := _normalize_blanks(part))]
 
 
-def _tidy(part: str) -> str:
+def _normalize_blanks(part: str) -> str:
     return " ".join(part.strip().strip("{}! \t").split())

@@ -32,7 +32,7 @@ _TAILS = (
 )
 _WORDS = PLAIN + "(" + "|".join(_TAILS) + ")"
 """What the last ``*`` of a pattern may be."""
-MOST_STARS = 2
+MAX_STARS = 2
 """Each ``*`` multiplies the time that a backtracking matcher may need."""
 _PROGRAM = r"[A-Za-z0-9_./][A-Za-z0-9_./+:@,-]*"
 _LITERAL = r"[A-Za-z0-9_@%+:,./= -]*"
@@ -51,7 +51,7 @@ def allow_regex(pattern: str) -> str | None:
         or program in RESERVED_WORDS
         or (program in BUILTINS and program not in _SAFE_BUILTINS)
         or re.fullmatch(_LITERAL, rest.replace("*", "")) is None
-        or pattern.count("*") > MOST_STARS
+        or pattern.count("*") > MAX_STARS
     ):
         return None
     if rest == "*":

@@ -1,4 +1,4 @@
-"""Text of others, made safe for a terminal.
+"""Makes text from outside safe for a terminal.
 
 A terminal obeys control sequences in whatever is printed: they can clear the screen, set its
 title, write to the clipboard, or repaint a question so that another command is shown than the
@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-MOST_MARKS = 3
+MAX_MARKS = 3
 """Combining marks on one character. Real scripts need no more; a flood of them covers the lines
 around."""
 
@@ -65,9 +65,9 @@ class Cleaner:
             if text:
                 self._marks = 0
             return text
-        return "".join(map(self._shown, text.replace("\r\n", "\n")))
+        return "".join(map(self._escape_unsafe, text.replace("\r\n", "\n")))
 
-    def _shown(self, char: str) -> str:
+    def _escape_unsafe(self, char: str) -> str:
         if char in "\n\t" or " " <= char <= "~":
             self._marks = 0
             return char
@@ -75,7 +75,7 @@ class Cleaner:
         if category in ("Mn", "Me"):
             self._marks += 1
             is_hidden = self._strict and (char in _BLANK or _is_selector(char))
-            return escape(char) if is_hidden or self._marks > MOST_MARKS else char
+            return escape(char) if is_hidden or self._marks > MAX_MARKS else char
         self._marks = 0
         if category == "Zs":
             return escape(char) if self._strict else char

@@ -1,4 +1,4 @@
-"""What goes in and what is counted: attachments, usage, cost, files, refusals."""
+"""Small value types: usage, cost, file changes, denied calls, MCP servers, printable paths."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import msgspec
 
 Coverage = Literal["complete", "partial", "unknown"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-"""How hard a model should think."""
+"""How much a model should reason."""
 CostSource = Literal["reported", "computed", "unknown"]
-MOST_TOKENS = 10**12
-MOST_USD = 1e9
-"""Nobody's run takes more. A number beyond is an agent's mistake, and would spoil every sum."""
+MAX_TOKENS = 10**12
+MAX_USD = 1e9
+"""No run uses more. A larger number is an error of the agent and would make sums useless."""
 _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens. ``None`` is *not reported*, which is not 0; ``+`` keeps that.
+    """Token counts. ``None`` means *not reported*, which is not 0; ``+`` preserves this.
 
-    ``input`` includes what was read from and written to a cache; ``output``
-    includes ``reasoning``.
+    ``input`` includes tokens read from and written to a cache; ``output`` includes ``reasoning``.
     """
 
     input: int | None = None
@@ -34,12 +33,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def total(self) -> int | None:
-        """Input and output together, where either was reported."""
+        """Input plus output, if either was reported."""
         known = [n for n in (self.input, self.output) if n is not None]
         return sum(known) if known else None
 
     def __add__(self, other: Usage) -> Usage:
-        """Of two *separate* runs. A count that only one side knows makes the sum partial."""
+        """The sum of two *separate* runs. A count that only one run has makes it partial."""
         if self == Usage():
             return other
         if other == Usage():
@@ -60,11 +59,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             cache_read=plus(self.cache_read, other.cache_read),
             cache_write=plus(self.cache_write, other.cache_write),
         )
-        whole = not gaps and self.coverage == other.coverage == "complete"
-        return msgspec.structs.replace(summed, coverage="complete" if whole else "partial")
+        is_complete = not gaps and self.coverage == other.coverage == "complete"
+        return msgspec.structs.replace(summed, coverage="complete" if is_complete else "partial")
 
     def __sub__(self, earlier: Usage) -> Usage:
-        """What came since, of counters that go on from one turn to the next."""
+        """The difference of two readings of the same cumulative counters."""
 
         def since(now: int | None, then: int | None) -> int | None:
             return None if now is None else max(0, now - (then or 0))
@@ -79,23 +78,23 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def plausible(self) -> Usage:
-        """The same, without counts that cannot be: negative, or beyond ``MOST_TOKENS``. What
-        is left out is not reported, and the coverage then partial."""
+        """The same without impossible counts: negative, or above ``MAX_TOKENS``. These become
+        *not reported*, and the coverage partial."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        wrong = [n for n, count in counts.items() if count and not 0 <= count <= MOST_TOKENS]
+        wrong = [n for n, count in counts.items() if count and not 0 <= count <= MAX_TOKENS]
         if not wrong:
             return self
         return msgspec.structs.replace(self, **dict.fromkeys(wrong), coverage="partial")
 
 
 def add_by_model(one: Mapping[str, Usage], other: Mapping[str, Usage]) -> dict[str, Usage]:
-    """Usage by model of two separate runs."""
+    """The sum of two separate runs, by model."""
     return {name: one.get(name, Usage()) + other.get(name, Usage()) for name in {**one, **other}}
 
 
-def since_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> dict[str, Usage]:
-    """Usage by model that came since, of counters that go on from one turn to the next. A model
-    that was not used meanwhile is left out."""
+def subtract_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> dict[str, Usage]:
+    """The difference of two readings of the same cumulative counters, by model. A model that was
+    not used in between is left out."""
     return {
         name: usage - then.get(name, Usage())
         for name, usage in now.items()
@@ -104,14 +103,14 @@ def since_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> dict[
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Money, with where the figure comes from. Unknown is ``None``, never 0."""
+    """A cost and its source. Unknown is ``None``, never 0."""
 
     usd: float | None = None
     source: CostSource = "unknown"
 
     def plausible(self) -> Cost:
-        """The same, or unknown where the sum is negative, endless or no number."""
-        return self if self.usd is None or 0 <= self.usd <= MOST_USD else Cost()
+        """The same, or unknown if the amount is negative, infinite or not a number."""
+        return self if self.usd is None or 0 <= self.usd <= MAX_USD else Cost()
 
 
 _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
@@ -147,28 +146,28 @@ def path_from_printable(text: str) -> str:
         return text
     named = {letter.encode(): bytes([byte]) for byte, letter in _ESCAPES.items()}
 
-    def plain(found: re.Match[bytes]) -> bytes:
-        word = found[1]
-        return named[word] if word in named else bytes([int(word, 8)])
+    def unescape(found: re.Match[bytes]) -> bytes:
+        escape = found[1]
+        return named[escape] if escape in named else bytes([int(escape, 8)])
 
-    data = _UNQUOTED.sub(plain, text[1:-1].encode("utf-8", "surrogateescape"))
+    data = _UNQUOTED.sub(unescape, text[1:-1].encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")
 
 
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file in a result: what happened to it, and who says so."""
+    """One changed file of a result."""
 
     path: str
-    """Absolute. Where the name on disk is not UTF-8, quoted: see ``printable_path``."""
+    """Absolute. Quoted if the name on disk is not UTF-8: see ``printable_path``."""
     kind: Literal["created", "modified", "deleted", "moved"]
     lines_added: int | None = None
     lines_removed: int | None = None
     by_tool: bool = False
-    """A tool of the agent reported it; false: only the disk shows it."""
+    """True if a tool of the agent reported it; false if only the disk shows it."""
 
 
 class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something the agent tried and was not allowed."""
+    """A tool call of the agent that was denied."""
 
     name: str
     title: str | None = None
@@ -178,7 +177,7 @@ class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool server the agent may use: a command, or a URL. ``env`` and ``headers`` are secret."""
+    """An MCP server for the agent: a command or a URL. ``env`` and ``headers`` are secret."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -186,8 +185,8 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
     env: dict[str, str] = {}
     headers: dict[str, str] = {}
     own: bool = False
-    """The server of the caller's own functions. Set by corral; only such a server may have the
-    name ``corral``, by which policies know it."""
+    """The server of the caller's own functions. Set by corral; only this server may have the
+    name ``corral``, which policies use."""
 
     def __repr__(self) -> str:
         where = self.url or " ".join(self.command)
@@ -197,11 +196,11 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentSession(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A conversation that the agent itself keeps, as it lists it."""
+    """A session that the agent has stored, as the agent lists it."""
 
     id: str
-    """The agent's own, as in ``result.session_id``."""
+    """The agent's own id, as in ``result.session_id``."""
     cwd: str | None = None
     title: str | None = None
     updated_at: str | None = None
-    """As the agent writes it: by the protocol an ISO 8601 time."""
+    """As the agent writes it; by the protocol an ISO 8601 time."""

@@ -38,9 +38,9 @@ from corral.agents.gemini.policy import (
 from corral.agents.spec import CompiledPolicy, LaunchContext
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
-from corral.policy import Action, Policy, parse_rule, policy_from
+from corral.policy import Action, Policy, parse_rule, policy_from_table
 from corral.protected_paths import NAMES, Link, Links
-from corral.shell_patterns import covers, split
+from corral.shell_patterns import covers, split_commands
 from corral.shell_regex import allow_regex
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -185,7 +185,7 @@ def test_a_denied_tool_is_denied_in_any_policy() -> None:
 def test_a_tool_name_that_is_nearly_one_is_refused() -> None:
     for where in ("allow_tools", "deny_tools"):
         with pytest.raises(PolicyError, match="no tool 'write_files'; did you mean 'write_file'"):
-            compiled(policy_from({where: ["write_files"]}, "a file"))
+            compiled(policy_from_table({where: ["write_files"]}, "a file"))
 
 
 def test_denying_what_the_agent_has_not_is_refused_rather_than_dropped() -> None:
@@ -344,7 +344,9 @@ def test_what_an_allow_rule_lets_run_the_policy_allows_too(pattern: str, command
     """The compiled rule may be stricter than ``decide``; it may never be laxer."""
     policy = Policy(shell="deny", shell_rules=(f"allow {pattern}",))
     assume(allow_regex(parse_rule(f"allow {pattern}")[1]) is not None)
-    if split(command) and runs(policy, command) == "allow":  # a blank, or a lone {, runs nothing
+    if (
+        split_commands(command) and runs(policy, command) == "allow"
+    ):  # a blank, or a lone {, runs nothing
         ruling = policy.evaluate(Action("run_shell_command", "execute", command))
         assert ruling.verdict == "allow"
 

@@ -10,7 +10,7 @@ from corral.agents.shared.tool_names import near
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import policy_from
+from corral.policy import policy_from_table
 
 NAMES = [agent.name for agent in registry.all_agents() if agent.name != "manual"]
 SHELLS = [name for name in NAMES if name != "codex-acp"]
@@ -62,10 +62,10 @@ def test_codex_acp_takes_a_list_without_the_shell_and_refuses_the_shell_alone() 
 
 
 def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:
-    policy = policy_from({"preset": "edits", "allow_tools": ["Bash"]}, "policy.toml")
+    policy = policy_from_table({"preset": "edits", "allow_tools": ["Bash"]}, "policy.toml")
     assert (policy.network, policy.allow_tools) == (None, ("Bash",))
     told: dict[str, object] = {"preset": "edits", "allow_tools": ["Bash"], "network": "deny"}
-    assert policy_from(told, "policy.toml").network == "deny"
+    assert policy_from_table(told, "policy.toml").network == "deny"
 
 
 @pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])

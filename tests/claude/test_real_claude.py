@@ -300,10 +300,13 @@ async def test_files_that_it_does_not_take_are_refused_before_it_starts(
     (workspace / "blob").write_bytes(b"\xff\xfe\xfd")
     (workspace / "old.bmp").write_bytes(b"BM\xff\xfe")
     (workspace / "long.txt").write_text("x" * 10_000_000)
-    for name, said in (("song.mp3", "takes no audio/mpeg"), ("blob", "neither text nor an image")):
+    for name, said in (
+        ("song.mp3", "accepts no audio/mpeg"),
+        ("blob", "neither text nor an image"),
+    ):
         with pytest.raises(errors.ConfigError, match=said):
             await claude.run([say("never")], attachments=[name])
-    with pytest.raises(errors.MediaInvalid, match="takes no image/"):
+    with pytest.raises(errors.MediaInvalid, match="accepts no image/"):
         await claude.run([say("never")], images=["old.bmp"])
     with pytest.raises(errors.PromptError, match="over the"):
         await claude.run([say("never")], attachments=["long.txt"])

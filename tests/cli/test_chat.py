@@ -89,7 +89,7 @@ def test_a_failed_answer_is_told_and_is_the_exit_code(place: Place) -> None:
     done = place.corral("chat", *MODEL, stdin="hi\nagain\n")
     assert done.returncode == 6
     assert done.stdout == "Hello.\n"
-    assert "refused the key" in done.stderr
+    assert "rejected the key" in done.stderr
 
 
 @playing(Turn(calls=[Call("shell", {"command": "touch x"})]), say("I may not."))

@@ -97,8 +97,8 @@ def test_a_model_that_nobody_listed_can_still_be_used() -> None:
     [
         (["list", "--provider", "gemni"], "Did you mean 'gemini'?"),
         (["show", "gemni:x"], "Did you mean 'gemini'?"),
-        (["show", "gemini-2.5-flash"], "whose model is 'gemini-2.5-flash'?"),
-        (["show", "gemini:"], "names no model"),
+        (["show", "gemini-2.5-flash"], "the model 'gemini-2.5-flash' has no vendor prefix"),
+        (["show", "gemini:"], "has no model name"),
     ],
 )
 def test_a_mistake_is_said_without_a_traceback(words: list[str], says: str) -> None:

@@ -38,18 +38,18 @@ async def scripted(
 
 REFUSED: list[tuple[dict[str, Any], type[errors.CorralError], str]] = [
     ({"prompt": "a", "messages": [models.Message.user("b")]}, errors.ConfigError, "both"),
-    ({}, errors.ConfigError, "nothing to answer"),
+    ({}, errors.ConfigError, "there is no prompt"),
     ({"prompt": " "}, errors.ConfigError, "empty"),
     ({"prompt": []}, errors.ConfigError, "empty"),
     ({"messages": []}, errors.ConfigError, "empty"),
-    ({"messages": ["text"]}, errors.ConfigError, "not Message"),
+    ({"messages": ["text"]}, errors.ConfigError, "must contain Message"),
     ({"prompt": "a", "temprature": 1}, errors.ConfigError, "did you mean 'temperature'"),
     ({"prompt": "a", "max_tokens": 0}, errors.ConfigError, "max_tokens"),
     ({"prompt": "a", "timeout": 0}, errors.ConfigError, "timeout"),
     ({"prompt": "a", "max_tool_rounds": -1}, errors.ConfigError, "max_tool_rounds"),
-    ({"prompt": "a", "tool_choice": "nobody"}, errors.ConfigError, "no tool of this call"),
+    ({"prompt": "a", "tool_choice": "nobody"}, errors.ConfigError, "not a tool of this call"),
     ({"prompt": "a", "model": "gemni:x"}, errors.UnknownProvider, "gemni"),
-    ({"prompt": "a", "model": "gemini-2.5-flash"}, errors.ConfigError, "whose model"),
+    ({"prompt": "a", "model": "gemini-2.5-flash"}, errors.ConfigError, "no vendor prefix"),
 ]
 
 

@@ -517,6 +517,6 @@ def test_a_spent_months_budget_is_not_waited_for_and_a_rate_limit_is() -> None:
 
 
 def test_the_limits_are_told_in_headers_of_their_own() -> None:
-    assert WIRE.limits["requests_remaining"] == "anthropic-ratelimit-requests-remaining"
-    assert WIRE.limits["tokens_reset"] == "anthropic-ratelimit-tokens-reset"
-    assert len(WIRE.limits) == 6
+    assert WIRE.rate_limit_headers["requests_remaining"] == "anthropic-ratelimit-requests-remaining"
+    assert WIRE.rate_limit_headers["tokens_reset"] == "anthropic-ratelimit-tokens-reset"
+    assert len(WIRE.rate_limit_headers) == 6

@@ -192,7 +192,7 @@ def test_ones_own_figures_lie_over_the_shipped_ones_field_by_field() -> None:
     assert plain == Entry(id="x:plain", window=10, output_limit=5, checked=date(2026, 5, 1))
     assert new == Entry(id="y:new", window=7, checked=date(2026, 5, 1))
     assert own.lookup("x-too:pro") == KNOWN.lookup("x:pro") == TIERED
-    assert [entry.id for entry in KNOWN.every()] == ["x:pro", "x:plain"]
+    assert [entry.id for entry in KNOWN.entries()] == ["x:pro", "x:plain"]
     assert KNOWN.lookup("x:plain") == Entry(id="x:plain", window=10)
 
 
@@ -210,8 +210,14 @@ def bad(**fields: Any) -> dict[str, Any]:
     ("table", "says"),
     [
         (bad(prices={"input": -1, "output": 1}), ["x:pro", "prices.input", ">= 0"]),
-        (bad(prices={"input": 1, "output": math.nan}), ["x:pro", "prices.output is nan"]),
-        (bad(prices={"input": math.inf, "output": 1}), ["x:pro", "prices.input is inf"]),
+        (
+            bad(prices={"input": 1, "output": math.nan}),
+            ["x:pro", "prices.output must be finite, got: nan"],
+        ),
+        (
+            bad(prices={"input": math.inf, "output": 1}),
+            ["x:pro", "prices.input must be finite, got: inf"],
+        ),
         (bad(prices={"input": 1}), ["x:pro", "`output`", "prices"]),
         (bad(prices={"input": "1", "output": 1}), ["x:pro", "prices.input"]),
         (bad(prices={"input": True, "output": 1}), ["x:pro", "prices.input"]),
@@ -219,16 +225,16 @@ def bad(**fields: Any) -> dict[str, Any]:
         (bad(tiers=[{"input": 1, "output": 1}]), ["x:pro", "`above`", "tiers[0]"]),
         (
             bad(tiers=[{"above": 1, "input": math.nan, "output": 1}]),
-            ["x:pro", "tiers[0].input is nan"],
+            ["x:pro", "tiers[0].input must be finite, got: nan"],
         ),
         (bad(window=0), ["x:pro", "window"]),
-        (bad(windw=1), ["x:pro", "`windw`", "Known are aliases, window"]),
+        (bad(windw=1), ["x:pro", "`windw`", "Known fields: aliases, window"]),
         (bad(abilities=["magic"]), ["x:pro", "magic"]),
         (bad(aliases=["x:plain"]), ["x:pro", "'x:plain' already names x:plain"]),
         ({"models": {"pro": {}}}, ["pro", "vendor:model"]),
         ({"models": {"x:pro": 3}}, ["models"]),
         ({"models": 3}, ["models"]),
-        ({"modles": {}}, ["`modles`", "Known are checked"]),
+        ({"modles": {}}, ["`modles`", "Known keys: checked"]),
     ],
 )
 def test_what_is_wrong_in_ones_own_figures_is_named(table: dict[str, Any], says: list[str]) -> None:
@@ -244,7 +250,8 @@ def test_two_models_cannot_share_an_alias() -> None:
 
 def test_the_figures_are_read_only_when_somebody_asks() -> None:
     code = (
-        "import sys, corral.models.catalogue as c; assert 'tomllib' not in sys.modules; c.every()"
+        "import sys, corral.models.catalogue as c; assert 'tomllib' not in sys.modules;"
+        "c.all_entries()"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60

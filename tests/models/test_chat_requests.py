@@ -36,7 +36,7 @@ CLOSED: dict[str, Any] = {
 def encoded(
     *messages: Message | str, to: str | Provider = "chat", streamed: bool = False, **more: Any
 ) -> Encoded:
-    provider = registry.find(to) if isinstance(to, str) else to
+    provider = registry.find_provider(to) if isinstance(to, str) else to
     more = {"model": "some-model", **more}
     request = Request(messages=messages_of(*(messages or ("Hi",))), **more)
     return provider.wire.encode(request, provider, streamed)
@@ -216,7 +216,7 @@ def test_effort_by_its_local_name(to: str, effort: Any, sent: dict[str, Any]) ->
 
 
 def test_what_a_vendor_cannot_take_is_left_out_with_a_warning() -> None:
-    base = registry.find("chat")
+    base = registry.find_provider("chat")
     provider = Provider(
         name="x", title="X", wire=base.wire, base_url="", traits=Traits(reasoning_field=None)
     )
@@ -260,7 +260,7 @@ def test_thoughts_go_back_with_their_calls_where_the_vendor_wants_them() -> None
         chunk(piece_of(0, "{}", id="call_1", name="weather")),
         chunk(finish="tool_calls"),
     )
-    deepseek = registry.find("deepseek")
+    deepseek = registry.find_provider("deepseek")
     message = parse_stream(deepseek, stream).message
     assert entries(message, to="deepseek")[0]["reasoning_content"] == "I need the weather."
     assert "reasoning_content" not in entries(message, to="chat")[0]
@@ -305,7 +305,7 @@ def test_own_options_win_and_their_headers_are_headers() -> None:
     ],
 )
 def test_a_vendor_is_found_by_its_name(name: str, url: str, key: str) -> None:
-    provider = registry.find(name)
+    provider = registry.find_provider(name)
     assert (provider.base_url, provider.key_env) == (url, (key,))
     assert not provider.key_optional
 
@@ -320,6 +320,6 @@ def test_a_vendor_is_found_by_its_name(name: str, url: str, key: str) -> None:
     ],
 )
 def test_a_server_of_ones_own_asks_for_no_key(name: str, url: str) -> None:
-    provider = registry.find(name)
+    provider = registry.find_provider(name)
     assert (provider.base_url, provider.key_optional) == (url, True)
     assert provider.base_url_env == (f"{name.upper()}_BASE_URL",)

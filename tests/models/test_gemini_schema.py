@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.models.gemini.schema import convert
+from corral.models.gemini.schema import to_gemini_schema
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "string", "description": "d"}, {"type": "STRING", "description": "d"}),
@@ -53,7 +53,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_what_is_taken_is_said_in_its_words(
     schema: dict[str, Any], converted: dict[str, Any]
 ) -> None:
-    assert convert(schema) == (converted, [])
+    assert to_gemini_schema(schema) == (converted, [])
 
 
 @pytest.mark.parametrize(
@@ -62,45 +62,48 @@ def test_what_is_taken_is_said_in_its_words(
 )
 def test_what_is_refused_is_left_out_with_a_warning(key: str) -> None:
     inner: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, key: {}}
-    converted, warnings = convert({"type": "array", "items": inner})
+    converted, warnings = to_gemini_schema({"type": "array", "items": inner})
     assert key not in str(converted)
     assert [key in warning for warning in warnings] == [True]
 
 
 def test_an_all_of_several_is_left_out_with_a_warning() -> None:
-    converted, warnings = convert({"allOf": [{"type": "string"}, {"minLength": 1}]})
+    converted, warnings = to_gemini_schema({"allOf": [{"type": "string"}, {"minLength": 1}]})
     assert converted == {}
     assert "allOf" in warnings[0]
 
 
 def test_a_property_may_be_called_like_a_keyword() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"$id": {"type": "string"}}}
-    assert convert(schema) == ({"type": "OBJECT", "properties": {"$id": {"type": "STRING"}}}, [])
+    assert to_gemini_schema(schema) == (
+        {"type": "OBJECT", "properties": {"$id": {"type": "STRING"}}},
+        [],
+    )
 
 
 def test_a_type_within_itself_becomes_any_object_there() -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
-    converted, warnings = convert({"$ref": "#/$defs/Node", "$defs": {"Node": node}})
+    converted, warnings = to_gemini_schema({"$ref": "#/$defs/Node", "$defs": {"Node": node}})
     assert converted == {"type": "OBJECT", "properties": {"next": {"type": "OBJECT"}}}
     assert "recursive $ref" in warnings[0]
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/Gone", "https://example.org/s", "#/a/b/c", ""])
 def test_a_reference_to_nothing_becomes_any_object(reference: str) -> None:
-    converted, warnings = convert({"$ref": reference})
+    converted, warnings = to_gemini_schema({"$ref": reference})
     assert converted == {"type": "OBJECT"}
     assert "dangling $ref" in warnings[0]
 
 
 def test_two_references_to_one_another_end() -> None:
     defs: dict[str, Any] = {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}
-    converted, warnings = convert({"$ref": "#/$defs/A", "$defs": defs})
+    converted, warnings = to_gemini_schema({"$ref": "#/$defs/A", "$defs": defs})
     assert converted == {"type": "OBJECT"}
     assert warnings
 
 
 def test_a_list_of_anything_still_says_that_it_has_items() -> None:
-    assert convert({"type": "array"})[0] == {"type": "ARRAY", "items": {}}
+    assert to_gemini_schema({"type": "array"})[0] == {"type": "ARRAY", "items": {}}
 
 
 def test_types_that_name_one_another_do_not_grow_without_end() -> None:
@@ -109,6 +112,6 @@ def test_types_that_name_one_another_do_not_grow_without_end() -> None:
         "type": "object",
         "properties": {name: {"$ref": f"#/$defs/{name}"} for name in names},
     }
-    converted, lost = convert({**of_all, "$defs": dict.fromkeys(names, of_all)})
+    converted, lost = to_gemini_schema({**of_all, "$defs": dict.fromkeys(names, of_all)})
     assert any("recursive" in each for each in lost)
     assert len(json.dumps(converted)) < 1_000_000

@@ -189,7 +189,7 @@ async def test_effort_is_a_level_or_a_budget(model: str, effort: str, config: An
 async def test_a_model_that_does_not_think_is_not_asked_to() -> None:
     body = await sent(USER, model="gemini-2.0-flash", reasoning_effort="high")
     assert "generationConfig" not in body
-    assert "does not think" in body["warnings"][0]
+    assert "does not support it" in body["warnings"][0]
 
 
 async def test_options_of_the_vendor_are_merged_as_they_are() -> None:

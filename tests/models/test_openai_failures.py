@@ -101,5 +101,5 @@ def test_the_delay_is_taken_from_the_headers_first() -> None:
 
 def test_what_is_left_is_told_in_headers_for_every_field() -> None:
     for wire in (PROVIDER.wire, spec.WIRE):
-        assert wire.limits.keys() == {*RateLimit.__struct_fields__}
-        assert wire.limits["tokens_remaining"] == "x-ratelimit-remaining-tokens"
+        assert wire.rate_limit_headers.keys() == {*RateLimit.__struct_fields__}
+        assert wire.rate_limit_headers["tokens_remaining"] == "x-ratelimit-remaining-tokens"

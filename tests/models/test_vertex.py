@@ -118,7 +118,7 @@ async def test_a_token_that_is_refused_is_a_failed_authentication(
     ],
 )
 def test_the_host_is_that_of_the_place(place: str, host: str) -> None:
-    found = access(registry.find("vertex"), {**PLACE, "GOOGLE_CLOUD_LOCATION": place})
+    found = access(registry.find_provider("vertex"), {**PLACE, "GOOGLE_CLOUD_LOCATION": place})
     assert found.base_url == host
 
 
@@ -126,4 +126,4 @@ def test_the_host_is_that_of_the_place(place: str, host: str) -> None:
 def test_a_place_that_is_not_told_is_asked_for_by_its_variable(missing: str) -> None:
     told = {name: value for name, value in PLACE.items() if name != missing}
     with pytest.raises(errors.ConfigError, match=missing):
-        access(registry.find("vertex"), told)
+        access(registry.find_provider("vertex"), told)

@@ -149,7 +149,7 @@ async def test_allowed_tools_are_all_there_is(
         ({"output_schema": "no-such.json"}, "cannot be read"),
         ({"output_schema": "{nonsense"}, "is no JSON"),
         ({"agent": "gemini-aqp"}, "Did you mean"),
-        ({"model": "nobody:thing"}, "no vendor of models is called 'nobody'"),
+        ({"model": "nobody:thing"}, "unknown model vendor 'nobody'"),
         ({"max_budget_usd": 1.5}, "corral has no option 'max_budget_usd'"),
     ],
 )

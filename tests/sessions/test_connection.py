@@ -17,7 +17,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.events import Decision, Error, Vendor
-from corral.nesting import too_deep
+from corral.nesting import is_too_deep
 from corral.options import RunKwargs
 from corral.sessions.acp import session as acp_session
 from corral.sessions.backends import acp
@@ -148,7 +148,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
     events = await events_of(workspace, orders, record=True)
     result = corral.result_from_events(events)
     assert (result.status, result.text) == ("success", "the answer")
-    assert not any(too_deep(to_builtins(event)) for event in events)
+    assert not any(is_too_deep(to_builtins(event)) for event in events)
 
 
 async def test_a_person_who_does_not_stop_answering_holds_up_no_close(

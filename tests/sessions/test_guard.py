@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.stream_checks import check_stream, no_deadline
 
 from corral import errors
-from corral.errors import by_code
+from corral.errors import classes_by_code
 from corral.events import (
     Done,
     Error,
@@ -330,7 +330,7 @@ ITEMS: st.SearchStrategy[RawEvent] = st.one_of(
     st.builds(Done, status=st.just("success")),
     st.builds(TurnEnd, ok=st.booleans()),
 )  # fmt: skip
-ERRORS = st.sampled_from(sorted(by_code()))
+ERRORS = st.sampled_from(sorted(classes_by_code()))
 
 
 @no_deadline
@@ -342,7 +342,7 @@ def test_any_items_in_any_order_become_a_lawful_stream(
     events: list[Event] = []
     for number, batch in enumerate(batches):
         events += guard.take(batch, 101.0 + number)
-    error = by_code()[code]("it broke") if code else None
+    error = classes_by_code()[code]("it broke") if code else None
     check_stream([*events, *guard.close(200.0, error)])
 
 

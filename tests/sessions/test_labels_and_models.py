@@ -22,7 +22,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.structured_output import combine_results
-from corral.values import Cost, add_by_model, since_by_model
+from corral.values import Cost, add_by_model, subtract_by_model
 
 ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 FULL = Usage(input=10, output=5, coverage="complete")
@@ -140,7 +140,7 @@ def test_an_impossible_count_of_one_model_is_not_believed() -> None:
 
 
 def test_counters_of_a_session_become_those_of_a_turn() -> None:
-    assert since_by_model({"a": FULL + FULL, "b": FULL, "c": FULL}, {"a": FULL, "b": FULL}) == {
+    assert subtract_by_model({"a": FULL + FULL, "b": FULL, "c": FULL}, {"a": FULL, "b": FULL}) == {
         "a": FULL,
         "c": FULL,
     }

@@ -36,7 +36,7 @@ from corral.agents.spec import (
     PolicyRow,
     StreamTransport,
 )
-from corral.errors import ConfigError, CorralError, by_code
+from corral.errors import ConfigError, CorralError, classes_by_code
 from corral.events import Done, Event, Text
 from corral.nesting import decode_json
 from corral.options import RunOptions
@@ -151,7 +151,7 @@ def explain_stream(ending: Ending) -> CorralError | None:
             hint="A stream agent writes our events, as corral run --json does.",
         )
     if not finish.ok:
-        kind = by_code().get(finish.kind or "", errors.ProcessFailed)
+        kind = classes_by_code().get(finish.kind or "", errors.ProcessFailed)
         return kind(finish.message or f"the agent ended as {finish.kind}")
     if ending.code:
         return errors.ProcessFailed(f"the agent said success and exited with {ending.code}")

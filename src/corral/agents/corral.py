@@ -83,7 +83,7 @@ def for_run(run: RunOptions) -> AgentSpec:
         raise ConfigError(
             "the built-in agent needs a model", hint=f"As in model='{registry.EXAMPLE}' (--model)."
         )
-    provider, _ = registry.split(run.model)
+    provider, _ = registry.split_model(run.model)
     return replace(
         AGENT,
         env_family=(*provider.key_env, *provider.base_url_env, *provider.extra_env.values()),
@@ -126,7 +126,7 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
 
 
 def _probe(provider: Provider, model: str) -> Probe:
-    writes = "write_file" in family_of(provider.name, registry.split(model)[1]).tools
+    writes = "write_file" in family_of(provider.name, registry.split_model(model)[1]).tools
     return Probe(
         write=("write_file", {"file_path": "probe.txt", "content": "probed"})
         if writes
@@ -146,7 +146,7 @@ AGENT = AgentSpec(
     description="the built-in agent, on the model that --model names",
     transport=InProcess(driver="corral.builtin.driver:Driver"),
     for_run=for_run,
-    probe=_probe(registry.split(registry.EXAMPLE)[0], registry.EXAMPLE),
+    probe=_probe(registry.split_model(registry.EXAMPLE)[0], registry.EXAMPLE),
     compile=compile_policy,
     tools=TOOLS,
     aliases=("builtin",),

@@ -42,9 +42,9 @@ def find(name: str) -> AgentSpec:
             return agent
         known += [agent.name, *agent.aliases]
     if ":" in name:
-        from corral.models.registry import split
+        from corral.models.registry import split_model
 
-        split(name)  # says which vendors there are
+        split_model(name)  # says which vendors there are
     from difflib import get_close_matches
 
     near = get_close_matches(wanted, known, 1, 0.5)
@@ -59,9 +59,9 @@ def names_a_model(name: str) -> bool:
     """Whether this is ``vendor:model``, which our own agent runs on."""
     if ":" not in name:
         return False
-    from corral.models.registry import names_a_model
+    from corral.models.registry import is_model_name
 
-    return names_a_model(name)
+    return is_model_name(name)
 
 
 def default(model: str | None) -> str:
@@ -69,9 +69,9 @@ def default(model: str | None) -> str:
     ``UnknownProvider`` for a vendor that nobody knows."""
     if model is None or ":" not in model:
         return DEFAULT_AGENT
-    from corral.models.registry import split
+    from corral.models.registry import split_model
 
-    split(model)
+    split_model(model)
     return model
 
 

@@ -22,11 +22,11 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
 from corral.events import Error, Init
 from corral.inference.client import Client
-from corral.inference.tools import Described, spec_of
+from corral.inference.tools import ToolDescription, spec_of
 from corral.messages import Message
 from corral.model_types import Request, Response
 from corral.models.families import family_of
-from corral.models.registry import split
+from corral.models.registry import split_model
 from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
@@ -76,7 +76,7 @@ class Driver:
     def _configure(self, prepared: PreparedRun) -> None:
         run = prepared.run
         model = run.model or ""
-        provider, name = split(model)
+        provider, name = split_model(model)
         client = Client(environ=dict(prepared.environment.family))
         self._clients.append(client)
         client.check(model)
@@ -192,7 +192,7 @@ class Driver:
             more=run.system_prompt,
         )
         own = (tool for name, tool in self._own.by_name.items() if self._is_shown(name))
-        described: list[Described] = [*executor.tools.values(), *own]
+        described: list[ToolDescription] = [*executor.tools.values(), *own]
         request = Request(
             model=self.model,
             messages=(Message.system(system),),

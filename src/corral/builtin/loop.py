@@ -62,7 +62,7 @@ from corral.errors import (
 )
 from corral.events import Error, Text, Thinking, UsageReport, Vendor
 from corral.inference.client import Client
-from corral.inference.retry import delay
+from corral.inference.retry import retry_delay
 from corral.messages import Message
 from corral.model_types import (
     Finish,
@@ -258,7 +258,7 @@ class Loop:
             except CorralError as error:
                 # The client retries what fails before the stream starts. After text was emitted, a
                 # retry would emit it twice.
-                wait = delay(broken, error)
+                wait = retry_delay(broken, error)
                 broken += 1
                 if (
                     not self._stream_started

@@ -33,7 +33,7 @@ def command() -> None:
 def list_models(name: str | None, as_json: bool) -> None:
     """List the vendors, whether their keys are set, and the models of the catalogue. Other
     models can be used too."""
-    known = list(registry.all_providers()) if name is None else [registry.find(name)]
+    known = list(registry.all_providers()) if name is None else [registry.find_provider(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
     entries = list(_entries_of(catalogue, known))
@@ -58,7 +58,7 @@ def list_models(name: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(model: str, as_json: bool) -> None:
     """Show everything known about one model, given as vendor:model."""
-    provider, name = registry.split(model)
+    provider, name = registry.split_model(model)
     entry = prices.catalogue().lookup(f"{provider.name}:{name}")
     shown: dict[str, Any] = {
         "model": f"{provider.name}:{name}",
@@ -74,7 +74,7 @@ def show(model: str, as_json: bool) -> None:
 
 def _entries_of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
     names = {provider.name for provider in known}
-    return (entry for entry in catalogue.every() if entry.id.partition(":")[0] in names)
+    return (entry for entry in catalogue.entries() if entry.id.partition(":")[0] in names)
 
 
 def _vendor(provider: Provider) -> dict[str, Any]:

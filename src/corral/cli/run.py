@@ -17,7 +17,7 @@ from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
-from corral.errors import ConfigError, by_code
+from corral.errors import ConfigError, classes_by_code
 from corral.events import Done, Event, to_json
 from corral.sessions.session import Session
 
@@ -185,7 +185,7 @@ def exit_code(done: Done) -> int:
         return 0
     if done.status == "denied":
         return 5
-    kind = by_code().get(done.error.code) if done.error else None
+    kind = classes_by_code().get(done.error.code) if done.error else None
     return kind.cli_exit if kind else 1
 
 

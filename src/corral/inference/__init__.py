@@ -1,1 +1,1 @@
-"""Models joined to the network: one client, and the doors above it."""
+"""Model calls over the network: the client, and the public functions that use it."""

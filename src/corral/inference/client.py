@@ -1,9 +1,41 @@
-"""The client: requests to any vendor, with retries, middleware and one pool of connections.
+"""The model client: requests to any vendor, with retries, middleware and one connection pool.
 
 ::
 
     async with Client.from_env() as client:
         response = await client.complete(Request(model="gemini:gemini-2.5-flash", messages=…))
+
+Theory of operation
+===================
+
+A ``Client`` belongs to one event loop. It resolves ``vendor:model`` to a provider, a key and a base
+URL, encodes the request and sends it (``transport``). Two ways lead to a response:
+
+- ``complete``: middleware → retries → one HTTP request → ``Response``;
+- ``stream``: middleware → ``ResponseStream``, which yields the events of the response.
+
+States of a ``ResponseStream``:
+
+- *not started*: nothing was sent. The first read sends the request. If that fails with a
+  retryable error before any event came, the request is sent again, at most ``max_retries`` times;
+- *reading*: the caller has events. There is no retry any more, as events cannot be taken back. An
+  error ends the stream: first a ``Failed`` event, then the exception on the next read;
+- *finished*: the ``Finish`` event was emitted, and ``response`` is the complete response;
+- *closed*: ``close`` was called, the iteration was left, or an error was raised. The connection
+  is closed, and no more events come.
+
+Guarantees:
+
+- An invalid request, an unknown vendor and a missing key raise before anything is sent.
+- Errors are ``CorralError`` with the provider's name. The API key never appears in them.
+- Only retryable errors are retried. A vendor's ``retry-after`` is respected up to ``MAX_DELAY``.
+- A stream that is dropped without being closed closes its connection when it is collected.
+
+Who calls: ``inference.api`` and ``inference.structured``, the built-in agent, and pipeline nodes.
+Without ``client=`` they use ``default_client``: one client per event loop, closed with the loop.
+
+On a crash nothing is left: the client has no state on disk. A request that was sent may still be
+processed and billed by the vendor.
 """
 
 from __future__ import annotations
@@ -15,8 +47,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 
 from corral.errors import CorralError
 from corral.inference.middleware import Middleware, around_complete, around_stream
-from corral.inference.retry import attempts
-from corral.inference.transport import Reading, Sent, encode, failed_event, read_whole, send
+from corral.inference.retry import with_retries
+from corral.inference.transport import (
+    PendingResponse,
+    ResponseReader,
+    encode,
+    failed_event,
+    read_response,
+    send,
+)
 from corral.model_types import Request, Response, StreamEvent
 from corral.models import registry
 from corral.models.spec import Provider
@@ -28,7 +67,7 @@ RETRIES = 2
 
 
 class Client:
-    """Vendors and their keys, for one event loop. Close it, or use it as ``async with``."""
+    """Vendors and their keys, for one event loop. Close it, or use ``async with``."""
 
     def __init__(
         self,
@@ -42,14 +81,16 @@ class Client:
         read_timeout: float = 300.0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """``keys`` and ``base_urls`` by vendor's name win over the environment; ``providers``
-        are further vendors, or others of a known name. ``environ`` replaces the process's
-        own environment, an empty one shuts it out."""
-        self._own = {provider.name: provider for provider in providers}
-        self._keys = {self._named(name): key for name, key in (keys or {}).items()}
-        self._base_urls = {self._named(name): url for name, url in (base_urls or {}).items()}
-        self._known: dict[str, tuple[Provider, str]] = {}
-        """Models that were asked for: whose they are, and their names there."""
+        """``keys`` and ``base_urls`` by vendor name win over the environment. ``providers`` are
+        further vendors, or replace those with the same name. ``environ`` replaces the
+        environment of the process; an empty one disables it."""
+        self._extra_providers = {provider.name: provider for provider in providers}
+        self._keys = {self._provider_name(name): key for name, key in (keys or {}).items()}
+        self._base_urls = {
+            self._provider_name(name): url for name, url in (base_urls or {}).items()
+        }
+        self._resolved_models: dict[str, tuple[Provider, str]] = {}
+        """Models that were used: their provider, and the vendor's name for them."""
         self._middleware = tuple(middleware)
         self._max_retries = max_retries
         self._environ = environ
@@ -57,14 +98,16 @@ class Client:
 
     @classmethod
     def from_env(cls, *, middleware: Iterable[Middleware] = (), **options: float) -> Client:
-        """The vendors whose key is in the environment now. No key at all is told by the first
-        call, with the name of the variable."""
+        """A client with the keys that are in the environment now. A missing key is reported by
+        the first call, with the name of its variable."""
         return cls(middleware=middleware, environ=dict(os.environ), **options)  # type: ignore[arg-type]
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The vendors that can be called: their key is known."""
-        every = {provider.name: provider for provider in registry.all_providers()} | self._own
+        """The names of the vendors whose key is known."""
+        every = {
+            provider.name: provider for provider in registry.all_providers()
+        } | self._extra_providers
         return tuple(
             name
             for name, provider in every.items()
@@ -81,11 +124,11 @@ class Client:
         await self._http.close()
 
     def check(self, model: str) -> None:
-        """Raise what would keep this model from being called: an unknown vendor, no key."""
+        """Raise if this model cannot be called: unknown vendor or missing key."""
         self._access(model)
 
     async def complete(self, request: Request, *, max_retries: int | None = None) -> Response:
-        """The whole answer. Raises ``CorralError`` of the kind that the failure is."""
+        """The complete response. Raises a ``CorralError`` if the call fails."""
         retries = self._max_retries if max_retries is None else max_retries
 
         if not self._middleware:
@@ -102,9 +145,9 @@ class Client:
 
         async def once() -> Response:
             sent = await send(self._http, encoded, found, request, name)
-            return await read_whole(sent, request.model)
+            return await read_response(sent, request.model)
 
-        return await attempts(once, retries)
+        return await with_retries(once, retries)
 
     def stream(
         self,
@@ -112,46 +155,47 @@ class Client:
         *,
         max_retries: int | None = None,
         on_retry: Callable[[CorralError, float], None] | None = None,
-    ) -> AnswerStream:
-        """The events of an answer. Tried again only while none has reached the caller;
-        ``on_retry`` is told of it, with the seconds until then."""
+    ) -> ResponseStream:
+        """The events of a response. Retried only while the caller has no events; ``on_retry`` is
+        called with the error and the seconds until the retry."""
         retries = self._max_retries if max_retries is None else max_retries
         if not self._middleware:
-            return AnswerStream(_Batches(self, request, retries, on_retry))
+            return ResponseStream(_RetriedEvents(self, request, retries, on_retry))
 
         def core(request: Request) -> AsyncIterator[StreamEvent]:
-            return AnswerStream(_Batches(self, request, retries, on_retry))
+            return ResponseStream(_RetriedEvents(self, request, retries, on_retry))
 
-        return AnswerStream(_Singly(around_stream(self._middleware, core)(request)))
+        return ResponseStream(_IteratorEvents(around_stream(self._middleware, core)(request)))
 
-    def _named(self, name: str) -> str:
-        """A vendor's own name. Raises ``UnknownProvider``: a key for nobody is a slip."""
-        return name if name in self._own else registry.find(name).name
+    def _provider_name(self, name: str) -> str:
+        """The vendor's own name. Raises ``UnknownProvider``: a key for an unknown vendor is a
+        mistake."""
+        return name if name in self._extra_providers else registry.find_provider(name).name
 
     def _access(self, model: str) -> tuple[Access, str]:
-        known = self._known.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        known = self._resolved_models.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         provider, name = known or self._find(model)
         key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
         return access(provider, self._environ, key=key, base_url=url), name
 
     def _find(self, model: str) -> tuple[Provider, str]:
         prefix, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]
-        provider = self._own.get(prefix)
+        provider = self._extra_providers.get(prefix)
         if provider is None or not colon or not name:
-            provider, name = registry.split(model)
+            provider, name = registry.split_model(model)
         name = catalogue_overrides.catalogue().unaliased(provider.name, name)
-        self._known[model] = provider, name
+        self._resolved_models[model] = provider, name
         return provider, name
 
-    async def begin(self, request: Request) -> Sent:
-        """Send a request whose answer is to come as events."""
+    async def send_streaming(self, request: Request) -> PendingResponse:
+        """Send a request whose response is streamed."""
         found, name = self._access(request.model)
         encoded = await encode(request, found, name, streamed=True)
         return await send(self._http, encoded, found, request, name)
 
 
-class _Batches:
-    """Events in the batches they came in, with retries before the first."""
+class _RetriedEvents:
+    """Events in the batches in which they came, with retries before the first."""
 
     def __init__(
         self,
@@ -164,51 +208,51 @@ class _Batches:
         self._request = request
         self._retries = retries
         self._on_retry = on_retry
-        self._reading: Reading | None = None
+        self._reader: ResponseReader | None = None
         self._failure: CorralError | None = None
-        self._over = False
+        self._is_over = False
 
     async def batch(self) -> list[StreamEvent]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self._over = True
+            self._is_over = True
             raise failure
-        if self._over:
+        if self._is_over:
             return []
-        if self._reading is None:
-            return await self._first()
+        if self._reader is None:
+            return await self._first_batch()
         try:
-            return await self._reading.batch()
+            return await self._reader.batch()
         except CorralError as error:
-            # The caller has events already: what is wrong is told as one, and raised next.
+            # The caller has events already: report the error as an event, and raise it next.
             self._failure = error
-            return [*self._reading.left(), failed_event(error)]
+            return [*self._reader.take_remaining(), failed_event(error)]
 
-    async def _first(self) -> list[StreamEvent]:
+    async def _first_batch(self) -> list[StreamEvent]:
         async def once() -> list[StreamEvent]:
-            reading = self._reading = Reading(
-                await self._client.begin(self._request), self._request.model
+            reading = self._reader = ResponseReader(
+                await self._client.send_streaming(self._request), self._request.model
             )
             return await reading.batch()
 
         try:
-            return await attempts(once, self._retries, on_retry=self._on_retry)
+            return await with_retries(once, self._retries, on_retry=self._on_retry)
         except CorralError:
-            self._over = True
+            self._is_over = True
             raise
 
     @property
     def response(self) -> Response | None:
-        return self._reading.response if self._reading is not None else None
+        return self._reader.response if self._reader is not None else None
 
     def close(self) -> None:
-        self._over = True
-        if self._reading is not None:
-            self._reading.close()
+        self._is_over = True
+        if self._reader is not None:
+            self._reader.close()
 
 
-class _Singly:
-    """Events of an iterator that knows no batches, such as a middleware's."""
+class _IteratorEvents:
+    """The events of an iterator without batches, such as that of a middleware."""
 
     def __init__(self, events: AsyncIterator[StreamEvent]) -> None:
         self._events = events
@@ -228,13 +272,14 @@ class _Singly:
             close()
 
 
-class AnswerStream:
-    """The events of one answer, as ``async for``. Left half-way, the connection is closed; as
-    ``async with`` at once. ``response`` is the whole answer, once ``finish`` was handed out."""
+class ResponseStream:
+    """The events of one response, for ``async for``. If the iteration is left early, the
+    connection is closed; with ``async with`` at once. ``response`` is the complete response after
+    ``finish``."""
 
-    def __init__(self, source: _Batches | _Singly) -> None:
+    def __init__(self, source: _RetriedEvents | _IteratorEvents) -> None:
         self._source = source
-        self._left: list[StreamEvent] = []
+        self._pending: list[StreamEvent] = []
 
     @property
     def response(self) -> Response | None:
@@ -253,11 +298,11 @@ class AnswerStream:
             self._source.close()
 
     async def __anext__(self) -> StreamEvent:
-        if not self._left:
-            self._left = (await self._source.batch())[::-1]
-        if not self._left:
+        if not self._pending:
+            self._pending = (await self._source.batch())[::-1]
+        if not self._pending:
             raise StopAsyncIteration
-        return self._left.pop()
+        return self._pending.pop()
 
     async def batch(self) -> list[StreamEvent]:
         """The next events that came together; empty at the end."""
@@ -266,7 +311,7 @@ class AnswerStream:
     def close(self) -> None:
         self._source.close()
 
-    async def __aenter__(self) -> AnswerStream:
+    async def __aenter__(self) -> ResponseStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -285,28 +330,28 @@ _default: Client | None = None
 
 
 def set_default_client(client: Client | None) -> None:
-    """Every call without ``client=`` uses this one from now on, in all loops of the process; None:
-    a client of its own for each loop, as at the start. Closing it stays with the caller."""
+    """Use this client for every call without ``client=``, in all event loops of the process. None
+    restores the default: one client per loop. The caller must close the client."""
     global _default  # noqa: PLW0603
     _default = client
 
 
 async def default_client() -> Client:
-    """The client that was set, else that of the running loop. The latter is closed when the loop
-    ends: ``asyncio.run`` closes every generator that is left, and with this one the client."""
+    """The client that was set, otherwise that of the running loop. The latter is closed with the
+    loop: ``asyncio.run`` closes all remaining generators, and this one closes the client."""
     if _default is not None:
         return _default
     loop = asyncio.get_running_loop()
-    held = _clients.get(loop)
-    if held is None:
+    entry = _clients.get(loop)
+    if entry is None:
         client = Client()
-        watch = _until_the_end(client)
+        watch = _close_with_loop(client)
         await anext(watch)
-        held = _clients[loop] = (client, watch)
-    return held[0]
+        entry = _clients[loop] = (client, watch)
+    return entry[0]
 
 
-async def _until_the_end(client: Client) -> AsyncGenerator[None, None]:
+async def _close_with_loop(client: Client) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What stands around every call of a model: logging, caching, budgets, changes of the request."""
+"""Middleware around every model call: logging, caching, budgets, changes of the request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Streamed: TypeAlias = Callable[[Request], AsyncIterator[StreamEvent]]
 
 
 class Middleware:
-    """Override either or both. The first that a client is given is the outermost; retries
-    happen inside of all."""
+    """Override either method or both. The first middleware of a client is the outermost; retries
+    happen inside all of them."""
 
     async def complete(self, request: Request, call: Complete) -> Response:
         return await call(request)

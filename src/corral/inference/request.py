@@ -1,4 +1,4 @@
-"""What a caller gives becomes a request, or an error before anything is sent."""
+"""Builds a request from the caller's options. Invalid options raise before anything is sent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.inference.client import Client
 from corral.inference.results import Step
-from corral.inference.tools import Given, Toolbox, choice_of
-from corral.messages import Message, Part, parts_of
+from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
+from corral.messages import Message, Part, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
 from corral.values import Effort
@@ -20,7 +20,7 @@ Steps: TypeAlias = tuple[Step, ...]
 
 
 class Settings(TypedDict, total=False):
-    """What is told to the model beside the conversation and the tools."""
+    """Settings of the request besides conversation and tools."""
 
     temperature: float | None
     top_p: float | None
@@ -33,16 +33,16 @@ class Settings(TypedDict, total=False):
 
 
 class RequestOptions(Settings, total=False):
-    """Everything the doors take by name.
+    """The keyword options of ``generate``, ``stream`` and their variants for objects.
 
-    After ``max_tool_rounds`` rounds of tools (1; 0 runs none) the calls of the last answer are
-    the caller's to run. ``stop_when`` is asked after each round, with the steps so far, whether
-    to stop there. ``timeout`` is for all of it, ``step_timeout`` for each answer.
+    After ``max_tool_rounds`` rounds of tools (default 1; 0 runs none) the caller must run the
+    calls of the last response. ``stop_when`` is called after each round with the steps so far and
+    returns whether to stop. ``timeout`` covers the complete call, ``step_timeout`` each response.
     """
 
     messages: Sequence[Message] | None
     system: str | None
-    tools: Given
+    tools: ToolsInput
     tool_choice: str | ToolChoice | None
     max_tool_rounds: int
     stop_when: Callable[[Steps], bool] | None
@@ -53,21 +53,21 @@ class RequestOptions(Settings, total=False):
 
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
-SETTINGS = frozenset(Settings.__annotations__)
-OPTIONS = tuple(RequestOptions.__annotations__)
+SETTING_NAMES = frozenset(Settings.__annotations__)
+OPTION_NAMES = tuple(RequestOptions.__annotations__)
 _TIMES = frozenset({"timeout", "step_timeout"})
 _COUNTS = frozenset({"max_tool_rounds", "max_retries"})
 
 
-def checked(options: Mapping[str, Any]) -> None:
-    """Raises ``ConfigError`` for an option that is unknown."""
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises ``ConfigError`` for an unknown option or an invalid time or count."""
     for name in options:
-        if name not in OPTIONS:
+        if name not in OPTION_NAMES:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, OPTIONS, 1)
-            known = ", ".join(OPTIONS)
-            advice = f"did you mean {near[0]!r}?" if near else f"known are: {known}"
+            near = get_close_matches(name, OPTION_NAMES, 1)
+            known = ", ".join(OPTION_NAMES)
+            advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
             raise ConfigError(f"unknown option {name!r}: {advice}")
     for name in _TIMES & options.keys():
         seconds = options[name]
@@ -76,64 +76,69 @@ def checked(options: Mapping[str, Any]) -> None:
     for name in _COUNTS & options.keys():
         number = options[name]
         if number is not None and number < 0:
-            raise ConfigError(f"{name} cannot be negative: {number}")
+            raise ConfigError(f"{name} must not be negative, got: {number}")
 
 
-def conversation(
+def build_messages(
     prompt: PromptInput,
     messages: Sequence[Message] | None,
     system: str | None,
 ) -> tuple[Message, ...]:
-    """Raises ``ConfigError`` for both, for neither, and for what is empty."""
+    """The messages of the request. Raises ``ConfigError`` if both prompt and messages are given,
+    if neither is, and if they are empty."""
     if prompt is not None and messages is not None:
         raise ConfigError(
-            "prompt and messages both given", hint="Put the prompt into the messages as the last."
+            "prompt and messages both given", hint="Add the prompt as the last of the messages."
         )
     if prompt is None and messages is None:
-        raise ConfigError("there is nothing to answer: give a prompt or messages")
-    said: tuple[Message, ...]
+        raise ConfigError("there is no prompt: pass a prompt or messages")
+    conversation: tuple[Message, ...]
     if prompt is not None:
-        parts = parts_of(prompt.render() if isinstance(prompt, Prompt) else prompt)
+        parts = to_parts(prompt.render() if isinstance(prompt, Prompt) else prompt)
         if not parts or (isinstance(prompt, str) and not prompt.strip()):
             raise ConfigError("the prompt is empty")
-        said = (Message("user", parts),)
+        conversation = (Message("user", parts),)
     else:
-        said = tuple(messages or ())
-        for message in cast("tuple[object, ...]", said):
+        conversation = tuple(messages or ())
+        for message in cast("tuple[object, ...]", conversation):
             if not isinstance(message, Message):
                 raise ConfigError(
-                    f"messages holds {type(message).__name__}, not Message",
-                    hint="As in Message.user('…'), Message.assistant('…').",
+                    f"messages must contain Message, got: {type(message).__name__}",
+                    hint="For example: Message.user('…'), Message.assistant('…').",
                 )
-        if not said:
+        if not conversation:
             raise ConfigError("messages is empty")
-    return said if system is None else (Message.system(system), *said)
+    return conversation if system is None else (Message.system(system), *conversation)
 
 
-def request(
+def build_request(
     model: str,
     messages: tuple[Message, ...],
-    box: Toolbox,
+    toolbox: Toolbox,
     tool_choice: str | ToolChoice | None,
     settings: Mapping[str, Any],
 ) -> Request:
-    """Raises ``ConfigError`` for a setting that cannot be."""
+    """The request. Raises ``ConfigError`` for an invalid setting."""
     given = {
-        name: value for name, value in settings.items() if value is not None and name in SETTINGS
+        name: value
+        for name, value in settings.items()
+        if value is not None and name in SETTING_NAMES
     }
     if given:
-        _mend(given)
+        _normalize_settings(given)
     return Request(
         model=model,
         messages=messages,
-        tools=box.specs,
-        tool_choice=None if tool_choice is None else choice_of(tool_choice, box.specs),
+        tools=toolbox.specs,
+        tool_choice=None
+        if tool_choice is None
+        else resolve_tool_choice(tool_choice, toolbox.specs),
         **given,
     )
 
 
-def _mend(given: dict[str, Any]) -> None:
-    """Settings as a request holds them."""
+def _normalize_settings(given: dict[str, Any]) -> None:
+    """Check the settings and convert them to the types of ``Request``."""
     for name in ("temperature", "top_p"):
         value: Any = given.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
@@ -143,7 +148,8 @@ def _mend(given: dict[str, Any]) -> None:
         raise ConfigError(f"max_tokens must be at least 1, got: {most!r}")
     if given.get("reasoning_effort", "low") not in EFFORTS:
         raise ConfigError(
-            f"reasoning_effort is one of {', '.join(EFFORTS)}, got: {given['reasoning_effort']!r}"
+            f"reasoning_effort must be one of {', '.join(EFFORTS)},"
+            f" got: {given['reasoning_effort']!r}"
         )
     stop: Any = given.get("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)

@@ -1,4 +1,4 @@
-"""What the doors return: one answer or several, with the tools that ran in between."""
+"""The results of ``generate``: one or more responses, and the tool results in between."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from corral.values import Cost, Usage
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One answer, and what its tools returned."""
+    """One response, and the results of its tool calls."""
 
     response: Response
     results: tuple[ToolResult, ...] = ()
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """The last answer, and what all of them together took."""
+    """The last response, with the usage and cost of all."""
 
     steps: tuple[Step, ...]
     messages: tuple[Message, ...]
-    """The whole conversation, to go on with."""
+    """The complete conversation, to continue it."""
     object: Any = None
-    """Of ``generate_object``: the typed value."""
+    """The typed value, from ``generate_object``."""
 
     @property
     def response(self) -> Response:
@@ -41,7 +41,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Of the last answer: those that were not run."""
+        """The calls of the last response that were not run."""
         return () if self.steps[-1].results else self.response.tool_calls
 
     @property
@@ -50,14 +50,14 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usage(self) -> Usage:
-        whole = Usage()
+        total = Usage()
         for step in self.steps:
-            whole = whole + step.response.usage
-        return whole
+            total = total + step.response.usage
+        return total
 
     @property
     def cost(self) -> Cost:
-        """Known only where it is known of every step."""
+        """The sum, known only if the cost of every step is known."""
         known = [step.response.cost.usd for step in self.steps]
         if any(usd is None for usd in known):
             return Cost()
@@ -65,5 +65,5 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        said = (warning for step in self.steps for warning in step.response.warnings)
-        return tuple(dict.fromkeys(said))
+        warnings = (warning for step in self.steps for warning in step.response.warnings)
+        return tuple(dict.fromkeys(warnings))

@@ -1,4 +1,4 @@
-"""Trying again: how often, and how long to wait."""
+"""Retries of failed model calls: how often, and how long to wait."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from corral.errors import ConfigError, CorralError
 
 T = TypeVar("T")
 
-BASE = 1.0
-LONGEST = 60.0
-"""Seconds. Told to wait longer than this, we say so at once."""
+BASE_DELAY = 1.0
+MAX_DELAY = 60.0
+"""Seconds. If the vendor says to wait longer, the error is raised at once."""
 
 
-def delay(attempt: int, error: CorralError) -> float | None:
-    """Seconds before the attempt after this one; None where there should be none."""
+def retry_delay(attempt: int, error: CorralError) -> float | None:
+    """Seconds before the next attempt; None if there should be none."""
     if not error.retryable:
         return None
     if error.retry_after is not None:
-        return error.retry_after if error.retry_after <= LONGEST else None
-    return backoff_delay(attempt, first=BASE, longest=LONGEST, jitter=random.random())
+        return error.retry_after if error.retry_after <= MAX_DELAY else None
+    return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=random.random())
 
 
-async def attempts(
+async def with_retries(
     work: Callable[[], Awaitable[T]],
     most: int,
     *,
     on_retry: Callable[[CorralError, float], None] | None = None,
 ) -> T:
-    """``work`` until it succeeds, at most ``most`` times after the first."""
+    """Call ``work`` until it succeeds, at most ``most`` times after the first."""
     if most < 0:
-        raise ConfigError(f"max_retries cannot be negative: {most}")
+        raise ConfigError(f"max_retries must not be negative, got: {most}")
     for attempt in range(most + 1):
         try:
             return await work()
         except CorralError as error:
-            wait = delay(attempt, error) if attempt < most else None
+            wait = retry_delay(attempt, error) if attempt < most else None
             if wait is None:
                 raise
             if on_retry is not None:

@@ -1,4 +1,4 @@
-"""Typed values from a model: asked for by its own means, checked, repaired, or refused."""
+"""Typed values from a model: requested with a JSON Schema, checked, and repaired if needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError, NoObject
 from corral.events import Json
-from corral.inference.api import GenerationStream, Rounds, deadline, limit
+from corral.inference.api import GenerationLoop, GenerationStream, deadline, time_limit
 from corral.inference.client import default_client
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
@@ -28,35 +28,36 @@ async def generate_object(
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
 ) -> Generation:
-    """As ``generate``, with ``object``: a value of ``schema``, a type or a JSON Schema. What does
-    not fit is repaired in the same conversation at most ``repairs`` times; then ``NoObject`` is
-    raised, with the last text as ``frame``."""
-    aim = Aim(schema, repairs)
-    rounds = Rounds(model, prompt, aim.with_request(options))
+    """Like ``generate``, with ``object``: a value of ``schema``, which is a type or a JSON Schema.
+    If the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
+    ``NoObject`` is raised, with the last text as ``frame``."""
+    target = ObjectTarget(schema, repairs)
+    loop = GenerationLoop(model, prompt, target.add_schema(options))
     client = options.get("client") or await default_client()
     client.check(model)
-    async with limit(options.get("timeout"), "timeout"):
+    async with time_limit(options.get("timeout"), "timeout"):
         while True:
-            whole = await rounds.play(client, options)
-            if aim.met(whole.response):
-                return replace(whole, object=aim.value)
-            rounds.say(aim.complaint)
+            generation = await loop.run(client, options)
+            if target.accept(generation.response):
+                return replace(generation, object=target.value)
+            loop.add_user_message(target.repair_prompt)
 
 
-class Aim:
-    """The value that is wanted, and how far it is."""
+class ObjectTarget:
+    """The schema of the requested value, the repairs that are left, and the value."""
 
     def __init__(self, schema: object, repairs: int) -> None:
         if repairs < 0:
-            raise ConfigError(f"repairs cannot be negative: {repairs}")
+            raise ConfigError(f"repairs must not be negative, got: {repairs}")
         self._schema: Schema[Any] = answer_schema(schema)
         self._wrapped = self._schema.json.get("type") != "object"
-        self._left = repairs
+        self._repairs_left = repairs
         self._complaints: tuple[str, ...] = ()
         self.value: Any = None
 
-    def with_request(self, options: RequestOptions) -> RequestOptions:
-        """The options, with the schema in the form that every vendor takes: of an object."""
+    def add_schema(self, options: RequestOptions) -> RequestOptions:
+        """The options with the schema. A schema of another type is wrapped in an object, as some
+        vendors support only objects."""
         if options.get("response_format") is not None:
             raise ConfigError("response_format and a schema both given")
         json: dict[str, Json] = self._schema.json
@@ -69,32 +70,32 @@ class Aim:
         form = ResponseFormat("json_schema", json, name)
         return cast("RequestOptions", {**options, "response_format": form})
 
-    def shown(self, value: Json | object) -> Json | object:
-        """A value under way, without the object that was put around it; ``NOTHING`` before it."""
+    def unwrap(self, value: Json | object) -> Json | object:
+        """The value without the wrapping object; ``NO_VALUE`` if it has not started."""
         if self._wrapped and isinstance(value, dict):
             return cast("dict[str, Json]", value).get("value", NO_VALUE)
         return value
 
-    def met(self, response: Response) -> bool:
-        """Whether the answer holds the value. Raises ``NoObject`` where no repair is left."""
+    def accept(self, response: Response) -> bool:
+        """Whether the response holds the value. Raises ``NoObject`` if no repair is left."""
         self.value, self._complaints = find(response.text, self._schema)
         if not self._complaints:
             return True
-        if self._left and response.finish_reason.reason != "content_filter":
-            self._left -= 1
+        if self._repairs_left and response.finish_reason.reason != "content_filter":
+            self._repairs_left -= 1
             return False
         cut = {"length": "was cut short", "content_filter": "was filtered"}
         how = cut.get(response.finish_reason.reason, "does not fit")
         listed = "".join(f"\n- {complaint}" for complaint in self._complaints)
         raise NoObject(
             f"the answer of {response.model} {how}: no {self._schema.name}:{listed}",
-            hint="Give more max_tokens." if how == "was cut short" else None,
+            hint="Raise max_tokens." if how == "was cut short" else None,
             frame=response.text,
             provider=response.provider,
         )
 
     @property
-    def complaint(self) -> str:
+    def repair_prompt(self) -> str:
         return repair_prompt(self._complaints)
 
 
@@ -106,18 +107,19 @@ def stream_object(
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
 ) -> ObjectStream:
-    """Growing values: ``async for partial in stream_object(…)``; after the last,
-    ``stream.object`` is the typed one."""
-    aim = Aim(schema, repairs)
-    return ObjectStream(Rounds(model, prompt, aim.with_request(options)), aim, options)
+    """Partial values: ``async for partial in stream_object(…)``. At the end, ``stream.object`` is
+    the typed value."""
+    target = ObjectTarget(schema, repairs)
+    return ObjectStream(GenerationLoop(model, prompt, target.add_schema(options)), target, options)
 
 
 class ObjectStream:
-    """Each value is JSON as far as it was written; it only grows, until a repair begins anew."""
+    """Each value is what the model has partial so far. It only grows, until a repair starts
+    again."""
 
-    def __init__(self, rounds: Rounds, aim: Aim, options: RequestOptions) -> None:
-        self._rounds = rounds
-        self._aim = aim
+    def __init__(self, loop: GenerationLoop, target: ObjectTarget, options: RequestOptions) -> None:
+        self._loop = loop
+        self._target = target
         self._options = options
         self._stream: GenerationStream | None = None
         self.object: Any = None
@@ -147,30 +149,30 @@ class ObjectStream:
     async def _values(self) -> AsyncGenerator[Json, None]:
         ends = deadline(self._options.get("timeout"))  # for the repairs too
         while True:
-            self._stream = GenerationStream(self._rounds, self._options, ends)
-            written = PartialJson()
+            self._stream = GenerationStream(self._loop, self._options, ends)
+            partial = PartialJson()
             shown: Any = NO_VALUE
             grown, read = 0, 0
             async for event in self._stream:
                 if not isinstance(event, TextDelta):
                     continue
-                written.feed(event.text)
+                partial.feed(event.text)
                 grown += len(event.text)
                 if grown - read < read // 50:
-                    continue  # reading it all for every word would cost its square
+                    continue  # decoding everything for every delta would take quadratic time
                 read = grown
-                value = self._aim.shown(written.value())
+                value = self._target.unwrap(partial.value())
                 if value is not NO_VALUE and value != shown:
                     shown = value
                     yield cast("Json", value)
-            whole = self._stream.generation
-            if whole is None:
+            generation = self._stream.generation
+            if generation is None:
                 raise AssertionError("a stream ends with finish or raises")
-            if self._aim.met(whole.response):
-                self.object = self._aim.value
-                self.generation = replace(whole, object=self.object)
-                last = self._aim.shown(written.value())
+            if self._target.accept(generation.response):
+                self.object = self._target.value
+                self.generation = replace(generation, object=self.object)
+                last = self._target.unwrap(partial.value())
                 if last is not NO_VALUE and last != shown:
                     yield cast("Json", last)
                 return
-            self._rounds.say(self._aim.complaint)
+            self._loop.add_user_message(self._target.repair_prompt)

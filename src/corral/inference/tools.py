@@ -1,4 +1,4 @@
-"""The tools of a call: told to the model, and run when it calls them."""
+"""The tools of a model call: described to the model, and run when it calls them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from corral.model_types import ToolChoice, ToolNamed, ToolSpec
 from corral.protocol.schema.build import Schema
 from corral.sessions.tools.tools import Tool, Tools
 
-Given: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
+ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
 
 
 _NONE = Tools(())
 
 
-class Described(Protocol):
-    """Whatever can be told to a model as a tool."""
+class ToolDescription(Protocol):
+    """Anything that can be described to a model as a tool."""
 
     @property
     def name(self) -> str: ...
@@ -31,9 +31,9 @@ class Described(Protocol):
 
 
 class Toolbox:
-    """Functions that run here, and specs whose calls are the caller's to run."""
+    """Functions that run here, and specs whose calls the caller runs."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: ToolsInput) -> None:
         self.tools = _NONE
         self.specs: tuple[ToolSpec, ...] = ()
         self._passive: frozenset[str] = frozenset()
@@ -46,16 +46,17 @@ class Toolbox:
             self.tools = Tools([each for each in given if not isinstance(each, ToolSpec)])
         self._passive = frozenset(spec.name for spec in passive)
         if twice := self._passive & self.tools.by_name.keys():
-            raise ConfigError(f"two tools are called {min(twice)}")
+            raise ConfigError(f"two tools have the name {min(twice)}")
         active = (spec_of(tool) for tool in self.tools.by_name.values())
         self.specs = (*active, *passive)
 
-    def runs(self, calls: Iterable[ToolCall]) -> bool:
-        """Whether all of these can be answered here; an unknown tool is, with an error."""
+    def can_run_all(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether all calls can be run here. An unknown tool can: it gives an error result."""
         return not any(call.name in self._passive for call in calls)
 
-    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        """All of them at once, in the order of the calls. Never raises but for a cancellation."""
+    async def run_calls(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run all calls at once. The results are in the order of the calls. Raises only if it is
+        cancelled."""
         if len(calls) == 1:
             return (await self._result(calls[0]),)
         async with asyncio.TaskGroup() as group:
@@ -64,33 +65,37 @@ class Toolbox:
 
     async def _result(self, call: ToolCall) -> ToolResult:
         if call.raw is not None:
-            said = f"the arguments of {call.name} are no JSON object: {call.raw[:200]}"
-            return ToolResult(call.id, said, is_error=True, name=call.name)
+            message = f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
+            return ToolResult(call.id, message, is_error=True, name=call.name)
         answer = await self.tools.call(call.name, call.arguments, call_id=call.id)
         return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
 
 
-def spec_of(tool: Described) -> ToolSpec:
-    """A tool whose arguments are checked here. That no others may be given is our own check,
-    and not every vendor can be told of it."""
+def spec_of(tool: ToolDescription) -> ToolSpec:
+    """The spec of a tool. ``additionalProperties: false`` is removed: the arguments are checked
+    here, and not every vendor supports it."""
     return ToolSpec(
-        tool.name, tool.description, cast("dict[str, Json]", _open(tool.parameters.json))
+        tool.name,
+        tool.description,
+        cast("dict[str, Json]", _without_closed_objects(tool.parameters.json)),
     )
 
 
-def _open(schema: Json) -> Json:
+def _without_closed_objects(schema: Json) -> Json:
     if isinstance(schema, list):
-        return [_open(each) for each in schema]
+        return [_without_closed_objects(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _open(held)
+        key: _without_closed_objects(held)
         for key, held in schema.items()
         if not (key == "additionalProperties" and held is False)
     }
 
 
-def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> ToolChoice | None:
+def resolve_tool_choice(
+    choice: str | ToolChoice | None, specs: Sequence[ToolSpec]
+) -> ToolChoice | None:
     """``auto``, ``none``, ``required``, or the name of a tool. Raises ``ConfigError``."""
     match choice:
         case None | "auto" | "none" | "required":
@@ -100,7 +105,7 @@ def choice_of(choice: str | ToolChoice | None, specs: Sequence[ToolSpec]) -> Too
     if name not in {spec.name for spec in specs}:
         known = ", ".join(spec.name for spec in specs) or "none"
         raise ConfigError(
-            f"tool_choice names {name!r}, which is no tool of this call",
-            hint=f"It is auto, none, required, or one of: {known}.",
+            f"tool_choice {name!r} is not a tool of this call",
+            hint=f"Use auto, none, required, or one of: {known}.",
         )
     return ToolNamed(name)

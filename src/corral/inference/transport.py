@@ -1,4 +1,4 @@
-"""One call of a model over the wire: a request in, a response or events out."""
+"""One HTTP request to a model's API, and its response or stream of events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import loaded
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """A request on its way: its answer has begun."""
+class PendingResponse(msgspec.Struct, frozen=True):
+    """A request that was sent, and whose response has started."""
 
     answer: HttpResponse
     parts: ResponseBuilder
@@ -32,8 +32,8 @@ class Sent(msgspec.Struct, frozen=True):
         return f"Sent({self.provider.name!r}, {self.answer.status})"
 
 
-def named(error: CorralError, provider: Provider, key: str | None) -> CorralError:
-    """The error with whose it is. A server may repeat the key that it was sent: struck out."""
+def attach_provider(error: CorralError, provider: Provider, key: str | None) -> CorralError:
+    """Add the provider to the error, and redact the key: servers may repeat it in messages."""
     error.provider = error.provider or provider.name
     if key:
         error.message = error.message.replace(key, "…")
@@ -43,17 +43,19 @@ def named(error: CorralError, provider: Provider, key: str | None) -> CorralErro
 
 
 async def encode(request: Request, found: Access, name: str, *, streamed: bool) -> Encoded:
-    """The request in the vendor's words. Everything that is wrong with it is raised here,
-    before anything is sent."""
+    """The request in the vendor's format. Raises for an invalid request, before anything is
+    sent."""
     messages = await loaded(request.messages)
     if not any(message.role not in ("system", "developer") for message in messages):
-        raise ConfigError("there is nothing to answer: give a prompt or messages")
-    asked = replace(request, model=name, messages=messages)
-    return found.provider.wire.encode(asked, found.provider, streamed)
+        raise ConfigError("there is no prompt: pass a prompt or messages")
+    encoded_request = replace(request, model=name, messages=messages)
+    return found.provider.wire.encode(encoded_request, found.provider, streamed)
 
 
-async def send(http: Http, encoded: Encoded, found: Access, request: Request, name: str) -> Sent:
-    """Raises the error behind any answer that is no success."""
+async def send(
+    http: Http, encoded: Encoded, found: Access, request: Request, name: str
+) -> PendingResponse:
+    """Send the request. Raises the error of a response whose status is not a success."""
     provider = found.provider
     found = await with_token(found, _tokens)
     path = encoded.path
@@ -67,34 +69,34 @@ async def send(http: Http, encoded: Encoded, found: Access, request: Request, na
     try:
         answer = await http.post(found.base_url + path, body, sent_along)
     except CorralError as error:
-        named(error, provider, found.key)
+        attach_provider(error, provider, found.key)
         raise
     if not answer.is_success:
-        raise named(await _refusal(answer, provider, name), provider, found.key)
+        raise attach_provider(await _read_error(answer, provider, name), provider, found.key)
     used = [call.id for message in request.messages for call in message.tool_calls]
     parts = ResponseBuilder(provider.name, name, used)
     parts.warnings += encoded.warnings
-    return Sent(answer, parts, provider, found.key)
+    return PendingResponse(answer, parts, provider, found.key)
 
 
 _tokens: dict[str, Any] = {}
-"""Credentials that were got once, such as Google's."""
+"""Cached credentials, such as Google's."""
 
 
-async def _refusal(answer: HttpResponse, provider: Provider, name: str) -> CorralError:
+async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> CorralError:
     if 300 <= answer.status < 400:
         where = answer.headers.get("Location", "somewhere")
         answer.close()
         return InvalidRequest(
-            f"{provider.title} sends us on to {where.partition('?')[0]}; the key is not sent there",
-            hint="Set the base URL to where the API really is.",
+            f"{provider.title} redirects to {where.partition('?')[0]}, where no key is sent",
+            hint="Set the base URL to the address of the API.",
             provider=provider.name,
             http_status=answer.status,
         )
     try:
         body = await answer.head(LARGEST_ERROR)
     except CorralError:
-        body = b""  # the status alone says enough
+        body = b""  # the status is enough
     headers = {key.lower(): value for key, value in answer.headers.items()}
     answer.close()
     return provider.wire.failure(
@@ -102,8 +104,8 @@ async def _refusal(answer: HttpResponse, provider: Provider, name: str) -> Corra
     )
 
 
-async def read_whole(sent: Sent, model: str) -> Response:
-    """The answer that comes in one piece."""
+async def read_response(sent: PendingResponse, model: str) -> Response:
+    """Read a response that is not streamed."""
     provider = sent.provider
     try:
         try:
@@ -112,23 +114,23 @@ async def read_whole(sent: Sent, model: str) -> Response:
             sent.answer.close()
         if not body.strip():
             raise StreamBroken(
-                f"{provider.title} answered with nothing",
-                hint="Try again; a proxy in between may have given up.",
+                f"{provider.title} sent an empty response",
+                hint="Try again; a proxy may have timed out.",
             )
-        _refuse_pages(sent.answer, provider, body)
+        _check_not_html(sent.answer, provider, body)
         raw = provider.wire.read(body, sent.parts, provider)
-        return _finished(sent, model, raw)
+        return _build_response(sent, model, raw)
     except CorralError as error:
-        named(error, provider, sent.key)
+        attach_provider(error, provider, sent.key)
         raise
 
 
-class Reading:
-    """An answer that comes as events: ``batch`` until it is empty, then ``response``."""
+class ResponseReader:
+    """A streamed response: call ``batch`` until it is empty, then read ``response``."""
 
     __slots__ = ("_model", "_sent", "_sse", "_translate", "response")
 
-    def __init__(self, sent: Sent, model: str) -> None:
+    def __init__(self, sent: PendingResponse, model: str) -> None:
         self._sent = sent
         self._model = model
         self._sse = SseDecoder()
@@ -136,8 +138,8 @@ class Reading:
         self.response: Response | None = None
 
     async def batch(self) -> list[StreamEvent]:
-        """The next events that came together; empty at the end. Raises what the vendor
-        reports, and ``StreamBroken``; then it is closed."""
+        """The next events that came together; empty at the end. Raises the errors that the
+        vendor reports, and ``StreamBroken``, and closes the connection."""
         sent, parts = self._sent, self._sent.parts
         chunk, receive, translate = sent.answer.chunk, self._sse.receive, self._translate
         try:
@@ -150,7 +152,7 @@ class Reading:
                     return parts.take_events()
         except CorralError as error:
             self.close()
-            named(error, sent.provider, sent.key)
+            attach_provider(error, sent.provider, sent.key)
             raise
         except BaseException:
             self.close()
@@ -160,23 +162,23 @@ class Reading:
     def _end(self) -> list[StreamEvent]:
         sent = self._sent
         if sent.parts.finish is None:
-            self._read_open_end()
+            self._read_unterminated_event()
         if sent.parts.finish is None:
-            _refuse_pages(sent.answer, sent.provider, b"")
-        self.response = _finished(sent, self._model)
+            _check_not_html(sent.answer, sent.provider, b"")
+        self.response = _build_response(sent, self._model)
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take_events(), Finish(reason, usage, self.response)]
 
-    def _read_open_end(self) -> None:
-        """Reads the last event of a stream that ended without its blank line, where the vendor's
-        own client does. One that is cut in the middle stays unread."""
+    def _read_unterminated_event(self) -> None:
+        """Read a last event without a blank line after it, for vendors whose own client does so.
+        A truncated event is not read."""
         if self._sent.provider.wire.last_event_may_be_open:
             whole = [data for data in self._sse.take_rest() if _is_json(data)]
             self._translate(whole, self._sent.parts)
 
-    def left(self) -> list[StreamEvent]:
-        """What was read before an error, and came together with it."""
+    def take_remaining(self) -> list[StreamEvent]:
+        """The events that were read before an error in the same batch."""
         return self._sent.parts.take_events()
 
     def close(self) -> None:
@@ -195,25 +197,25 @@ def failed_event(error: CorralError) -> Failed:
     return Failed(error.code, error.message)
 
 
-def _finished(sent: Sent, model: str, raw: Json = None) -> Response:
+def _build_response(sent: PendingResponse, model: str, raw: Json = None) -> Response:
     response = sent.parts.response()
     usage = response.usage.plausible()
     return replace(
         response,
         usage=usage,
         cost=catalogue_overrides.catalogue().cost(model, usage, response.model),
-        rate_limit=_rate_limit(sent.provider.wire.limits, sent.answer),
+        rate_limit=_rate_limit(sent.provider.wire.rate_limit_headers, sent.answer),
         raw=raw,
     )
 
 
-def _refuse_pages(answer: HttpResponse, provider: Provider, body: bytes) -> None:
-    """HTML with a good status is a proxy's page, or the wrong address."""
+def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> None:
+    """Raise for HTML with a success status: a proxy's page, or a wrong base URL."""
     if answer.media_type == "text/html" or body[:15].lstrip()[:5].lower() in (b"<!doc", b"<html"):
         answer.close()
         raise StreamBroken(
             f"{provider.title} answered with a web page instead of its API",
-            hint="Is the base URL right? A sign-in page of a proxy looks like this too.",
+            hint="Check the base URL. The sign-in page of a proxy is another possible cause.",
             retryable=False,
             provider=provider.name,
             frame=body[:200].decode("utf-8", "replace"),
@@ -221,11 +223,13 @@ def _refuse_pages(answer: HttpResponse, provider: Provider, body: bytes) -> None
 
 
 def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | None:
-    told = {field: answer.headers[name] for field, name in names.items() if name in answer.headers}
-    if not told:
+    values_by_field = {
+        field: answer.headers[name] for field, name in names.items() if name in answer.headers
+    }
+    if not values_by_field:
         return None
     values: dict[str, Any] = {}
-    for field, value in told.items():
+    for field, value in values_by_field.items():
         if field.endswith("_reset"):
             values[field] = value
         elif value.strip().isdigit():

@@ -1,4 +1,4 @@
-"""Models through their vendors' own APIs: one client for all.
+"""Models through the APIs of their vendors, with one client for all.
 
 ::
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral.errors import NoObject as NoObjectError
     from corral.inference.api import GenerationStream, generate, stream
-    from corral.inference.client import AnswerStream, Client, set_default_client
+    from corral.inference.client import Client, ResponseStream, set_default_client
     from corral.inference.middleware import Middleware
     from corral.inference.results import Generation, Step
     from corral.inference.structured import ObjectStream, generate_object, stream_object
@@ -77,7 +77,6 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "AnswerStream",
     "Audio",
     "Client",
     "Cost",
@@ -99,6 +98,7 @@ __all__ = [
     "Request",
     "Response",
     "ResponseFormat",
+    "ResponseStream",
     "Start",
     "Step",
     "StepFinish",

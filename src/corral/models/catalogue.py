@@ -1,8 +1,7 @@
-"""What is known of models: their windows, limits, abilities and prices.
+"""Facts about models: context windows, limits, abilities and prices.
 
-Advice, never a gate: a model that is not here can be used all the same, and what
-is not known of one is None. The figures stand in ``catalogue.toml``; a person's
-own, already parsed, are laid over them with ``Catalogue.merged``::
+The catalogue only informs: a model that is not in it can be used, and unknown facts are None. The
+figures are in ``catalogue.toml``; ``Catalogue.merged`` adds those of the user, already parsed::
 
     [models."gemini:gemini-2.5-flash"]
     prices = { input = 0.25, output = 2.00, cache_read = 0.02 }
@@ -28,34 +27,33 @@ Price = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 SNAPSHOT = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|\d{3}|preview-\d{2}-\d{4})$")
-"""What vendors append to the name of the same model at the same price: ``-20250929``,
-``-2025-08-07``, ``-001``, ``-preview-09-2025``. Not ``-preview-04-17``: those had prices
-of their own."""
+"""Suffixes of snapshots, which have the price of the model: ``-20250929``, ``-2025-08-07``,
+``-001``, ``-preview-09-2025``. Not ``-preview-04-17``: those had other prices."""
 
 DATED = re.compile(r"-\d{3,8}(-\d{2}){0,2}")
-"""What a vendor that was asked for ``grok-4`` calls it in its answer: ``grok-4-0709``."""
-REMEMBERED = 1000
-"""Pairs of a model asked for and one that answered."""
+"""The suffix in a response: a request for ``grok-4`` is answered by ``grok-4-0709``."""
+MAX_CACHED = 1000
+"""Cached pairs of requested and responding model."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """USD for a million tokens, of text and without a discount for batches."""
+    """USD per million text tokens, without batch discounts."""
 
     input: Price
     output: Price
     cache_read: Price | None = None
     cache_write: Price | None = None
-    """For as long as the vendor keeps it when nothing else is asked for."""
+    """For the vendor's default cache lifetime."""
 
 
 class Tier(Prices, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices of the whole request, once its input is more than so many tokens."""
+    """Prices of the complete request if its input has more than ``above`` tokens."""
 
     above: Count
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model. ``None`` is not known."""
+    """One model. ``None`` means unknown."""
 
     id: str
     """``vendor:model``."""
@@ -67,19 +65,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prices: Prices | None = None
     tiers: tuple[Tier, ...] = ()
     knowledge: str | None = None
-    """Until when it was taught, such as ``2025-01``."""
+    """Its knowledge cutoff, such as ``2025-01``."""
     note: str | None = None
     checked: date | None = None
-    """When the figures were compared with the vendor's."""
+    """When the figures were last compared with the vendor's."""
 
     def prices_for(self, tokens: int) -> Prices | None:
-        """Those of a request with so many tokens of input."""
+        """The prices of a request with this many input tokens."""
         reached = [tier for tier in self.tiers if tokens > tier.above]
         return max(reached, key=lambda tier: tier.above) if reached else self.prices
 
 
 class Catalogue:
-    """Entries by id and alias. Never changed: ``merged`` makes another."""
+    """Entries by id and alias. Immutable: ``merged`` makes another one."""
 
     def __init__(
         self,
@@ -91,39 +89,39 @@ class Catalogue:
         self._same = dict(same or {})
         self._entries = {entry.id: entry for entry in entries}
         self._names = {name: name for name in self._entries}
-        self._billing: dict[tuple[str, str | None], Entry | None] = {}
+        self._billed_cache: dict[tuple[str, str | None], Entry | None] = {}
         for entry in self._entries.values():
             for alias in entry.aliases:
                 other = self._names.setdefault(alias, entry.id)
                 if other != entry.id or alias in self._entries:
                     raise ConfigError(f"{entry.id}: {alias!r} already names {other}")
 
-    def every(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
     def lookup(self, model_id: str) -> Entry | None:
-        """The entry of an id, an alias, or a dated snapshot of either; never a mere relative."""
+        """The entry of an id, an alias, or a dated snapshot of either."""
         vendor, colon, name = model_id.strip().partition(":")
         name = name.strip().removeprefix("models/")
         if not colon or not name:
             return None
         vendor = vendor.strip().lower()
-        whole = f"{self._same.get(vendor, vendor)}:{name}"
-        found = self._names.get(whole) or self._names.get(SNAPSHOT.sub("", whole))
+        full_name = f"{self._same.get(vendor, vendor)}:{name}"
+        found = self._names.get(full_name) or self._names.get(SNAPSHOT.sub("", full_name))
         return self._entries[found] if found else None
 
     def unaliased(self, vendor: str, name: str) -> str:
-        """The vendor's own name of a model that may be given by one of ours."""
+        """The vendor's name of a model that may be given by an alias."""
         found = self._names.get(f"{self._same.get(vendor, vendor)}:{name}")
         return found.partition(":")[2] if found else name
 
     def cost(self, model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
-        """Of *one* request: tiers count by request, so a sum of several would be priced wrong.
+        """The cost of *one* request: tiers apply per request, so a sum would be priced wrong.
 
-        ``answered_by`` is the model that the vendor says has answered; it decides. Unknown
-        where a price or a count is missing.
+        ``answered_by`` is the model named in the response; it decides the price. The cost is
+        unknown if a price or a count is missing.
         """
-        entry = self._payer(model_id, answered_by)
+        entry = self._billed_entry(model_id, answered_by)
         read, written = usage.cache_read or 0, usage.cache_write or 0
         if entry is None or usage.coverage != "complete":
             return Cost()
@@ -143,7 +141,7 @@ class Catalogue:
         return Cost(usd=millions / 1_000_000, source="computed")
 
     def merged(self, table: Mapping[str, Any], source: str = "models.toml") -> Catalogue:
-        """These with a person's own laid over them, field by field; prices replace prices whole.
+        """A catalogue with the user's entries added, field by field; prices replace all prices.
 
         Raises ``ConfigError`` that names the model and the field.
         """
@@ -153,25 +151,25 @@ class Catalogue:
             known = self._entries.get(self._names.get(name, name))
             before: dict[str, Any] = msgspec.to_builtins(known) if known else {"id": name}
             if "prices" in fields and "tiers" not in fields:
-                before.pop("tiers", None)  # they belong to the prices that are gone
-            whole = {**before, "checked": own.checked, **fields}
-            entry = _entry(whole, f"{source}: {name}")
+                before.pop("tiers", None)  # they belong to the replaced prices
+            merged = {**before, "checked": own.checked, **fields}
+            entry = _entry(merged, f"{source}: {name}")
             entries[entry.id] = entry
         try:
             return Catalogue(entries.values(), self.checked, {**self._same, **own.same})
         except ConfigError as error:
             raise ConfigError(f"{source}: {error.message}") from error
 
-    def _payer(self, model_id: str, answered_by: str | None) -> Entry | None:
-        """As ``_billed``, which takes as long as reading the answer does."""
+    def _billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
+        """``_find_billed_entry``, cached: it takes as long as reading the response."""
         asked = model_id, answered_by
-        if asked not in self._billing:
-            if len(self._billing) >= REMEMBERED:
-                self._billing.clear()
-            self._billing[asked] = self._billed(model_id, answered_by)
-        return self._billing[asked]
+        if asked not in self._billed_cache:
+            if len(self._billed_cache) >= MAX_CACHED:
+                self._billed_cache.clear()
+            self._billed_cache[asked] = self._find_billed_entry(model_id, answered_by)
+        return self._billed_cache[asked]
 
-    def _billed(self, model_id: str, answered_by: str | None) -> Entry | None:
+    def _find_billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
         asked = self.lookup(model_id)
         if not answered_by:
             return asked
@@ -191,7 +189,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, dict[str, Any]] = {}
     checked: date | None = None
     same: dict[str, str] = {}
-    """Vendor → whose models it sells, at the same prices."""
+    """Vendor → the vendor whose models it sells at the same prices."""
 
 
 def _file(table: Mapping[str, Any], source: str) -> _File:
@@ -199,29 +197,29 @@ def _file(table: Mapping[str, Any], source: str) -> _File:
         return msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"{source}: {error}", hint='Known are checked, same and [models."vendor:model"].'
+            f"{source}: {error}", hint='Known keys: checked, same and [models."vendor:model"].'
         ) from error
 
 
 def _entry(fields: Mapping[str, Any], where: str) -> Entry:
     vendor, _, name = str(fields["id"]).partition(":")
     if not vendor or not name:
-        raise ConfigError(f"{where}: a model is named vendor:model")
+        raise ConfigError(f"{where}: the name of a model must be vendor:model")
     _refuse_infinite(fields, where, "")
     try:
         return msgspec.convert(fields, Entry)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}", hint=f"Known are {_FIELDS}.") from error
+        raise ConfigError(f"{where}: {error}", hint=f"Known fields: {_FIELDS}.") from error
 
 
 _FIELDS = ", ".join(name for name in Entry.__struct_fields__ if name not in ("id", "checked"))
 
 
 def _refuse_infinite(value: object, where: str, path: str) -> None:
-    """TOML can say ``nan`` and ``inf``; no comparison would ever find them wrong."""
+    """Reject ``nan`` and ``inf``, which TOML allows and no range check finds."""
     match value:
         case float() if not isfinite(value):
-            raise ConfigError(f"{where}: {path.lstrip('.')} is {value}, which is no price")
+            raise ConfigError(f"{where}: {path.lstrip('.')} must be finite, got: {value}")
         case Mapping():
             for key, inner in cast("Mapping[str, object]", value).items():
                 _refuse_infinite(inner, where, f"{path}.{key}")
@@ -251,14 +249,14 @@ def shipped() -> Catalogue:
 
 
 def lookup(model_id: str) -> Entry | None:
-    """Of the shipped catalogue: the entry of an id, an alias, or a dated snapshot of either."""
+    """The shipped entry of an id, an alias, or a dated snapshot of either."""
     return shipped().lookup(model_id)
 
 
 def all_entries() -> Iterator[Entry]:
-    return shipped().every()
+    return shipped().entries()
 
 
 def cost(model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
-    """What one request costs by the shipped prices; unknown where one is missing."""
+    """The cost of one request at the shipped prices; unknown if one is missing."""
     return shipped().cost(model_id, usage, answered_by)

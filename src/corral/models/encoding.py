@@ -1,4 +1,4 @@
-"""What the wires share when they write a request."""
+"""Helpers that all vendors use to encode a request."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import cast
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.messages import Media, Message, Text, ToolCall, is_address
+from corral.messages import Media, Message, Text, ToolCall, is_url
 from corral.model_types import Request
 from corral.models.spec import JsonObject, Provider
 
 
 def instructions(request: Request) -> list[str]:
-    """The texts of system and developer messages, which are no entries of the history."""
+    """The texts of the system and developer messages, which are sent apart from the history."""
     return [
         part.text
         for message in request.messages
@@ -23,13 +23,13 @@ def instructions(request: Request) -> list[str]:
     ]
 
 
-def names_of_calls(messages: Iterable[Message]) -> dict[str, ToolCall]:
-    """Every call under its id; a result names only the id."""
+def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
+    """Every tool call by its id; a tool result has only the id."""
     return {call.id: call for message in messages for call in message.tool_calls}
 
 
-def own_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:
-    """What is merged into this vendor's body as it is, and the headers that go along."""
+def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:
+    """The provider options that are merged into the body, and the headers among them."""
     options = dict(request.provider_options.get(provider.name, {}))
     headers = options.pop("headers", None) or {}
     if not isinstance(headers, Mapping):
@@ -37,18 +37,18 @@ def own_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[
     return options, {name: str(value) for name, value in headers.items()}
 
 
-def merged(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
-    """``more`` wins; tables are merged, anything else replaced."""
-    whole = dict(body)
+def deep_merge(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
+    """Both merged: objects are merged recursively, anything else is replaced by ``more``."""
+    result = dict(body)
     for name, value in more.items():
-        held = whole.get(name)
-        if isinstance(held, dict) and isinstance(value, dict):
-            whole[name] = merged(held, value)
+        before = result.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            result[name] = deep_merge(before, value)
         else:
-            whole[name] = value
-    return whole
+            result[name] = value
+    return result
 
 
-def address_of(part: Media) -> str | None:
-    """The URL of a media part; None where its bytes are there."""
-    return cast("str", part.source) if is_address(part.source) else None
+def media_url(part: Media) -> str | None:
+    """The URL of a media part; None if the part holds bytes."""
+    return cast("str", part.source) if is_url(part.source) else None

@@ -1,4 +1,4 @@
-"""What a status means, for every vendor alike; a vendor's file reads its own bodies."""
+"""Turns HTTP statuses into errors, for all vendors. Each vendor's module reads its own bodies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BY_NAME: dict[str, type[CorralError]] = {
     "UNIMPLEMENTED": errors.InvalidRequest,
     "CANCELLED": errors.ServerFailed,
 }
-"""The names of gRPC, which Google's APIs use beside the status."""
+"""gRPC status names, which Google's APIs send besides the HTTP status."""
 
 TOO_LONG = re.compile(
     r"context[_ ](length|window)|maximum context|too many (input )?tokens|prompt is too long"
@@ -50,13 +50,13 @@ TOO_LONG = re.compile(
     r"|input token count|string too long|request too large|request_too_large",
     re.IGNORECASE,
 )
-"""How vendors say that the conversation does not fit."""
+"""How vendors report that the conversation is too long."""
 
 SPENT = re.compile(
     r"insufficient[_ ]quota|billing|credit balance|per ?day|daily|exceeded your current quota",
     re.IGNORECASE,
 )
-"""How they say that waiting a minute will not help."""
+"""How vendors report that a quota is spent and waiting a minute does not help."""
 
 HINTS: dict[type[CorralError], str] = {
     errors.InvalidRequest: "The vendor rejected this request; its message says what to fix.",
@@ -69,7 +69,7 @@ HINTS: dict[type[CorralError], str] = {
 }
 
 
-def failed(
+def error_from_failure(
     failure: Failure,
     message: str | None,
     *,
@@ -77,24 +77,24 @@ def failed(
     code: str | None = None,
     retry_after: float | None = None,
     spent: bool = False,
-    passing: bool = False,
+    is_transient: bool = False,
 ) -> CorralError:
     """The error behind a status. ``name`` is a gRPC status, ``code`` the vendor's own word;
-    ``passing``: the vendor tells that waiting helps, whatever its message sounds like."""
-    return error_of(
+    ``is_transient``: the vendor tells that waiting helps, whatever its message sounds like."""
+    return vendor_error(
         failure.provider,
-        message or _first_words(failure.body) or f"HTTP {failure.status}",
+        message or _body_excerpt(failure.body) or f"HTTP {failure.status}",
         status=failure.status,
         model=failure.model,
         name=name,
         code=code,
-        retry_after=retry_after if retry_after is not None else told_delay(failure.headers),
+        retry_after=retry_after if retry_after is not None else retry_after_header(failure.headers),
         spent=spent,
-        passing=passing,
+        is_transient=is_transient,
     )
 
 
-def error_of(
+def vendor_error(
     provider: Provider,
     message: str,
     *,
@@ -104,19 +104,20 @@ def error_of(
     code: str | None = None,
     retry_after: float | None = None,
     spent: bool = False,
-    passing: bool = False,
+    is_transient: bool = False,
 ) -> CorralError:
     kind = _kind(status, name)
     if kind is errors.InvalidRequest and TOO_LONG.search(f"{code} {message}"):
         kind = errors.ContextLengthExceeded
-    sounds_spent = not passing and SPENT.search(f"{code} {message}")
+    sounds_spent = not is_transient and SPENT.search(f"{code} {message}")
     if kind is errors.RateLimited and (spent or sounds_spent):
         kind = errors.QuotaSpent
     hint = HINTS.get(kind)
     if kind is errors.AuthenticationFailed:
-        hint = f"{provider.title} refused the key: see {' or '.join(provider.key_env) or 'it'}."
+        variables = " or ".join(provider.key_env) or "the configured key"
+        hint = f"{provider.title} rejected the key: check {variables}."
     elif kind is errors.ModelNotFound:
-        hint = f"{provider.title} has no {model!r}, or this key may not use it."
+        hint = f"{provider.title} has no model {model!r}, or this key may not use it."
     said = f"{provider.title}: {message}" + (f" (HTTP {status})" if status else "")
     return kind(
         said,
@@ -130,7 +131,7 @@ def error_of(
 
 
 def _kind(status: int | None, name: str | None) -> type[CorralError]:
-    # UNKNOWN is what stands there when a proxy's status has no name of gRPC's.
+    # UNKNOWN is sent where the status of a proxy has no gRPC name.
     vague = name == "UNKNOWN" and status is not None
     if name in BY_NAME and not vague and not (status and status >= 500):
         return BY_NAME[name]
@@ -141,8 +142,8 @@ def _kind(status: int | None, name: str | None) -> type[CorralError]:
     return errors.ServerFailed if status >= 500 else errors.InvalidRequest
 
 
-def told_delay(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, as the answer's headers say."""
+def retry_after_header(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from the headers of the response."""
     if (millis := headers.get("retry-after-ms")) is not None:
         try:
             return max(0.0, float(millis) / 1000)
@@ -162,7 +163,7 @@ def told_delay(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (moment - now).total_seconds())
 
 
-def _first_words(body: bytes) -> str:
-    """Of a body that is not the vendor's JSON: a proxy's page, most likely."""
+def _body_excerpt(body: bytes) -> str:
+    """The first text of a body that is not the vendor's JSON: most likely a proxy's page."""
     text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:4000].decode("utf-8", "replace"))
     return " ".join(text.split())[:200]

@@ -1,5 +1,5 @@
-"""Families of models: their vendor, the tools they know best, what they call a project's
-documents."""
+"""Families of models: their vendor, the tools they use best, and the project documents that
+they read."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ VENDORS = (
     (re.compile(r"gpt-|o\d|codex-"), "openai"),
     (re.compile(r"gemini-"), "gemini"),
 )
-"""Whose model it is, by the beginning of its name."""
+"""Vendors by the beginning of the model's name."""
 
 
 def vendor_of(model: str) -> str:
-    """Whose model this is, by its bare name; empty where the name does not tell."""
+    """The vendor of a model name without prefix; empty if the name does not show it."""
     if ":" in model or "/" in model:
         return ""
     return next((vendor for name, vendor in VENDORS if name.match(model)), "")
 
 
 def family_of(provider: str, model: str) -> Family:
-    """By the vendor, or by the model's own name where a vendor serves many."""
+    """The family by vendor, or by the model's name where a vendor serves many."""
     name = model.lower()
     if provider in ("gemini", "vertex") or "gemini" in name:
         return Family(EDITORS, ("GEMINI.md",))

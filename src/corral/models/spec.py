@@ -1,9 +1,9 @@
-"""What a model's vendor is: a record of facts, and a wire that it may share with others.
+"""The description of a vendor: facts, and a wire format that it may share with others.
 
-To add a vendor, write one module in this package that exports ``PROVIDERS``, a
-tuple of ``Provider`` records; most borrow a wire and set traits. It is found by
-its name, there is no list to edit. Third parties do the same from their own
-package through the entry point group ``corral.models``.
+To add a vendor, write one module in this package that exports ``PROVIDERS``, a tuple of
+``Provider`` records; most use an existing wire format and set traits. It is found by its name:
+there is no list to edit. Third parties do the same in their own package with the entry point
+group ``corral.models``.
 """
 
 from __future__ import annotations
@@ -22,70 +22,69 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between vendors of one wire. A default changes nobody."""
+    """Differences between the vendors of one wire format."""
 
     model_path: str = ""
-    """Where the name of the model is part of the path: the part before it."""
+    """The part of the path before the model's name, for APIs with the name in the path."""
     system_role: str = "system"
-    """What the chat wire calls the role of instructions."""
+    """The role of instructions in chat completions."""
     max_tokens_field: str = "max_tokens"
-    """The chat wire has two names for it."""
+    """Chat completions have two names for this field."""
     stream_usage: bool = True
-    """Takes ``stream_options.include_usage``."""
+    """Accepts ``stream_options.include_usage``."""
     json_schema: bool = True
-    """Answers by a schema; without it the schema is put into words."""
+    """Supports JSON Schema output. Otherwise the schema is added to the instructions."""
     reasoning_field: str | None = "reasoning_effort"
-    """Where the effort goes; None where it cannot be set."""
+    """The field for the reasoning effort; None if it cannot be set."""
     json_object: bool = True
-    """Answers in any JSON when asked for it."""
+    """Supports JSON output without a schema."""
     takes_metadata: bool = False
-    names_tell_thinkers: bool = False
-    """Its models are OpenAI's own: those that think refuse ``temperature``."""
-    returned_thoughts: str | None = None
-    """The field in which it wants thoughts back, with the calls that they led to."""
+    openai_model_names: bool = False
+    """Serves OpenAI's models, whose names show whether they reject ``temperature``."""
+    reasoning_content_field: str | None = None
+    """The field in which the reasoning of a tool call must be sent back."""
     short_ids: bool = False
-    """Takes only ids of calls with nine letters or digits."""
-    efforts: Mapping[str, JsonObject] = {}
-    """Efforts that it is told of in other words."""
+    """Accepts only tool call ids of nine letters or digits."""
+    effort_overrides: Mapping[str, JsonObject] = {}
+    """Effort → the fields that set it, where the usual field does not."""
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
-    """A request in the vendor's words."""
+    """A request in the vendor's format."""
 
     path: str
     """Below the base URL."""
     body: JsonObject
     headers: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
-    """What of the request the vendor cannot take, and was left out."""
+    """What the vendor does not support and was left out of the request."""
 
 
 Translate: TypeAlias = Callable[[list[bytes], ResponseBuilder], None]
-"""The data of events that came together, told to the parts. It holds the state of one stream.
-Raises ``CorralError`` for an error inside the stream, and ``StreamBroken`` for what cannot be
-read."""
+"""Reads the data of events that came together into the builder. Holds the state of one stream.
+Raises ``CorralError`` for an error inside the stream, and ``StreamBroken`` for malformed data."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """One API's language, pure: who speaks it is told by a ``Provider``."""
+    """The wire format of one API, as pure functions. A ``Provider`` says which vendor uses it."""
 
     name: str
     encode: Callable[[Request, Provider, bool], Encoded]
-    """(request with the bare name of the model, vendor, streamed) → what to send."""
+    """(request with the model's name without vendor, vendor, streamed) → what to send."""
     translator: Callable[[Provider], Translate]
-    """A fresh one for each stream."""
+    """Makes a new translator for each stream."""
     read: Callable[[bytes, ResponseBuilder, Provider], Json]
-    """An answer that came whole, told to the parts; returns it decoded."""
+    """Reads a response that is not streamed into the builder; returns it decoded."""
     failure: Callable[[Failure], CorralError]
-    """What an answer that is no success means."""
-    limits: Mapping[str, str] = {}
-    """Field of ``RateLimit`` → the header it is told in."""
+    """The error for a response whose status is not a success."""
+    rate_limit_headers: Mapping[str, str] = {}
+    """Field of ``RateLimit`` → the header that holds it."""
     last_event_may_be_open: bool = False
-    """A stream's last event counts also where no blank line ends it."""
+    """The last event of a stream counts even without a blank line after it."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer with a status that is no success."""
+    """A response whose status is not a success."""
 
     provider: Provider
     model: str
@@ -96,33 +95,35 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """One vendor: where its API is, how it is authenticated, and its wire format."""
+
     name: str
     title: str
     wire: Wire
     base_url: str
-    """Without a slash at its end; empty where the environment must tell it."""
+    """Without a slash at its end; empty if the environment must set it."""
     key_env: tuple[str, ...] = ()
-    """Variables that hold the key, the first that is set wins."""
+    """Environment variables for the key; the first that is set wins."""
     base_url_env: tuple[str, ...] = ()
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     key_optional: bool = False
-    """Serves without a key, as servers on one's own machine do."""
+    """Works without a key, as local servers do."""
     credentials: str | None = None
-    """Instead of a key: how a token is got, such as ``google``."""
+    """Instead of a key: how a token is obtained, such as ``google``."""
     headers: Mapping[str, str] = {}
     """Sent with every request."""
     traits: Traits = Traits()
     aliases: tuple[str, ...] = ()
     extra_env: Mapping[str, str] = {}
-    """Name → variable: what the base URL or the path takes from the environment, as ``{name}``."""
+    """Name → environment variable that replaces ``{name}`` in the base URL or path."""
 
     def __repr__(self) -> str:
         return f"Provider({self.name!r}, {self.base_url!r})"
 
 
-def decoded(body: bytes) -> Json:
-    """JSON, or None."""
+def decode_or_none(body: bytes) -> Json:
+    """The decoded JSON, or None if it is malformed."""
     try:
         return cast("Json", msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Vendors and local servers of chat completions: ten lines each."""
+"""Vendors and local servers with a chat-completions API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from corral.models.spec import Provider, Traits
 
 
 def _local(name: str, title: str, port: int, traits: Traits) -> Provider:
-    """A server on one's own machine, which asks for a key only if it was started with one."""
+    """A server on the user's machine, which needs a key only if it was started with one."""
     return Provider(
         name=name,
         title=title,
@@ -32,7 +32,7 @@ PROVIDERS = (
             system_role="developer",
             max_tokens_field="max_completion_tokens",
             takes_metadata=True,
-            names_tell_thinkers=True,
+            openai_model_names=True,
         ),
     ),
     Provider(
@@ -62,9 +62,9 @@ PROVIDERS = (
         base_url_env=("DEEPSEEK_BASE_URL",),
         traits=Traits(
             json_schema=False,
-            # It answers 400 to a call in the history whose thoughts are missing.
-            returned_thoughts="reasoning_content",
-            efforts={"none": {"thinking": {"type": "disabled"}}},
+            # It answers 400 if the history has a tool call without its reasoning.
+            reasoning_content_field="reasoning_content",
+            effort_overrides={"none": {"thinking": {"type": "disabled"}}},
         ),
     ),
     Provider(
@@ -74,7 +74,7 @@ PROVIDERS = (
         base_url="https://api.mistral.ai/v1",
         key_env=("MISTRAL_API_KEY",),
         base_url_env=("MISTRAL_BASE_URL",),
-        # It tells the usage without being asked, and refuses fields it does not know.
+        # It reports usage without being asked, and rejects unknown fields.
         traits=Traits(stream_usage=False, short_ids=True),
     ),
     Provider(
@@ -113,7 +113,7 @@ PROVIDERS = (
         traits=Traits(max_tokens_field="max_completion_tokens"),
     ),
     _local("ollama", "Ollama", 11434, Traits()),
-    # It knows no JSON without a schema.
+    # It has no JSON mode without a schema.
     _local("lmstudio", "LM Studio", 1234, Traits(json_object=False)),
     _local("vllm", "vLLM", 8000, Traits()),
 )

@@ -128,7 +128,7 @@ class AgentProvider(ResponseProvider):
         credentials. Nothing is written and nothing started."""
         prepared = prepare(self.agent, self.options({}))
         if isinstance(prepared.agent.transport, InProcess):
-            provider, _ = registry.split(prepared.run.model or self.agent)
+            provider, _ = registry.split_model(prepared.run.model or self.agent)
             api_keys.access(provider, {**os.environ, **prepared.run.env})
             return
         prepared.agent.launch(

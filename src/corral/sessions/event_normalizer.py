@@ -70,9 +70,9 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.nesting import TOO_DEEP, too_deep
+from corral.nesting import TOO_DEEP, is_too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import MOST_TOKENS, Cost, DeniedCall, FileChanged, Usage
+from corral.values import MAX_TOKENS, Cost, DeniedCall, FileChanged, Usage
 
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
@@ -253,7 +253,7 @@ class EventNormalizer:
     def _handle_usage(self, report: UsageReport, ts: float, out: list[Event]) -> None:
         usage, size = report.usage.plausible(), report.context_size
         cost = report.cost.plausible() if report.cost else None
-        if size is not None and not 0 <= size <= MOST_TOKENS:
+        if size is not None and not 0 <= size <= MAX_TOKENS:
             size = None
         is_plausible = (usage, cost, size) == (report.usage, report.cost, report.context_size)
         self._usage = usage
@@ -389,7 +389,7 @@ class EventNormalizer:
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
         self._seq += 1
         queued = _json_field(event)
-        if queued is not None and too_deep(getattr(event, queued)):
+        if queued is not None and is_too_deep(getattr(event, queued)):
             event = replace(event, **{queued: f"(left out: {TOO_DEEP})"})
         # The event is fresh from the dialect and nobody else has seen it yet.
         force_setattr(event, "seq", self._seq)

@@ -36,7 +36,7 @@ from corral.sessions.store import SessionRecord
 from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
-from corral.values import FileChanged, Usage, printable_path, since_by_model
+from corral.values import FileChanged, Usage, printable_path, subtract_by_model
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns under way in this process, to tell when two shared a folder."""
@@ -263,7 +263,7 @@ class Turn:
             finish = normalizer.finish = replace(
                 finish,
                 usage=finish.usage - meta.spent,
-                usage_by_model=since_by_model(by_model, before),
+                usage_by_model=subtract_by_model(by_model, before),
             )
             meta.spent, meta.spent_by_model = whole, by_model
         return finish

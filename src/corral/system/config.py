@@ -30,7 +30,7 @@ from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
-from corral.policy import Policy, policy_from
+from corral.policy import Policy, policy_from_table
 from corral.system import paths
 
 HARMLESS = frozenset(
@@ -97,7 +97,7 @@ def read_policy(path: Path) -> Policy:
         values = _toml(path)
     except ConfigError as error:
         raise PolicyError(error.message, hint=error.hint) from error
-    return policy_from(values, str(path))
+    return policy_from_table(values, str(path))
 
 
 def _options(path: Path, agent: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
         **_agent_table(path, tables, agent),
     }
     if isinstance(values.get("policy"), dict):
-        values["policy"] = policy_from(dict(values["policy"]), f"{path}: policy")
+        values["policy"] = policy_from_table(dict(values["policy"]), f"{path}: policy")
     return values
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from msgspec.structs import replace
 
 from corral.errors import MediaInvalid
-from corral.messages import Audio, Document, Image, Media, Message, is_address
+from corral.messages import Audio, Document, Image, Media, Message, is_url
 from corral.system.threads import in_thread
 
 LARGEST = 20 * 1024 * 1024
@@ -49,7 +49,7 @@ def _to_load(part: object) -> bool:
     if not isinstance(part, Image | Audio | Document):
         return False
     is_data = isinstance(part.source, str) and part.source[:5].lower() == "data:"
-    return is_data or part.media_type is None or not is_address(part.source)
+    return is_data or part.media_type is None or not is_url(part.source)
 
 
 def _load(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -73,7 +73,7 @@ def _with_content(part: Media) -> Media:
     source = os.fspath(source)
     if source[:5].lower() == "data:":
         return _decoded(part, source)
-    if is_address(source):
+    if is_url(source):
         try:
             path = urlsplit(source).path  # a query is no part of the name
         except ValueError as error:

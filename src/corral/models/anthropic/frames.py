@@ -1,7 +1,7 @@
-"""The events of Anthropic's stream and its whole answer, as much of them as is read.
+"""The events of Anthropic's stream and its complete response: the fields that are read.
 
-Tagged unions: a tenth faster than one struct with every field, and what is new to us
-shows at once. Everything else may change without notice and is passed on untyped.
+Tagged unions are a tenth faster than one struct with all fields, and reject unknown types. All
+other content is passed on untyped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Details(msgspec.Struct):
     thinking_tokens: int | None = None
 
 
-class Counts(msgspec.Struct):
+class UsageCounts(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -23,7 +23,7 @@ class Counts(msgspec.Struct):
     output_tokens_details: Details | None = None
 
 
-class Refusal(msgspec.Struct):
+class StopDetails(msgspec.Struct):
     explanation: str | None = None
 
 
@@ -43,11 +43,11 @@ class Message(msgspec.Struct):
     model: str | None = None
     content: list[Block] = []
     stop_reason: str | None = None
-    stop_details: Refusal | None = None
-    usage: Counts | None = None
+    stop_details: StopDetails | None = None
+    usage: UsageCounts | None = None
 
 
-class Fault(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
     type: str = ""
     message: str = ""
     details: Json = None
@@ -69,30 +69,30 @@ class SignatureDelta(msgspec.Struct, tag="signature_delta", gc=False):
     signature: str
 
 
-class Delta(msgspec.Struct, tag="content_block_delta", gc=False):
+class BlockDelta(msgspec.Struct, tag="content_block_delta", gc=False):
     delta: TextDelta | ThinkingDelta | InputDelta | SignatureDelta
     index: int = 0
 
 
-class Begin(msgspec.Struct, tag="content_block_start"):
+class BlockStart(msgspec.Struct, tag="content_block_start"):
     content_block: Block
     index: int = 0
 
 
-class End(msgspec.Struct, tag="content_block_stop"):
+class BlockStop(msgspec.Struct, tag="content_block_stop"):
     index: int = 0
 
 
-class Start(msgspec.Struct, tag="message_start"):
+class MessageStart(msgspec.Struct, tag="message_start"):
     message: Message
 
 
-class Change(msgspec.Struct, tag="message_delta"):
+class MessageDelta(msgspec.Struct, tag="message_delta"):
     delta: Message
-    usage: Counts | None = None
+    usage: UsageCounts | None = None
 
 
-class Stop(msgspec.Struct, tag="message_stop"):
+class MessageStop(msgspec.Struct, tag="message_stop"):
     pass
 
 
@@ -100,12 +100,12 @@ class Ping(msgspec.Struct, tag="ping"):
     pass
 
 
-class Failed(msgspec.Struct, tag="error"):
-    error: Fault
+class ErrorEvent(msgspec.Struct, tag="error"):
+    error: ErrorBody
 
 
-class Whole(Message, tag="message"):
-    """An answer that came in one piece."""
+class WholeMessage(Message, tag="message"):
+    """A response that is not streamed."""
 
 
 KNOWN = {
@@ -120,7 +120,16 @@ KNOWN = {
 }
 DELTAS = {"text_delta", "thinking_delta", "input_json_delta", "signature_delta"}
 BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-decode = msgspec.json.Decoder(Delta | Begin | End | Start | Change | Stop | Ping | Failed).decode
-decode_whole = msgspec.json.Decoder(Whole | Failed).decode
+decode = msgspec.json.Decoder(
+    BlockDelta
+    | BlockStart
+    | BlockStop
+    | MessageStart
+    | MessageDelta
+    | MessageStop
+    | Ping
+    | ErrorEvent
+).decode
+decode_whole = msgspec.json.Decoder(WholeMessage | ErrorEvent).decode

@@ -1,7 +1,7 @@
-"""A request in Anthropic's words.
+"""Encodes a request for Anthropic.
 
-A schema is asked for as a tool that the model must call, under a name of ours by which
-the answer is told from other calls.
+A JSON schema is sent as a tool that the model must call, with a reserved name by which the answer
+is recognized.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed
-from corral.models.encoding import address_of, instructions, merged, own_options
+from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
 from corral.models.spec import Encoded, JsonObject, Provider
 
-RESULT = "corral_result"
-"""The tool that a schema becomes."""
-VALUE = "corral_value"
-"""The same where the schema is of no object: tools take objects, so it is wrapped in one."""
+RESULT_TOOL = "corral_result"
+"""The tool that stands for a schema of an object."""
+VALUE_TOOL = "corral_value"
+"""The tool that stands for any other schema, wrapped in an object: tools accept only objects."""
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 23808}
-"""Tokens for thoughts. With ``ROOM`` the largest makes 32,000, the least output limit of the
-models that take a budget; the API takes none below 1,024."""
-ROOM = 8192
-"""Tokens for an answer where the request says nothing: the API takes no request without."""
+"""Thinking tokens by effort. The largest plus ``DEFAULT_MAX_TOKENS`` is 32,000, the lowest output
+limit of the models with a budget; the API accepts no budget below 1,024."""
+DEFAULT_MAX_TOKENS = 8192
+"""Output tokens if the request sets none: the API requires a limit."""
 CACHED: JsonObject = {"type": "ephemeral"}
 THOUGHTFUL = ("enabled", "adaptive")
-UNFORCED = "Anthropic forces no tool on a model that thinks"
+UNFORCED = "Anthropic cannot force a tool call while the model thinks"
 DEFINITIONS = ("$defs", "definitions")
 _NAME = re.compile(r"claude-(?:(?P<family>[a-z]+)-)?(?P<major>\d)(?:[-.](?P<minor>\d{1,2}))?(?!\d)")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ModelQuirks(msgspec.Struct, frozen=True):
-    """What a model takes, told by its name: a newer one refuses what an older one needs."""
+    """What a model accepts, by its name: newer models reject what older ones need."""
 
-    room: int = ROOM
+    default_max_tokens: int = DEFAULT_MAX_TOKENS
     thinks: bool = True
     adaptive: bool = False
-    """Thinks as much as it sees fit, by an effort; otherwise up to a budget."""
-    by_default: bool = False
-    """Thinks if not told otherwise."""
-    quiet: str | None = "disabled"
-    """How it is told not to think; None where it always does."""
-    forced: bool = True
-    """Can be made to call a tool, while it does not think."""
-    samples: bool = True
-    """Takes ``temperature`` and ``top_p``."""
-    both: bool = True
-    """Takes the two of them at once."""
-    top: str = "xhigh"
-    """Its word for the highest effort that we know."""
+    """Chooses how much to think, by an effort; otherwise it thinks up to a budget."""
+    thinks_by_default: bool = False
+    """Thinks unless the request disables it."""
+    no_thinking_type: str | None = "disabled"
+    """The ``thinking`` type that disables thinking; None if it cannot be disabled."""
+    can_force_tools: bool = True
+    """Can be forced to call a tool while it does not think."""
+    takes_sampling: bool = True
+    """Accepts ``temperature`` and ``top_p``."""
+    takes_both_sampling: bool = True
+    """Accepts both at once."""
+    highest_effort: str = "xhigh"
+    """Its name for our highest effort."""
 
 
-def quirks(model: str) -> ModelQuirks:
-    """A name of another vendor's is taken for a model of the old kind, as its servers do;
-    one of Anthropic's without a number for the newest."""
+def model_quirks(model: str) -> ModelQuirks:
+    """The quirks of a model. A name of another vendor counts as an old model, as compatible
+    servers behave like one; an Anthropic name without a version counts as the newest."""
     found = _NAME.search(model)
     if found is None and "claude" not in model:
         return ModelQuirks()
@@ -81,28 +81,28 @@ def quirks(model: str) -> ModelQuirks:
     always = family in ("fable", "mythos") or (family == "opus" and since(5, 5))
     between = family == "sonnet" and since(5, 5)
     return ModelQuirks(
-        room=32_000 if since(4, 6) else ROOM if since(3, 5) else 4096,
+        default_max_tokens=32_000 if since(4, 6) else DEFAULT_MAX_TOKENS if since(3, 5) else 4096,
         thinks=since(3, 7),
         adaptive=since(4, 6),
-        by_default=since(5, 0),
-        quiet=None if always else "between_tools" if between else "disabled",
-        forced=not always and not since(5, 5),
-        samples=not since(4, 7),
-        both=not since(4, 1),
-        top="xhigh" if since(4, 7) else "max",
+        thinks_by_default=since(5, 0),
+        no_thinking_type=None if always else "between_tools" if between else "disabled",
+        can_force_tools=not always and not since(5, 5),
+        takes_sampling=not since(4, 7),
+        takes_both_sampling=not since(4, 1),
+        highest_effort="xhigh" if since(4, 7) else "max",
     )
 
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
-    options, headers = own_options(request, provider)
+    options, headers = vendor_options(request, provider)
     cached = options.pop("cache", True)
     cached = options.pop("auto_cache", cached)
     if betas := options.pop("betas", None):
         if not isinstance(betas, list):
             raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
         headers["anthropic-beta"] = ",".join(str(name) for name in betas)
-    kind = quirks(request.model)
+    kind = model_quirks(request.model)
     said = [text for text in instructions(request) if text.strip()]
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     form = request.response_format
@@ -113,14 +113,19 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         said.append("Answer with JSON only.")
     thinking: JsonObject | None
     thinking, effort = _thinking(request, kind, warnings)
-    thoughtful = kind.by_default if thinking is None else thinking["type"] in THOUGHTFUL
+    is_thinking = kind.thinks_by_default if thinking is None else thinking["type"] in THOUGHTFUL
     choice: JsonObject | None = _choice(request, schema)
     if choice is not None and choice["type"] in ("any", "tool"):
-        if thoughtful and kind.forced and schema is None and request.reasoning_effort is None:
-            thinking = {"type": kind.quiet}
-            thoughtful = False
+        if (
+            is_thinking
+            and kind.can_force_tools
+            and schema is None
+            and request.reasoning_effort is None
+        ):
+            thinking = {"type": kind.no_thinking_type}
+            is_thinking = False
             warnings.append(f"thinking is off: {UNFORCED}")
-        elif thoughtful or not kind.forced:
+        elif is_thinking or not kind.can_force_tools:
             choice = {"type": "auto"}
             if schema is None:
                 warnings.append(f"tool_choice is left to the model: {UNFORCED}")
@@ -128,7 +133,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
                 said.append(f"Give your answer by calling {schema['name']}, without other text.")
     body: JsonObject = {
         "model": request.model,
-        "max_tokens": _room(request, kind, thinking, warnings),
+        "max_tokens": _max_tokens(request, kind, thinking, warnings),
         "messages": cast("list[Json]", _messages(request, provider)),
     }
     given: JsonObject = {
@@ -140,14 +145,14 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         "stop_sequences": list(request.stop) or None,
         "metadata": _metadata(request, warnings),
         "stream": streamed or None,
-        **_sampling(request, kind, thoughtful, warnings),
+        **_sampling(request, kind, is_thinking, warnings),
     }
     body.update((name, value) for name, value in given.items() if value is not None)
     if cached:
-        _mark(body)
+        _mark_cached(body)
     return Encoded(
         path="/v1/messages",
-        body=merged(body, options),
+        body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
@@ -170,14 +175,14 @@ def _tool(name: str, description: str, parameters: JsonObject) -> JsonObject:
 
 
 def _schema_tool(form: ResponseFormat) -> JsonObject:
-    said = f"Hand in your answer, the {form.name}."
+    description = f"Return your answer, the {form.name}."
     if form.schema.get("type") == "object":
-        return _tool(RESULT, said, form.schema)
-    # References start at the root of the schema: what they name has to stay there.
+        return _tool(RESULT_TOOL, description, form.schema)
+    # References start at the root of the schema: definitions must stay there.
     inner = {name: held for name, held in form.schema.items() if name not in DEFINITIONS}
     outer = {name: held for name, held in form.schema.items() if name in DEFINITIONS}
     wrapped: JsonObject = {"properties": {"value": inner}, "required": ["value"], **outer}
-    return _tool(VALUE, said, wrapped)
+    return _tool(VALUE_TOOL, description, wrapped)
 
 
 def _choice(request: Request, schema: JsonObject | None) -> JsonObject | None:
@@ -185,7 +190,7 @@ def _choice(request: Request, schema: JsonObject | None) -> JsonObject | None:
     if schema is not None and (choice == "none" or not request.tools):
         return {"type": "tool", "name": schema["name"]}
     if not request.tools:
-        return None  # the API refuses a choice of nothing
+        return None  # the API rejects a choice without tools
     if isinstance(choice, ToolNamed):
         return {"type": "tool", "name": choice.name}
     if schema is not None:
@@ -198,41 +203,41 @@ def _choice(request: Request, schema: JsonObject | None) -> JsonObject | None:
 def _thinking(
     request: Request, kind: ModelQuirks, warnings: list[str]
 ) -> tuple[JsonObject | None, str | None]:
-    """How it is to think, and its effort where that is told apart."""
+    """The ``thinking`` object, and the effort if it is a separate field."""
     effort = request.reasoning_effort
     if effort is None or (effort == "none" and not kind.thinks):
         return None, None
     if effort == "none":
-        if kind.quiet is not None:
-            return {"type": kind.quiet}, None
+        if kind.no_thinking_type is not None:
+            return {"type": kind.no_thinking_type}, None
         warnings.append(f"reasoning_effort is low: {request.model} always thinks")
         return None, "low"
     if not kind.thinks:
-        warnings.append(f"reasoning_effort is left out: {request.model} does not think")
+        warnings.append(f"reasoning_effort is left out: {request.model} does not support it")
         return None, None
     if not kind.adaptive:
         return {"type": "enabled", "budget_tokens": BUDGETS[effort]}, None
     thinking: JsonObject = {"type": "adaptive"}
-    if not kind.samples:
-        thinking["display"] = "summarized"  # from that generation on it shows nothing unasked
-    return thinking, {"minimal": "low", "xhigh": kind.top}.get(effort, effort)
+    if not kind.takes_sampling:
+        thinking["display"] = "summarized"  # since that generation thinking is hidden by default
+    return thinking, {"minimal": "low", "xhigh": kind.highest_effort}.get(effort, effort)
 
 
-def _room(
+def _max_tokens(
     request: Request, kind: ModelQuirks, thinking: JsonObject | None, warnings: list[str]
 ) -> int:
-    """The limit, which holds thoughts and answer: it has to be over the thoughts' own."""
+    """The output limit, which covers thinking and answer: it must exceed the thinking budget."""
     budget = cast("int", thinking.get("budget_tokens", 0)) if thinking else 0
     if request.max_tokens is None:
-        return kind.room + budget
+        return kind.default_max_tokens + budget
     if request.max_tokens > budget:
         return request.max_tokens
-    warnings.append(f"max_tokens is for the answer alone: {budget} for thoughts are added")
+    warnings.append(f"max_tokens is raised by the thinking budget of {budget}")
     return request.max_tokens + budget
 
 
 def _sampling(
-    request: Request, kind: ModelQuirks, thoughtful: bool, warnings: list[str]
+    request: Request, kind: ModelQuirks, is_thinking: bool, warnings: list[str]
 ) -> JsonObject:
     given: JsonObject = {}
     for name, value, harmless in (
@@ -241,12 +246,12 @@ def _sampling(
     ):
         if value is None:
             continue
-        if not kind.samples:
-            warnings.append(f"{name} is left out: {request.model} takes none")
-        elif thoughtful and value < harmless:
-            warnings.append(f"{name} is left out: Anthropic takes none while the model thinks")
-        elif given and not kind.both:
-            warnings.append(f"{name} is left out: {request.model} takes one beside temperature")
+        if not kind.takes_sampling:
+            warnings.append(f"{name} is left out: {request.model} does not accept it")
+        elif is_thinking and value < harmless:
+            warnings.append(f"{name} is left out: Anthropic rejects it while the model thinks")
+        elif given and not kind.takes_both_sampling:
+            warnings.append(f"{name} is left out: {request.model} rejects it with temperature")
         else:
             given[name] = value
     return given
@@ -255,13 +260,13 @@ def _sampling(
 def _metadata(request: Request, warnings: list[str]) -> JsonObject | None:
     lost = [name for name in request.metadata if name != "user_id"]
     if lost:
-        warnings.append(f"metadata {', '.join(lost)} is left out: Anthropic takes user_id only")
+        warnings.append(f"metadata {', '.join(lost)} is left out: Anthropic accepts only user_id")
     user = request.metadata.get("user_id")
     return None if user is None else {"user_id": user}
 
 
-def _mark(body: JsonObject) -> None:
-    """Up to three of the four places that may be cached: what changes least comes first."""
+def _mark_cached(body: JsonObject) -> None:
+    """Mark up to three of the four blocks that may be cached, the most stable first."""
     ends = [body.get("tools"), body.get("system")]
     messages = cast("list[JsonObject]", body["messages"])
     ends += [m["content"] for m in reversed(messages) if m["role"] == "user"][:1]
@@ -271,7 +276,7 @@ def _mark(body: JsonObject) -> None:
 
 
 def _messages(request: Request, provider: Provider) -> list[JsonObject]:
-    """Roles alternate; the results of calls come first in what follows the calls."""
+    """The history. Roles alternate; tool results come first in the message after the calls."""
     messages: list[JsonObject] = []
     for message in request.messages:
         if message.role in ("system", "developer"):
@@ -289,18 +294,18 @@ def _messages(request: Request, provider: Provider) -> list[JsonObject]:
     if messages and messages[-1]["role"] == "assistant":
         last = cast("list[JsonObject]", messages[-1]["content"])[-1]
         if last["type"] == "text":
-            last["text"] = str(last["text"]).rstrip()  # the API refuses blanks at the very end
+            last["text"] = str(last["text"]).rstrip()  # the API rejects trailing whitespace
     return messages
 
 
 def _block(part: Part, own: bool) -> JsonObject | None:
     match part:
         case Text():
-            # The API refuses a text that is blank.
+            # The API rejects blank text.
             return _text(part.text) if part.text.strip() else None
         case Thinking():
             if not own or part.signature is None:
-                return None  # it takes back only what it has signed
+                return None  # the API accepts only signed thinking
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         case RedactedThinking():
             return {"type": "redacted_thinking", "data": part.data} if own else None
@@ -316,13 +321,13 @@ def _block(part: Part, own: bool) -> JsonObject | None:
             return {**document, "title": part.name} if part.name else document
         case Audio():
             raise MediaInvalid(
-                "Anthropic's models hear nothing: audio cannot be sent to them",
-                hint="Send the text of it, or ask a model that takes audio.",
+                "Anthropic's models do not accept audio",
+                hint="Send a transcript, or use a model that accepts audio.",
             )
 
 
 def _id(id: str) -> str:
-    """Another vendor's ids may hold signs that this one refuses."""
+    """The id without characters that this API rejects."""
     return _FOREIGN.sub("_", id)
 
 
@@ -340,16 +345,16 @@ def _result(result: ToolResult) -> JsonObject:
 
 
 def _source(part: Image | Document) -> JsonObject:
-    address = address_of(part)
+    address = media_url(part)
     if address is not None:
         if not address.startswith("data:"):
-            return _linked(address)
+            return _url_source(address)
         head, _, data = address.removeprefix("data:").partition(",")
         media, _, coding = head.partition(";")
         if coding.split(";")[-1] != "base64":
             raise MediaInvalid(
                 "a data: URL must be in base64 to be sent to Anthropic",
-                hint="Give the bytes themselves.",
+                hint="Pass the bytes themselves.",
             )
         return {"type": "base64", "media_type": part.media_type or media, "data": data}
     content, media = cast("bytes", part.source), part.media_type or ""
@@ -359,16 +364,16 @@ def _source(part: Image | Document) -> JsonObject:
             return {"type": "text", "media_type": "text/plain", "data": text}
         if media != "application/pdf":
             raise MediaInvalid(
-                f"Anthropic takes a PDF or a text for a document, not {media or 'an unknown kind'}",
+                f"Anthropic accepts PDF and text documents, not {media or 'an unknown type'}",
                 hint="Convert it to one of these, or send its text in the message.",
             )
     return {"type": "base64", "media_type": media, "data": b64encode(content).decode()}
 
 
-def _linked(address: str) -> JsonObject:
+def _url_source(address: str) -> JsonObject:
     if not address.lower().startswith(("http://", "https://")):
         raise MediaInvalid(
-            f"Anthropic fetches no {address.partition(':')[0]}: addresses",
-            hint="Give an https address, or the bytes themselves.",
+            f"Anthropic cannot fetch {address.partition(':')[0]}: URLs",
+            hint="Pass an https URL, or the bytes themselves.",
         )
     return {"type": "url", "url": address}

@@ -1,7 +1,7 @@
-"""What Anthropic answers: the events of its stream, its usage, its errors.
+"""Reads Anthropic's responses: stream events, usage, errors.
 
-A schema is asked for as a tool (see ``anthropic_request``); what the model hands in
-to that tool is told as text, so that an answer looks the same whoever gave it.
+A JSON schema is sent as a tool (see ``request``). The input of that tool is returned as text, so
+that a response looks the same for every vendor.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from corral.events import Json
 from corral.model_types import Reason
 from corral.models.anthropic.frames import (
     BLOCKS,
+    DECODE_ERRORS,
     DELTAS,
     KNOWN,
-    UNREADABLE,
-    Begin,
     Block,
-    Change,
-    Counts,
-    Delta,
-    End,
-    Failed,
-    Fault,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    ErrorBody,
+    ErrorEvent,
     InputDelta,
     Message,
+    MessageDelta,
+    MessageStart,
     SignatureDelta,
-    Start,
     TextDelta,
     ThinkingDelta,
+    UsageCounts,
     decode,
     decode_whole,
 )
-from corral.models.anthropic.request import RESULT, VALUE
-from corral.models.errors import error_of, failed
-from corral.models.spec import Failure, JsonObject, Provider, Translate, decoded
+from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
+from corral.models.errors import error_from_failure, vendor_error
+from corral.models.spec import Failure, JsonObject, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
@@ -42,12 +42,12 @@ FINISHES: dict[str, Reason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
-    "tool_use": "stop",  # the parts know whether there are calls; a schema's tool is none
+    "tool_use": "stop",  # the builder knows whether there are calls; the schema tool is none
     "refusal": "content_filter",
     "pause_turn": "other",
 }
 
-MEANINGS = {
+GRPC_NAMES = {
     "invalid_request_error": "INVALID_ARGUMENT",
     "authentication_error": "UNAUTHENTICATED",
     "billing_error": "RESOURCE_EXHAUSTED",
@@ -59,31 +59,31 @@ MEANINGS = {
     "api_error": "INTERNAL",
     "overloaded_error": "UNAVAILABLE",
 }
-"""Its words for an error in those of gRPC: inside a stream there is no status to go by."""
+"""Anthropic's error types → gRPC status names: an error inside a stream has no HTTP status."""
 
 SPENT = ("credit balance is too low", "usage limits", "spend limit")
-"""Told as an invalid request: the money is gone, or the limit that its owner set is reached."""
+"""Reported as an invalid request: the credit or the configured limit is spent."""
 
 
-class _Handed:
-    """What is handed in to a schema's tool, on its way to being the text.
+class _SchemaToolInput:
+    """Turns the streamed input of the schema tool into text.
 
-    Blanks between tokens are dropped: streamed and whole, the same answer must read the
-    same. Of a wrapped value the wrapping goes: the head once it is there, the last brace
-    is held back.
+    Whitespace between tokens is removed, so that the text is the same with and without
+    streaming. For a wrapped value the wrapping object is removed: its beginning once it is
+    complete, its last brace by holding it back.
     """
 
-    __slots__ = ("_escaped", "_head", "_held", "_quoted", "_wrapped")
+    __slots__ = ("_escaped", "_head", "_last_brace", "_quoted", "_wrapped")
 
     def __init__(self, wrapped: bool) -> None:
         self._wrapped = wrapped
         self._head: str | None = "" if wrapped else None
-        self._held = ""
+        self._last_brace = ""
         self._quoted = False
         self._escaped = False
 
     def receive(self, piece: str) -> str:
-        text = self._squeezed(piece)
+        text = self._without_whitespace(piece)
         if self._head is not None:
             self._head += text
             opening = '{"value":'
@@ -94,16 +94,16 @@ class _Handed:
             text = text.removeprefix(opening)
         if not self._wrapped:
             return text
-        text, self._held = self._held + text, ""
+        text, self._last_brace = self._last_brace + text, ""
         if text.endswith("}"):
-            text, self._held = text[:-1], "}"
+            text, self._last_brace = text[:-1], "}"
         return text
 
-    def _squeezed(self, piece: str) -> str:
-        kept: list[str] = []
+    def _without_whitespace(self, piece: str) -> str:
+        chars: list[str] = []
         for char in piece:
             if self._quoted:
-                kept.append(char)
+                chars.append(char)
                 if self._escaped:
                     self._escaped = False
                 elif char == "\\":
@@ -111,153 +111,161 @@ class _Handed:
                 elif char == '"':
                     self._quoted = False
             elif char not in " \t\r\n":
-                kept.append(char)
+                chars.append(char)
                 self._quoted = char == '"'
-        return "".join(kept)
+        return "".join(chars)
 
 
-class _Answer:
-    """One answer under way: the block that grows, and the usage so far."""
+class _ResponseReader:
+    """The state of one response: the growing block, and the usage so far."""
 
-    __slots__ = ("_given", "_handed", "_index", "_kind", "_provider", "_signature", "_usage")
+    __slots__ = (
+        "_index",
+        "_initial_input",
+        "_kind",
+        "_provider",
+        "_schema_input",
+        "_signature",
+        "_usage",
+    )
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._usage = Counts()
+        self._usage = UsageCounts()
         self._kind = ""
         self._index = 0
         self._signature: str | None = None
-        self._handed: _Handed | None = None
-        self._given = ""
-        """The input that came with the block itself; pieces that follow replace it."""
+        self._schema_input: _SchemaToolInput | None = None
+        self._initial_input = ""
+        """The input that came with the block itself; deltas replace it."""
 
-    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
+    def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
             try:
                 event = decode(data)
-            except UNREADABLE as error:
-                self._unknown(data, parts, error)
+            except DECODE_ERRORS as error:
+                self._unknown(data, builder, error)
                 continue
-            if type(event) is Delta:
+            if type(event) is BlockDelta:
                 delta = event.delta
                 if type(delta) is TextDelta:
-                    parts.add_text(delta.text)
+                    builder.add_text(delta.text)
                 elif type(delta) is ThinkingDelta:
-                    parts.add_thinking(delta.thinking)
+                    builder.add_thinking(delta.thinking)
                 else:
-                    self._grow(event.index, delta, parts)
+                    self._add_delta(event.index, delta, builder)
             else:
-                self._tell(event, data, parts)
+                self._handle_event(event, data, builder)
 
-    def _grow(self, index: int, delta: object, parts: ResponseBuilder) -> None:
+    def _add_delta(self, index: int, delta: object, builder: ResponseBuilder) -> None:
         if isinstance(delta, SignatureDelta):
             self._signature = delta.signature
         elif isinstance(delta, InputDelta):
             piece = delta.partial_json
             if piece:
-                self._given = ""
-            if self._handed is not None:
-                if text := self._handed.receive(piece):
-                    parts.add_text(text)
+                self._initial_input = ""
+            if self._schema_input is not None:
+                if text := self._schema_input.receive(piece):
+                    builder.add_text(text)
             elif self._kind == "tool_use":
-                parts.add_arguments(index, piece)
+                builder.add_arguments(index, piece)
             else:
-                parts.add_provider_event(
+                builder.add_provider_event(
                     "input_json_delta", {"index": index, "partial_json": piece}
                 )
 
-    def _tell(self, event: object, data: bytes, parts: ResponseBuilder) -> None:
+    def _handle_event(self, event: object, data: bytes, builder: ResponseBuilder) -> None:
         match event:
-            case Begin():
-                self.begin(event.content_block, event.index, parts)
+            case BlockStart():
+                self.begin(event.content_block, event.index, builder)
                 if event.content_block.type not in BLOCKS:
-                    parts.add_provider_event(
-                        event.content_block.type, _within(decoded(data), "content_block")
+                    builder.add_provider_event(
+                        event.content_block.type, _value_at(decode_or_none(data), "content_block")
                     )
-            case End():
-                self.end(parts)
-            case Start():
-                parts.start(event.message.id, event.message.model)
-                self._count(event.message.usage, parts)
-            case Change():
-                self.finish(event.delta, event.usage, parts)
-            case Failed():
-                raise _error(self._provider, event.error, parts.model)
+            case BlockStop():
+                self.end(builder)
+            case MessageStart():
+                builder.start(event.message.id, event.message.model)
+                self._count(event.message.usage, builder)
+            case MessageDelta():
+                self.finish(event.delta, event.usage, builder)
+            case ErrorEvent():
+                raise _error(self._provider, event.error, builder.model)
             case _:
-                pass  # a ping; and the end, which message_delta has told
+                pass  # a ping, or the end, which message_delta reported
 
-    def _unknown(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
-        """New events may come at any time, and are no reason to fail."""
-        match decoded(data):
+    def _unknown(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
+        """Pass on events of unknown types: the vendor may add new ones."""
+        match decode_or_none(data):
             case {"type": "content_block_delta", "delta": {"type": str(kind)}} as event if (
                 kind not in DELTAS
             ):
-                parts.add_provider_event(kind, event)
+                builder.add_provider_event(kind, event)
             case {"type": str(kind)} as event if kind not in KNOWN:
-                parts.add_provider_event(kind, event)
+                builder.add_provider_event(kind, event)
             case _:
-                raise _broken(self._provider, data, error)
+                raise _invalid_response(self._provider, data, error)
 
-    def begin(self, block: Block, index: int, parts: ResponseBuilder) -> None:
+    def begin(self, block: Block, index: int, builder: ResponseBuilder) -> None:
         if self._kind:
-            self.end(parts)
+            self.end(builder)
         self._kind, self._index = block.type, index
         match block.type:
             case "text":
                 if block.text:
-                    parts.add_text(block.text)
+                    builder.add_text(block.text)
             case "thinking":
                 self._signature = block.signature
                 if block.thinking:
-                    parts.add_thinking(block.thinking)
+                    builder.add_thinking(block.thinking)
             case "redacted_thinking":
-                parts.add_redacted(block.data)
+                builder.add_redacted(block.data)
             case "tool_use":
                 given = bytes(block.input).decode("utf-8", "replace")
-                if block.name in (RESULT, VALUE):
-                    self._handed = _Handed(block.name == VALUE)
+                if block.name in (RESULT_TOOL, VALUE_TOOL):
+                    self._schema_input = _SchemaToolInput(block.name == VALUE_TOOL)
                 else:
-                    parts.start_call(index, block.name, block.id)
+                    builder.start_call(index, block.name, block.id)
                     given = "" if given.strip() in ("{}", "null") else given
-                self._given = given
+                self._initial_input = given
             case _:
                 pass
 
-    def end(self, parts: ResponseBuilder) -> None:
-        if self._given:
-            self._grow(self._index, InputDelta(self._given), parts)
+    def end(self, builder: ResponseBuilder) -> None:
+        if self._initial_input:
+            self._add_delta(self._index, InputDelta(self._initial_input), builder)
         if self._kind == "thinking" and self._signature:
-            parts.set_signature(self._signature, "thinking")
-        parts.end_part()
-        parts.end_call(self._index)
-        self._kind, self._signature, self._handed, self._given = "", None, None, ""
+            builder.set_signature(self._signature, "thinking")
+        builder.end_part()
+        builder.end_call(self._index)
+        self._kind, self._signature, self._schema_input, self._initial_input = "", None, None, ""
 
-    def finish(self, message: Message, usage: Counts | None, parts: ResponseBuilder) -> None:
-        self._count(usage, parts)
+    def finish(self, message: Message, usage: UsageCounts | None, builder: ResponseBuilder) -> None:
+        self._count(usage, builder)
         if message.stop_reason is None:
             return
         if self._kind:
-            self.end(parts)
-        parts.set_finish(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
+            self.end(builder)
+        builder.set_finish(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
         if message.stop_details is not None and message.stop_details.explanation:
-            parts.warnings.append(message.stop_details.explanation)
+            builder.warnings.append(message.stop_details.explanation)
 
-    def _count(self, usage: Counts | None, parts: ResponseBuilder) -> None:
-        """Counts are of the whole answer so far; one that is left out keeps its last value."""
+    def _count(self, usage: UsageCounts | None, builder: ResponseBuilder) -> None:
+        """Counts cover the response so far; a missing count keeps its last value."""
         if usage is None:
             return
-        for name in Counts.__struct_fields__:
+        for name in UsageCounts.__struct_fields__:
             if (count := getattr(usage, name)) is not None:
                 setattr(self._usage, name, count)
-        parts.usage = _counted(self._usage)
+        builder.usage = _to_usage(self._usage)
 
 
-def _counted(usage: Counts) -> Usage:
+def _to_usage(usage: UsageCounts) -> Usage:
     read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     fresh, output = usage.input_tokens, usage.output_tokens
     details = usage.output_tokens_details
     return Usage(
-        # Its own count leaves out what the cache took part in.
+        # Anthropic's input count does not include cached tokens.
         input=None if fresh is None else fresh + (read or 0) + (written or 0),
         output=output,
         reasoning=details.thinking_tokens if details else None,
@@ -268,30 +276,30 @@ def _counted(usage: Counts) -> Usage:
 
 
 def translator(provider: Provider) -> Translate:
-    return _Answer(provider).translate
+    return _ResponseReader(provider).translate
 
 
-def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
     try:
         message = decode_whole(body)
-    except UNREADABLE as error:
-        raise _broken(provider, body, error) from error
-    if isinstance(message, Failed):
-        raise _error(provider, message.error, parts.model)
-    whole = decoded(body)
-    parts.start(message.id, message.model)
-    answer = _Answer(provider)
+    except DECODE_ERRORS as error:
+        raise _invalid_response(provider, body, error) from error
+    if isinstance(message, ErrorEvent):
+        raise _error(provider, message.error, builder.model)
+    whole = decode_or_none(body)
+    builder.start(message.id, message.model)
+    answer = _ResponseReader(provider)
     for index, block in enumerate(message.content):
-        answer.begin(block, index, parts)
+        answer.begin(block, index, builder)
         if block.type not in BLOCKS:
-            parts.add_provider_event(block.type, _within(whole, "content", index))
-        answer.end(parts)
-    answer.finish(message, message.usage, parts)
+            builder.add_provider_event(block.type, _value_at(whole, "content", index))
+        answer.end(builder)
+    answer.finish(message, message.usage, builder)
     return whole
 
 
-def _within(found: Json, *steps: str | int) -> Json:
-    """A piece of JSON as it came, of which the structs know only a part."""
+def _value_at(found: Json, *steps: str | int) -> Json:
+    """A part of the raw JSON, for content that the structs do not cover."""
     for step in steps:
         if isinstance(found, dict) and isinstance(step, str):
             found = found.get(step)
@@ -300,24 +308,22 @@ def _within(found: Json, *steps: str | int) -> Json:
     return found
 
 
-def _broken(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
+def _invalid_response(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
     sample = data[:200].decode("utf-8", "replace")
-    return StreamBroken(
-        f"{provider.title} sent what is no answer of its API: {error}", frame=sample
-    )
+    return StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
 
 
 def failure(failure: Failure) -> CorralError:
-    match decoded(failure.body):
+    match decode_or_none(failure.body):
         case {"error": dict(error)}:
-            return _error(failure.provider, _error_of(error), failure.model, failure)
+            return _error(failure.provider, _error_body(error), failure.model, failure)
         case _:
-            return failed(failure, None)
+            return error_from_failure(failure, None)
 
 
-def _error_of(error: JsonObject) -> Fault:
+def _error_body(error: JsonObject) -> ErrorBody:
     kind, message = error.get("type"), error.get("message")
-    return Fault(
+    return ErrorBody(
         kind if isinstance(kind, str) else "",
         message if isinstance(message, str) else "",
         error.get("details"),
@@ -325,14 +331,16 @@ def _error_of(error: JsonObject) -> Fault:
 
 
 def _error(
-    provider: Provider, error: Fault, model: str, failure: Failure | None = None
+    provider: Provider, error: ErrorBody, model: str, failure: Failure | None = None
 ) -> CorralError:
     said = f"{error.message} {error.details}".lower().replace("_", " ")
     spent = any(words in said for words in SPENT)
-    name = "RESOURCE_EXHAUSTED" if spent else MEANINGS.get(error.type)
+    name = "RESOURCE_EXHAUSTED" if spent else GRPC_NAMES.get(error.type)
     if failure is not None:
-        return failed(failure, error.message, name=name, code=error.type or None, spent=spent)
-    return error_of(
+        return error_from_failure(
+            failure, error.message, name=name, code=error.type or None, spent=spent
+        )
+    return vendor_error(
         provider,
         error.message or error.type,
         model=model,

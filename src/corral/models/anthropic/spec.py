@@ -18,7 +18,7 @@ WIRE = Wire(
     translator=translator,
     read=read,
     failure=failure,
-    limits=LIMITS,
+    rate_limit_headers=LIMITS,
 )
 
 PROVIDERS = (
@@ -31,7 +31,7 @@ PROVIDERS = (
         base_url_env=("ANTHROPIC_BASE_URL",),
         key_header="x-api-key",
         key_prefix="",
-        # The version that every server of this API knows, and the last with a temperature.
+        # The version that every server of this API supports.
         headers={"anthropic-version": "2023-06-01"},
         aliases=("claude",),
     ),

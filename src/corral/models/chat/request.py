@@ -1,4 +1,4 @@
-"""A request in the words of chat completions, with the accent of the vendor's traits."""
+"""Encodes a request for chat completions, according to the vendor's traits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from corral.errors import MediaInvalid
 from corral.events import Json
 from corral.messages import Audio, Document, Image, Message, Text, ToolCall, ToolResult
 from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
-from corral.models.encoding import instructions, merged, own_options
-from corral.models.openai.media import audio_of, file_of, name_of, text_of, url_of
-from corral.models.openai.request import JSON_WORD, refuses_sampling, returned, says_json, written
+from corral.models.encoding import deep_merge, instructions, vendor_options
+from corral.models.openai.media import decode_text, encode_audio, encode_file, encode_url, file_name
+from corral.models.openai.request import (
+    JSON_INSTRUCTION,
+    encode_arguments,
+    encode_result,
+    mentions_json,
+    refuses_sampling,
+)
 from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, JsonObject, Provider, Traits
 
-SCHEMA_WORDS = "Answer only with JSON that fits this JSON Schema:\n"
+SCHEMA_INSTRUCTION = "Answer only with JSON that fits this JSON Schema:\n"
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 
 
@@ -32,7 +38,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         messages.append({"role": traits.system_role, "content": "\n\n".join(said)})
     for message in request.messages:
         if message.role not in ("system", "developer"):
-            messages += _entries(message, provider, traits)
+            messages += _encode_message(message, provider, traits)
     body: JsonObject = {"model": request.model, "messages": messages}
     if form is not None:
         body["response_format"] = form
@@ -44,35 +50,35 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body[traits.max_tokens_field] = request.max_tokens
     if request.stop:
         body["stop"] = list(request.stop)
-    _sample(body, request, traits, warnings)
-    body = _think(body, request, provider, traits, warnings)
+    _add_sampling(body, request, traits, warnings)
+    body = _add_effort(body, request, provider, traits, warnings)
     if request.metadata and traits.takes_metadata:
         body["metadata"] = cast("JsonObject", dict(request.metadata))
     elif request.metadata:
-        warnings.append(f"metadata is left out: {provider.title} takes none")
+        warnings.append(f"metadata is left out: {provider.title} does not support it")
     if streamed:
         body["stream"] = True
         if traits.stream_usage:
             body["stream_options"] = {"include_usage": True}
-    options, headers = own_options(request, provider)
+    options, headers = vendor_options(request, provider)
     return Encoded(
         path="/chat/completions",
-        body=merged(body, options),
+        body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
 
 
-def _sample(body: JsonObject, request: Request, traits: Traits, warnings: list[str]) -> None:
-    refused = traits.names_tell_thinkers and refuses_sampling(request)
+def _add_sampling(body: JsonObject, request: Request, traits: Traits, warnings: list[str]) -> None:
+    refused = traits.openai_model_names and refuses_sampling(request)
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
         if value is not None and refused:
-            warnings.append(f"{name} is left out: {request.model} does not take it")
+            warnings.append(f"{name} is left out: {request.model} does not accept it")
         elif value is not None:
             body[name] = value
 
 
-def _think(
+def _add_effort(
     body: JsonObject,
     request: Request,
     provider: Provider,
@@ -82,13 +88,13 @@ def _think(
     effort = request.reasoning_effort
     if effort is None:
         return body
-    if effort in traits.efforts:
-        return merged(body, traits.efforts[effort])
+    if effort in traits.effort_overrides:
+        return deep_merge(body, traits.effort_overrides[effort])
     if traits.reasoning_field is None:
-        warnings.append(f"reasoning_effort is left out: {provider.title} takes none")
+        warnings.append(f"reasoning_effort is left out: {provider.title} does not support it")
         return body
     table, dot, name = traits.reasoning_field.rpartition(".")
-    return merged(body, {table: {name: effort}} if dot else {name: effort})
+    return deep_merge(body, {table: {name: effort}} if dot else {name: effort})
 
 
 def _format(
@@ -98,25 +104,27 @@ def _format(
     said: list[str],
     warnings: list[str],
 ) -> JsonObject | None:
-    """How the answer is asked for; what the server has no field for joins the instructions."""
+    """The response format. What the server has no field for is added to the instructions."""
     form = request.response_format
     if form is None or form.type == "text":
         return None
     if form.type == "json_schema":
         if traits.json_schema:
-            return _by_schema(form)
-        said.append(SCHEMA_WORDS + msgspec.json.encode(form.schema).decode())
-        warnings.append(f"the schema is put into words: {provider.title} answers by none")
-    elif not says_json(request) and not any("json" in each.lower() for each in said):
-        said.append(JSON_WORD)
+            return _schema_format(form)
+        said.append(SCHEMA_INSTRUCTION + msgspec.json.encode(form.schema).decode())
+        warnings.append(
+            f"the schema is added to the instructions: {provider.title} does not support schemas"
+        )
+    elif not mentions_json(request) and not any("json" in each.lower() for each in said):
+        said.append(JSON_INSTRUCTION)
     if traits.json_object:
         return {"type": "json_object"}
     if traits.json_schema:
-        return _by_schema(ResponseFormat("json_schema", {"type": "object"}))
+        return _schema_format(ResponseFormat("json_schema", {"type": "object"}))
     return None
 
 
-def _by_schema(form: ResponseFormat) -> JsonObject:
+def _schema_format(form: ResponseFormat) -> JsonObject:
     table: JsonObject = {
         "name": form.name,
         "schema": form.schema,
@@ -140,12 +148,13 @@ def _choice(choice: ToolChoice) -> Json:
     return choice
 
 
-def _entries(message: Message, provider: Provider, traits: Traits) -> list[Json]:
-    """Results come first: they must follow the calls at once."""
+def _encode_message(message: Message, provider: Provider, traits: Traits) -> list[Json]:
+    """The messages for one entry of the history. Tool results come first: they must follow the
+    calls directly."""
     if message.role == "assistant":
-        return _answered(message, provider, traits)
+        return _encode_assistant(message, provider, traits)
     entries: list[Json] = [
-        {"role": "tool", "tool_call_id": _id(part.call_id, traits), "content": returned(part)}
+        {"role": "tool", "tool_call_id": _id(part.call_id, traits), "content": encode_result(part)}
         for part in message.content
         if isinstance(part, ToolResult)
     ]
@@ -165,27 +174,27 @@ def _entries(message: Message, provider: Provider, traits: Traits) -> list[Json]
     return entries
 
 
-def _answered(message: Message, provider: Provider, traits: Traits) -> list[Json]:
+def _encode_assistant(message: Message, provider: Provider, traits: Traits) -> list[Json]:
     if any(isinstance(part, Image | Audio | Document) for part in message.content):
         raise MediaInvalid(
-            f"{provider.title} takes no media that an assistant sent",
-            hint="Put it into a message of the user.",
+            f"{provider.title} does not accept media in assistant messages",
+            hint="Put it into a user message.",
         )
     calls: list[Json] = [_call(call, traits) for call in message.tool_calls]
     text = message.text
     if not text and not calls:
-        return []  # thoughts alone, which are nobody's but the vendor's
+        return []  # thinking only, which is not sent back
     entry: JsonObject = {"role": "assistant", "content": text or None}
     if calls:
         entry["tool_calls"] = calls
-        if traits.returned_thoughts is not None:
+        if traits.reasoning_content_field is not None:
             own = message.provider in (None, provider.name)
-            entry[traits.returned_thoughts] = message.reasoning if own else ""
+            entry[traits.reasoning_content_field] = message.reasoning if own else ""
     return [entry]
 
 
 def _call(call: ToolCall, traits: Traits) -> JsonObject:
-    function: JsonObject = {"name": call.name, "arguments": written(call)}
+    function: JsonObject = {"name": call.name, "arguments": encode_arguments(call)}
     return {"id": _id(call.id, traits), "type": "function", "function": function}
 
 
@@ -198,30 +207,30 @@ def _id(id: str, traits: Traits) -> str:
 def _media(part: Image | Audio | Document, provider: Provider) -> JsonObject:
     match part:
         case Image():
-            image: JsonObject = {"url": url_of(part, provider)}
+            image: JsonObject = {"url": encode_url(part, provider)}
             if part.detail is not None:
                 image["detail"] = part.detail
             return {"type": "image_url", "image_url": image}
         case Audio():
-            data, kind = audio_of(part, provider)
+            data, kind = encode_audio(part, provider)
             return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
         case Document():
             return _document(part, provider)
 
 
 def _document(part: Document, provider: Provider) -> JsonObject:
-    """A PDF goes as a file; of a text the API takes only what it says."""
-    media_type, data = file_of(part, provider)
+    """A PDF is sent as a file; a text document is sent as text."""
+    media_type, data = encode_file(part, provider)
     if media_type.startswith("text/") or media_type == "application/json":
-        text = text_of(data)
+        text = decode_text(data)
         return {"type": "text", "text": f"{part.name}:\n\n{text}" if part.name else text}
     if media_type != "application/pdf":
         raise MediaInvalid(
-            f"{provider.title} takes no document of type {media_type}",
+            f"{provider.title} does not accept documents of type {media_type}",
             hint="Send it as a PDF or as text.",
         )
     file: JsonObject = {
-        "filename": name_of(part, media_type),
+        "filename": file_name(part, media_type),
         "file_data": f"data:{media_type};base64,{data}",
     }
     return {"type": "file", "file": file}

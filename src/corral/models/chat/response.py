@@ -1,8 +1,7 @@
-"""What servers of chat completions answer: chunks with deltas, or one message.
+"""Reads responses of chat-completions servers: chunks with deltas, or one message.
 
-A whole message is read as one delta. Servers differ in what they leave out:
-indices, ids, the usage, the ``[DONE]``; an answer is complete with either a
-``finish_reason`` or a ``[DONE]``.
+A message that is not streamed is read as one delta. Servers omit different things: indices, ids,
+usage, ``[DONE]``. A response is complete with a ``finish_reason`` or a ``[DONE]``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import msgspec
 from corral.errors import StreamBroken
 from corral.events import Json
 from corral.model_types import Reason
-from corral.models.openai.errors import error_inside
-from corral.models.spec import Provider, Translate, decoded
+from corral.models.openai.errors import error_in_stream
+from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
@@ -102,41 +101,41 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 def translator(provider: Provider) -> Translate:
-    return _Answer(provider).translate
+    return _ResponseReader(provider).translate
 
 
-def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
-    _Answer(provider).translate([body], parts)
-    return decoded(body)
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
+    _ResponseReader(provider).translate([body], builder)
+    return decode_or_none(body)
 
 
-class _Answer:
-    """One answer's state: its calls, by the server's index and by ours."""
+class _ResponseReader:
+    """The state of one response: its tool calls, by the server's index and by our key."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._answered = False
-        """Any chunk came: a ``[DONE]`` alone ends no answer."""
+        """A chunk came: a ``[DONE]`` alone does not complete a response."""
         self._started = False
         self._refused = False
         self._calls: list[str | None] = []
-        """The server's id of each call; its place here is the call's key."""
-        self._places: dict[int, int] = {}
-        """The server's index → the key of the call that it means now."""
+        """The server's id of each call. The index in this list is the key of the call."""
+        self._keys_by_index: dict[int, int] = {}
+        """The server's index → the key of the call that it stands for now."""
 
-    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
+    def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
             if data == b"[DONE]":
-                if parts.finish is None and self._answered:
-                    parts.set_finish("other")  # complete, but it never said why
+                if builder.finish is None and self._answered:
+                    builder.set_finish("other")  # complete, but it never said why
                 continue
             try:
                 chunk = _decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                self._odd(data, parts, error)
+                self._handle_malformed(data, builder, error)
                 continue
             if not self._started or chunk.error is not None:
-                self._start(chunk, parts)
+                self._start(chunk, builder)
             choices = chunk.choices
             if choices:
                 for choice in choices:
@@ -144,66 +143,66 @@ class _Answer:
                         continue  # one answer was asked for
                     delta = choice.delta or choice.message
                     if delta is not None:
-                        self._tell(delta, parts)
+                        self._handle_delta(delta, builder)
                     if choice.finish_reason:
-                        self._finish(choice.finish_reason, parts)
+                        self._finish(choice.finish_reason, builder)
             elif choices is None:
-                self._without_choices(chunk, data, parts)
+                self._without_choices(chunk, data, builder)
             if chunk.usage is not None:
-                parts.usage = _usage(chunk.usage)
+                builder.usage = _usage(chunk.usage)
             if chunk.x_groq is not None:
-                self._groq(chunk.x_groq, parts)
+                self._handle_groq(chunk.x_groq, builder)
 
-    def _start(self, chunk: _Chunk, parts: ResponseBuilder) -> None:
+    def _start(self, chunk: _Chunk, builder: ResponseBuilder) -> None:
         if chunk.error is not None:
-            raise error_inside(self._provider, chunk.error, parts.model)
+            raise error_in_stream(self._provider, chunk.error, builder.model)
         self._answered = True
         if chunk.id or chunk.model:
             self._started = True
-            parts.start(chunk.id, chunk.model)
+            builder.start(chunk.id, chunk.model)
 
-    def _tell(self, delta: _Delta, parts: ResponseBuilder) -> None:
+    def _handle_delta(self, delta: _Delta, builder: ResponseBuilder) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if thought:
-            parts.add_thinking(thought)
+            builder.add_thinking(thought)
         content = delta.content
         if content:
             if isinstance(content, str):
-                parts.add_text(content)
+                builder.add_text(content)
             else:
-                _pieces(content, parts)
+                _add_pieces(content, builder)
         if delta.refusal:
             self._refused = True
-            parts.add_text(delta.refusal)
+            builder.add_text(delta.refusal)
         if delta.tool_calls:
             for call in delta.tool_calls:
-                self._call(call, parts)
+                self._handle_call(call, builder)
         if delta.function_call is not None:
-            self._call(_Call(-1, None, delta.function_call), parts)
+            self._handle_call(_Call(-1, None, delta.function_call), builder)
 
-    def _call(self, call: _Call, parts: ResponseBuilder) -> None:
+    def _handle_call(self, call: _Call, builder: ResponseBuilder) -> None:
         function = call.function or _Function()
         key = self._key(call, function.name)
         if key is None:
             if not function.name:
-                parts.add_provider_event("a piece of an unknown call", msgspec.to_builtins(call))
+                builder.add_provider_event("a piece of an unknown call", msgspec.to_builtins(call))
                 return
             key = len(self._calls)
             self._calls.append(call.id)
             if call.index is not None:
-                self._places[call.index] = key
-            parts.start_call(key, function.name, call.id)
+                self._keys_by_index[call.index] = key
+            builder.start_call(key, function.name, call.id)
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
         if arguments:
-            parts.add_arguments(key, arguments)
+            builder.add_arguments(key, arguments)
 
     def _key(self, call: _Call, name: str | None) -> int | None:
-        """The call that a piece belongs to; None for the first of another one. Some servers
-        number no calls, and some number all of them 0: there a new id is a new call."""
+        """The key of the call that a piece belongs to; None for a new call. Some servers number
+        no calls, and some number all of them 0: there a new id is a new call."""
         if call.index is not None:
-            key = self._places.get(call.index)
+            key = self._keys_by_index.get(call.index)
         elif call.id:
             key = self._calls.index(call.id) if call.id in self._calls else None
         else:
@@ -212,60 +211,60 @@ class _Answer:
             return None
         return key
 
-    def _finish(self, raw: str, parts: ResponseBuilder) -> None:
+    def _finish(self, raw: str, builder: ResponseBuilder) -> None:
         for key in range(len(self._calls)):
-            parts.end_call(key)
+            builder.end_call(key)
         reason = FINISHES.get(raw, "other")
         if self._refused and reason == "stop":
-            parts.set_finish("content_filter", "refusal")
+            builder.set_finish("content_filter", "refusal")
         else:
-            parts.set_finish(reason, raw)
+            builder.set_finish(reason, raw)
 
-    def _groq(self, more: _Groq, parts: ResponseBuilder) -> None:
+    def _handle_groq(self, more: _Groq, builder: ResponseBuilder) -> None:
         if more.error is not None:
-            raise error_inside(self._provider, more.error, parts.model)
+            raise error_in_stream(self._provider, more.error, builder.model)
         if more.usage is not None:
-            parts.usage = _usage(more.usage)
+            builder.usage = _usage(more.usage)
 
-    def _without_choices(self, chunk: _Chunk, data: bytes, parts: ResponseBuilder) -> None:
-        match decoded(data):
+    def _without_choices(self, chunk: _Chunk, data: bytes, builder: ResponseBuilder) -> None:
+        match decode_or_none(data):
             case {"object": "error"} | {"type": "error"} as whole:
-                raise error_inside(self._provider, whole, parts.model)
+                raise error_in_stream(self._provider, whole, builder.model)
             case whole if chunk.usage is None and chunk.x_groq is None:
-                parts.add_provider_event("chunk", whole)
+                builder.add_provider_event("chunk", whole)
             case _:
                 pass
 
-    def _odd(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
+    def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
-            self.translate([b"[DONE]"], parts)
+            self.translate([b"[DONE]"], builder)
             return
-        match decoded(data):
+        match decode_or_none(data):
             case {"error": dict() | str() as told}:
-                raise error_inside(self._provider, told, parts.model)
+                raise error_in_stream(self._provider, told, builder.model)
             case dict() as whole if "choices" not in whole:
-                parts.add_provider_event("chunk", whole)
+                builder.add_provider_event("chunk", whole)
             case _:
                 sample = data[:200].decode("utf-8", "replace")
                 raise StreamBroken(
-                    f"{self._provider.title} sent what is no answer of its API: {error}",
+                    f"{self._provider.title} sent an invalid response: {error}",
                     frame=sample,
                 ) from error
 
 
-def _pieces(pieces: list[_Piece], parts: ResponseBuilder) -> None:
-    """Content in pieces, thoughts among them, as one vendor's thinkers send it."""
+def _add_pieces(pieces: list[_Piece], builder: ResponseBuilder) -> None:
+    """Content as a list of pieces, some of them thinking, as one vendor sends it."""
     for piece in pieces:
         if piece.text:
-            parts.add_text(piece.text)
+            builder.add_text(piece.text)
         match piece.thinking:
             case str(thought) if thought:
-                parts.add_thinking(thought)
+                builder.add_thinking(thought)
             case [*thoughts]:
                 for each in thoughts:
                     match each:
                         case {"text": str(thought)} if thought:
-                            parts.add_thinking(thought)
+                            builder.add_thinking(thought)
                         case _:
                             pass
             case _:
@@ -274,10 +273,10 @@ def _pieces(pieces: list[_Piece], parts: ResponseBuilder) -> None:
 
 def _usage(usage: _Usage) -> Usage:
     read, written = usage.prompt_tokens, usage.completion_tokens
-    went_in, came_out = usage.prompt_tokens_details, usage.completion_tokens_details
-    thoughts = came_out.reasoning_tokens if came_out else None
-    cached = went_in.cached_tokens if went_in else None
-    # Some servers count thoughts apart from the output; their total gives it away.
+    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
+    thoughts = output_details.reasoning_tokens if output_details else None
+    cached = input_details.cached_tokens if input_details else None
+    # Some servers do not count reasoning as output; their total shows it.
     if thoughts and written is not None and usage.total_tokens == (read or 0) + written + thoughts:
         written += thoughts
     return Usage(
@@ -285,6 +284,6 @@ def _usage(usage: _Usage) -> Usage:
         output=written,
         reasoning=thoughts,
         cache_read=usage.prompt_cache_hit_tokens if cached is None else cached,
-        cache_write=went_in.cache_write_tokens if went_in else None,
+        cache_write=input_details.cache_write_tokens if input_details else None,
         coverage="partial" if read is None or written is None else "complete",
     )

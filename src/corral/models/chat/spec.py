@@ -1,4 +1,4 @@
-"""Chat completions: any server that speaks them, by its base URL. Vendors are in ``vendors``."""
+"""Chat completions of any server, by its base URL. Known vendors are in ``vendors``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIRE = Wire(
     translator=translator,
     read=read,
     failure=failure,
-    limits=LIMITS,
+    rate_limit_headers=LIMITS,
 )
 
 PROVIDERS = (

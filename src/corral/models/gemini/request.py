@@ -1,4 +1,4 @@
-"""A request in Gemini's words."""
+"""Encodes a request for Gemini."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ToolNamed
-from corral.models.encoding import address_of, instructions, merged, names_of_calls, own_options
-from corral.models.gemini.schema import convert
+from corral.models.encoding import calls_by_id, deep_merge, instructions, media_url, vendor_options
+from corral.models.gemini.schema import to_gemini_schema
 from corral.models.spec import Encoded, JsonObject, Provider
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
-"""Tokens for thoughts, as the vendor's own table has them for the efforts of others."""
+"""Thinking tokens by effort, from the vendor's own compatibility table."""
 LEVELS = {"none": "minimal", "xhigh": "high"}
 UNSIGNED = "skip_thought_signature_validator"
-"""What the vendor takes for the signature of a call that has none of its own: another vendor's
-model made it, or an older one, or a person wrote it down."""
+"""The signature that the vendor accepts for a tool call without one: a call of another vendor's
+model, of an older model, or written by hand."""
 _VERSION = re.compile(r"gemini-(\d+(?:\.\d+)?)")
 
 
@@ -41,7 +41,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     if request.tools:
         declared: list[Json] = []
         for tool in request.tools:
-            parameters, lost = convert(tool.parameters)
+            parameters, lost = to_gemini_schema(tool.parameters)
             warnings += [f"{tool.name}: {each}" for each in lost]
             function: JsonObject = {"name": tool.name, "description": tool.description}
             if parameters.get("properties"):
@@ -53,13 +53,13 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     if config := _config(request, warnings):
         body["generationConfig"] = config
     if request.metadata:
-        warnings.append("metadata is left out: Gemini takes none")
-    options, headers = own_options(request, provider)
+        warnings.append("metadata is left out: Gemini does not support it")
+    options, headers = vendor_options(request, provider)
     method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
     name = request.model if "/" in request.model else f"models/{request.model}"
     return Encoded(
         path=f"{provider.traits.model_path}{quote(name, safe='/@')}:{method}",
-        body=merged(body, options),
+        body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
@@ -83,34 +83,34 @@ def _config(request: Request, warnings: list[str]) -> JsonObject:
     if form is not None and form.type != "text":
         config["responseMimeType"] = "application/json"
         if form.type == "json_schema":
-            config["responseSchema"], lost = convert(form.schema)
+            config["responseSchema"], lost = to_gemini_schema(form.schema)
             warnings += lost
     if request.reasoning_effort is not None:
         thinking = _thinking(request.model, request.reasoning_effort)
         if thinking:
             config["thinkingConfig"] = thinking
         else:
-            warnings.append(f"reasoning_effort is left out: {request.model} does not think")
+            warnings.append(f"reasoning_effort is left out: {request.model} does not support it")
     return config
 
 
 def _thinking(model: str, effort: str) -> JsonObject:
-    """A level from the third generation on, a budget in the second; older ones do not think."""
+    """A thinking level since Gemini 3, a budget for 2.5; older models have neither."""
     found = _VERSION.search(model)
     version = float(found[1]) if found else 3.0
     if version < 2.5:
         return {}
     shown: JsonObject = {} if effort == "none" else {"includeThoughts": True}
     if version < 3:
-        least = 128 if "pro" in model else 0  # it cannot be kept from thinking
+        least = 128 if "pro" in model else 0  # its thinking cannot be disabled
         return {"thinkingBudget": max(BUDGETS[effort], least), **shown}
     return {"thinkingLevel": LEVELS.get(effort, effort), **shown}
 
 
 def _contents(request: Request, provider: Provider) -> list[Json]:
-    """Consecutive messages of one role are one entry."""
-    names = names_of_calls(request.messages)
-    theirs = {
+    """The history. Consecutive messages of one role become one entry."""
+    names = calls_by_id(request.messages)
+    foreign_calls = {
         call.id
         for message in request.messages
         if message.provider not in (None, provider.name)
@@ -123,7 +123,7 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
         if message.role in ("system", "developer"):
             continue
         role = "model" if message.role == "assistant" else "user"
-        parts = _parts(message, provider, names, theirs, signed)
+        parts = _encode_message(message, provider, names, foreign_calls, signed)
         last = cast("JsonObject", contents[-1]) if contents else {}
         if last.get("role") == role:
             cast("list[Json]", last["parts"]).extend(parts)
@@ -132,14 +132,15 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
     return contents
 
 
-def _parts(
+def _encode_message(
     message: Message,
     provider: Provider,
     names: dict[str, ToolCall],
-    theirs: set[str],
+    foreign_calls: set[str],
     signed: bool,
 ) -> list[Json]:
-    """``theirs`` are the calls that another vendor's model made: its ids stay with it."""
+    """The parts of one message. ``foreign_calls`` are calls of other vendors' models, whose ids
+    are not sent."""
     own = message.provider in (None, provider.name)
     first = True
     parts: list[Json] = []
@@ -151,7 +152,7 @@ def _parts(
                 entry, signature = {"text": part.text}, part.signature
             case Thinking():
                 if not own or part.signature is None:
-                    continue  # what nobody can check is of no use to it
+                    continue  # without a signature the vendor ignores it
                 entry, signature = {"text": part.text, "thought": True}, part.signature
             case RedactedThinking():
                 continue
@@ -162,9 +163,9 @@ def _parts(
                 entry, signature = {"functionCall": made}, part.signature
                 if signed and first and not (own and signature):
                     entry["thoughtSignature"] = UNSIGNED
-                first = False  # only the first of an answer is looked at
+                first = False  # only the first call of a message is checked
             case ToolResult():
-                entry = {"functionResponse": _returned(part, names, theirs)}
+                entry = {"functionResponse": _encode_result(part, names, foreign_calls)}
             case Image() | Audio() | Document():
                 entry = _media(part)
         if own and signature is not None:
@@ -173,7 +174,9 @@ def _parts(
     return parts
 
 
-def _returned(result: ToolResult, names: dict[str, ToolCall], theirs: set[str]) -> JsonObject:
+def _encode_result(
+    result: ToolResult, names: dict[str, ToolCall], foreign_calls: set[str]
+) -> JsonObject:
     made = names.get(result.call_id)
     content = result.content
     response: Json
@@ -185,13 +188,13 @@ def _returned(result: ToolResult, names: dict[str, ToolCall], theirs: set[str]) 
         "name": result.name or (made.name if made else result.call_id),
         "response": response,
     }
-    if made is not None and made.item_id and made.id not in theirs:
+    if made is not None and made.item_id and made.id not in foreign_calls:
         returned["id"] = made.item_id
     return returned
 
 
 def _media(part: Image | Audio | Document) -> JsonObject:
-    address = address_of(part)
+    address = media_url(part)
     if address is not None:
         given: JsonObject = {"fileUri": address}
         if part.media_type:

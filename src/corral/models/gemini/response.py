@@ -1,4 +1,4 @@
-"""What Gemini answers: its chunks, its usage, its errors."""
+"""Reads Gemini's responses: chunks, usage, errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.events import Json
 from corral.model_types import Reason
-from corral.models.errors import error_of, failed
-from corral.models.spec import Failure, Provider, Translate, decoded
+from corral.models.errors import error_from_failure, vendor_error
+from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
@@ -98,8 +98,8 @@ def translator(provider: Provider) -> Translate:
         counted: _Usage | None = None
         for data in datas:
             chunk = _chunk(data, provider)
-            _tell(chunk, parts, provider)
-            # Each tells of the whole answer so far: the last is enough.
+            _handle_chunk(chunk, parts, provider)
+            # Each covers the response so far: the last is enough.
             counted = chunk.usage_metadata or counted
         _count(counted, parts)
 
@@ -108,9 +108,9 @@ def translator(provider: Provider) -> Translate:
 
 def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
     chunk = _chunk(body, provider)
-    _tell(chunk, parts, provider)
+    _handle_chunk(chunk, parts, provider)
     _count(chunk.usage_metadata, parts)
-    return decoded(body)
+    return decode_or_none(body)
 
 
 def _chunk(data: bytes, provider: Provider) -> _Chunk:
@@ -119,13 +119,13 @@ def _chunk(data: bytes, provider: Provider) -> _Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         sample = data[:200].decode("utf-8", "replace")
         raise StreamBroken(
-            f"{provider.title} sent what is no answer of its API: {error}",
-            hint="Try again; a proxy in between may cut or change answers.",
+            f"{provider.title} sent an invalid response: {error}",
+            hint="Try again; a proxy may truncate or change responses.",
             frame=sample,
         ) from error
 
 
-def _tell(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
+def _handle_chunk(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
     if chunk.error is not None:
         raise _error(provider, chunk.error, parts.model)
     feedback = chunk.prompt_feedback
@@ -133,7 +133,7 @@ def _tell(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
         raise ContentRefused(
             f"{provider.title} refused the prompt: "
             f"{feedback.block_reason_message or feedback.block_reason}",
-            hint="Say it in another way; the reason is the vendor's own.",
+            hint="Rephrase the prompt: the vendor's content policy refused it.",
             provider=provider.name,
             provider_code=feedback.block_reason,
         )
@@ -146,7 +146,7 @@ def _tell(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
         content = candidate.content
         if content is not None:
             for piece in content.parts:
-                _tell_piece(piece, parts)
+                _handle_piece(piece, parts)
         if candidate.grounding_metadata is not None:
             parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
         raw = candidate.finish_reason
@@ -156,7 +156,7 @@ def _tell(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
                 parts.warnings.append(candidate.finish_message)
 
 
-def _tell_piece(piece: _Piece, parts: ResponseBuilder) -> None:
+def _handle_piece(piece: _Piece, parts: ResponseBuilder) -> None:
     if piece.function_call is not None:
         made = piece.function_call
         args: Json = {} if made.args is None else made.args
@@ -198,51 +198,51 @@ def _count(usage: _Usage | None, parts: ResponseBuilder) -> None:
 
 
 def failure(failure: Failure) -> CorralError:
-    match decoded(failure.body):
+    match decode_or_none(failure.body):
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
             try:
                 found = msgspec.convert(error, _Failed, strict=False)
-            except msgspec.ValidationError:  # a proxy's own, which only looks like Google's
-                return failed(failure, None)
+            except msgspec.ValidationError:  # an error of a proxy in a similar format
+                return error_from_failure(failure, None)
             return _error(failure.provider, found, failure.model, failure)
         case _:
-            return failed(failure, None)
+            return error_from_failure(failure, None)
 
 
 def _error(
     provider: Provider, error: _Failed, model: str, failure: Failure | None = None
 ) -> CorralError:
-    """Google says in ``details`` when to come back, which quota is spent, and a bad key. Its
-    message is the same for a minute's quota and a day's."""
+    """Google's ``details`` hold the retry delay, the quota that is spent, and a bad key. Its
+    message is the same for the quota of a minute and of a day."""
     name, status = error.status, failure.status if failure else error.code
     delay: float | None = None
-    spent = passing = False
+    spent = is_transient = False
     code: str | None = None
     for detail in error.details if isinstance(error.details, list) else []:
         match detail:
             case {"retryDelay": str(told)} if told.endswith("s"):
                 with suppress(ValueError):
                     delay = float(told[:-1])
-                    passing = True
+                    is_transient = True
             case {"violations": list(violations)}:
                 said = msgspec.json.encode(violations).decode()
                 spent = spent or "PerDay" in said
-                passing = True
+                is_transient = True
             case {"reason": ("API_KEY_INVALID" | "API_KEY_SERVICE_BLOCKED") as code}:
                 name = "UNAUTHENTICATED"  # though the status is 400
             case _:
                 pass
     if failure is not None:
-        return failed(
+        return error_from_failure(
             failure,
             error.message,
             name=name,
             code=code,
             retry_after=delay,
             spent=spent,
-            passing=passing,
+            is_transient=is_transient,
         )
-    return error_of(
+    return vendor_error(
         provider,
         error.message,
         status=status,
@@ -251,5 +251,5 @@ def _error(
         code=code,
         retry_after=delay,
         spent=spent,
-        passing=passing,
+        is_transient=is_transient,
     )

@@ -1,4 +1,4 @@
-"""JSON Schema as Gemini's API takes it: a subset of OpenAPI's, without references."""
+"""Converts a JSON Schema to Gemini's format: a subset of OpenAPI's, without references."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from corral.events import Json
 from corral.models.spec import JsonObject
 
-MOST = 2000
-"""References written out: types that name one another would be written out without end."""
+MAX_REFERENCES = 2000
+"""References that are replaced by their target; recursive types would need infinitely many."""
 TYPES = {"string", "number", "integer", "boolean", "array", "object"}
-KEPT = frozenset(
+COPIED_KEYWORDS = frozenset(
     {
         "default",
         "description",
@@ -32,35 +32,37 @@ KEPT = frozenset(
         "title",
     }
 )
-"""Taken as they are."""
-SILENT = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated"})
-"""Left out without a word: nothing that the model should keep to."""
+"""Keywords that are copied unchanged."""
+IGNORED_KEYWORDS = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated"})
+"""Keywords that are left out without a warning: they do not constrain the value."""
 
 
-def convert(schema: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The schema in Gemini's words, and what of it was lost."""
-    work = _Work(schema)
-    converted = _convert(schema, work, ())
-    return converted, [f"the schema's {n} is left out: Gemini does not take it" for n in work.lost]
+def to_gemini_schema(schema: JsonObject) -> tuple[JsonObject, list[str]]:
+    """The converted schema, and a warning for each keyword that was left out."""
+    conversion = _Conversion(schema)
+    converted = _convert(schema, conversion, ())
+    return converted, [
+        f"the schema's {n} is left out: Gemini does not take it" for n in conversion.lost
+    ]
 
 
-class _Work:
-    """One schema on its way."""
+class _Conversion:
+    """The state of one conversion."""
 
     def __init__(self, root: JsonObject) -> None:
         self.root = root
         self.lost: dict[str, None] = {}
-        self.left = MOST
+        self.left = MAX_REFERENCES
 
 
-def _convert(schema: JsonObject, work: _Work, inside: tuple[str, ...]) -> JsonObject:
-    schema, inside = _inlined(schema, work, inside)
+def _convert(schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...]) -> JsonObject:
+    schema, inside = _resolve_references(schema, conversion, inside)
     out: JsonObject = {}
 
     def below(held: Json) -> JsonObject:
-        return _convert(held, work, inside) if isinstance(held, dict) else {}
+        return _convert(held, conversion, inside) if isinstance(held, dict) else {}
 
-    # The description first: values that cannot be listed are appended to it.
+    # The description first: enum values that are not strings are appended to it.
     for key, held in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
         match key:
             case "type":
@@ -70,31 +72,32 @@ def _convert(schema: JsonObject, work: _Work, inside: tuple[str, ...]) -> JsonOb
             case "items":
                 out["items"] = below(held)
             case "anyOf" | "oneOf" if isinstance(held, list):
-                _choice(out, [below(each) for each in held])
+                _add_alternatives(out, [below(each) for each in held])
             case "enum" if isinstance(held, list):
-                _enum(out, held)
+                _add_enum(out, held)
             case "const":
-                _enum(out, [held])
+                _add_enum(out, [held])
             case "required" if isinstance(held, list):
                 known = schema.get("properties")
                 out["required"] = [n for n in held if isinstance(known, dict) and n in known]
-            case _ if key in KEPT:
+            case _ if key in COPIED_KEYWORDS:
                 out[key] = held
-            case _ if key not in SILENT:
-                work.lost[key] = None
+            case _ if key not in IGNORED_KEYWORDS:
+                conversion.lost[key] = None
             case _:
                 pass
     if out.get("required") == []:
         del out["required"]
     if out.get("type") == "ARRAY" and "items" not in out:
-        out["items"] = {}  # without it the API refuses the whole request
+        out["items"] = {}  # without it the API rejects the request
     return out
 
 
-def _inlined(
-    schema: JsonObject, work: _Work, inside: tuple[str, ...]
+def _resolve_references(
+    schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...]
 ) -> tuple[JsonObject, tuple[str, ...]]:
-    """References written out, and an ``allOf`` of one; a type within itself becomes any object."""
+    """The schema with references and an ``allOf`` of one element replaced by their target. A
+    recursive reference becomes an object of any kind."""
     for _ in range(64):
         only = schema.get("allOf")
         if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
@@ -103,17 +106,17 @@ def _inlined(
         if not isinstance(reference, str):
             return schema, inside
         beside = {key: held for key, held in schema.items() if key != "$ref"}
-        target = _target(reference, work.root)
-        deep = reference in inside or work.left <= 0
-        work.left -= 1
+        target = _find_target(reference, conversion.root)
+        deep = reference in inside or conversion.left <= 0
+        conversion.left -= 1
         if deep or target is None:
-            work.lost["recursive $ref" if deep else "dangling $ref"] = None
+            conversion.lost["recursive $ref" if deep else "dangling $ref"] = None
             return {"type": "object", **beside}, inside
         schema, inside = {**target, **beside}, (*inside, reference)
     return {}, inside
 
 
-def _target(reference: str, root: JsonObject) -> JsonObject | None:
+def _find_target(reference: str, root: JsonObject) -> JsonObject | None:
     document, *steps = reference.split("/")
     found: Json = root if document == "#" else None
     for step in steps:
@@ -130,11 +133,11 @@ def _type(held: Json) -> JsonObject:
         return {"type": known[0], **nullable}
     if known:
         return {"anyOf": [{"type": name} for name in known], **nullable}
-    return nullable  # an unknown type is left unspecified
+    return nullable  # an unknown type is left out
 
 
-def _choice(out: JsonObject, choices: list[JsonObject]) -> None:
-    """``anyOf`` with null among it is the other one, nullable."""
+def _add_alternatives(out: JsonObject, choices: list[JsonObject]) -> None:
+    """Write the alternatives. ``anyOf`` with null becomes the other alternative, nullable."""
     real = [choice for choice in choices if choice not in ({"nullable": True}, {})]
     if {"nullable": True} in choices:
         out["nullable"] = True
@@ -145,8 +148,8 @@ def _choice(out: JsonObject, choices: list[JsonObject]) -> None:
         out["anyOf"] = cast("list[Json]", real)
 
 
-def _enum(out: JsonObject, values: list[Json]) -> None:
-    """Only strings can be listed; of others the model is told in words."""
+def _add_enum(out: JsonObject, values: list[Json]) -> None:
+    """Write the allowed values. Only strings can be listed; others go into the description."""
     if all(isinstance(value, str) for value in values):
         out["enum"] = values
         out.setdefault("type", "STRING")

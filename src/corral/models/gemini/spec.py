@@ -1,4 +1,4 @@
-"""Gemini: ``generateContent`` of Google's own API, and the same through Vertex."""
+"""Gemini: ``generateContent`` of Google's Gemini API and of Vertex AI."""
 
 from __future__ import annotations
 

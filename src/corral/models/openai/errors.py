@@ -1,4 +1,4 @@
-"""Errors in OpenAI's words, which every chat-completions server speaks with an accent."""
+"""Errors in OpenAI's format, with the variants of other chat-completions servers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import cast
 
 from corral.errors import ContentRefused, CorralError
 from corral.events import Json
-from corral.models.errors import error_of, failed
-from corral.models.spec import Failure, JsonObject, Provider, decoded
+from corral.models.errors import error_from_failure, vendor_error
+from corral.models.spec import Failure, JsonObject, Provider, decode_or_none
 
 LIMITS = {
     "requests_limit": "x-ratelimit-limit-requests",
@@ -39,7 +39,7 @@ BY_CODE = {
     "model_not_found": "NOT_FOUND",
     "rate_limit_exceeded": "RESOURCE_EXHAUSTED",
 }
-"""Codes that say more than the status they come with."""
+"""Codes that are more specific than their HTTP status."""
 
 BY_TYPE = {
     "authentication_error": "UNAUTHENTICATED",
@@ -51,23 +51,25 @@ BY_TYPE = {
     "tokens": "RESOURCE_EXHAUSTED",
     "requests": "RESOURCE_EXHAUSTED",
 }
-"""Asked only inside a stream, where there is no status."""
+"""Used only for errors inside a stream, which have no HTTP status."""
 
 _IMAGE = re.compile(r"(invalid|unsupported|empty|failed_to_download)_image|^image_")
 _WAIT = re.compile(r"try again in (?:(\d+)m(?!s))?(?:([\d.]+)(ms|s))?", re.IGNORECASE)
 
 
 def failure(failure: Failure) -> CorralError:
-    return _error(failure.provider, _told(decoded(failure.body)), failure.model, failure)
+    return _error(
+        failure.provider, _error_object(decode_or_none(failure.body)), failure.model, failure
+    )
 
 
-def error_inside(provider: Provider, error: Json, model: str) -> CorralError:
-    """An error that came in an answer whose status was a success."""
-    return _error(provider, _told({"error": error}), model, None)
+def error_in_stream(provider: Provider, error: Json, model: str) -> CorralError:
+    """The error for an error object in a response whose HTTP status was a success."""
+    return _error(provider, _error_object({"error": error}), model, None)
 
 
-def _told(body: Json) -> JsonObject:
-    """The error's own table. Not all servers nest it, and some send only a text."""
+def _error_object(body: Json) -> JsonObject:
+    """The error object. Not all servers nest it, and some send only a text."""
     match body:
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
             return error
@@ -86,7 +88,7 @@ def _error(
 ) -> CorralError:
     message, code, kind = _text(error, "message"), _text(error, "code"), _text(error, "type")
     match error:
-        case {"metadata": {"raw": str(raw)}}:  # a router tells here what its vendor said
+        case {"metadata": {"raw": str(raw)}}:  # a router's copy of the vendor's message
             message = f"{message}: {raw[:300]}"
         case _:
             pass
@@ -94,7 +96,7 @@ def _error(
     if code in REFUSED or (code is None and kind in REFUSED):
         return ContentRefused(
             f"{provider.title} refused: {message or code or kind}",
-            hint="Say it in another way; the reason is the vendor's own.",
+            hint="Rephrase the prompt: the vendor's content policy refused it.",
             provider=provider.name,
             http_status=status,
             provider_code=code or kind,
@@ -104,15 +106,15 @@ def _error(
         name = BY_TYPE.get(kind or "")
         if name is None and code and _IMAGE.search(code):
             name = "INVALID_ARGUMENT"
-    wait = _wait(message or "")
+    wait = _delay_from_message(message or "")
     if failure is not None:
-        told = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
-        delay = None if told else wait
-        return failed(failure, message, name=name, code=code or kind, retry_after=delay)
-    said = message or code or kind or "an error without a message"
-    return error_of(
+        in_headers = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
+        delay = None if in_headers else wait
+        return error_from_failure(failure, message, name=name, code=code or kind, retry_after=delay)
+    text = message or code or kind or "an error without a message"
+    return vendor_error(
         provider,
-        said,
+        text,
         status=status,
         model=model,
         name=name,
@@ -127,14 +129,14 @@ def _text(error: JsonObject, name: str) -> str | None:
 
 
 def _status(code: Json) -> int | None:
-    """Routers put the status of the vendor behind them where others have a word."""
+    """The HTTP status in ``code``, where routers put the status of the vendor."""
     digits = str(code) if isinstance(code, str | int) else ""
     if digits.isdecimal() and 400 <= int(digits) < 600:
         return int(digits)
     return None
 
 
-def _wait(message: str) -> float | None:
+def _delay_from_message(message: str) -> float | None:
     found = _WAIT.search(message)
     if found is None or not (found[1] or found[2]):
         return None

@@ -1,4 +1,4 @@
-"""Images, audio and documents as OpenAI's two APIs take them."""
+"""Encodes images, audio and documents for OpenAI's two APIs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 from corral.errors import MediaInvalid
 from corral.messages import Audio, Document, Image, Media
-from corral.models.encoding import address_of
+from corral.models.encoding import media_url
 from corral.models.spec import Provider
 
 FORMATS = {
@@ -20,9 +20,9 @@ FORMATS = {
 }
 
 
-def url_of(part: Image | Document, provider: Provider) -> str:
-    """Its address on the web, or its bytes as a ``data:`` URL."""
-    address = address_of(part)
+def encode_url(part: Image | Document, provider: Provider) -> str:
+    """The web URL of the part, or its bytes as a ``data:`` URL."""
+    address = media_url(part)
     if address is None:
         return f"data:{_media_type(part)};base64,{_base64(part)}"
     if address[:5].lower() in ("http:", "https", "data:"):
@@ -30,40 +30,40 @@ def url_of(part: Image | Document, provider: Provider) -> str:
     scheme = address.partition(":")[0]
     raise MediaInvalid(
         f"{provider.title} cannot fetch {address[:80]!r}",
-        hint=f"It takes https addresses and files, no {scheme}: address.",
+        hint=f"It accepts https URLs and files, but no {scheme}: URL.",
     )
 
 
-def audio_of(part: Audio, provider: Provider) -> tuple[str, str]:
-    """Base64 and the format. Only bytes can be sent, and only of two kinds."""
-    media_type, data = _held(part, provider)
+def encode_audio(part: Audio, provider: Provider) -> tuple[str, str]:
+    """Base64 and the format. Only bytes can be sent, in one of two formats."""
+    media_type, data = _type_and_data(part, provider)
     if media_type not in FORMATS:
         raise MediaInvalid(
-            f"{provider.title} takes no audio of type {media_type}",
+            f"{provider.title} does not accept audio of type {media_type}",
             hint="Send it as WAV or MP3.",
         )
     return data, FORMATS[media_type]
 
 
-def file_of(part: Document, provider: Provider) -> tuple[str, str]:
-    """The type and Base64 of a document whose bytes are there."""
-    return _held(part, provider)
+def encode_file(part: Document, provider: Provider) -> tuple[str, str]:
+    """The media type and Base64 of a document that holds bytes."""
+    return _type_and_data(part, provider)
 
 
-def text_of(data: str) -> str:
+def decode_text(data: str) -> str:
     return b64decode(data).decode("utf-8", "replace")
 
 
-def name_of(part: Document, media_type: str) -> str:
-    """Both APIs ask for a file's name and tell its kind by the ending."""
+def file_name(part: Document, media_type: str) -> str:
+    """A file name: both APIs need one and derive the file type from its extension."""
     if part.name:
         return part.name
     ending = media_type.partition(";")[0].rpartition("/")[2]
     return f"document.{'txt' if ending == 'plain' else ending or 'pdf'}"
 
 
-def _held(part: Media, provider: Provider) -> tuple[str, str]:
-    address = address_of(part)
+def _type_and_data(part: Media, provider: Provider) -> tuple[str, str]:
+    address = media_url(part)
     if address is None:
         return _media_type(part), _base64(part)
     head, comma, data = address.partition(",")
@@ -71,7 +71,7 @@ def _held(part: Media, provider: Provider) -> tuple[str, str]:
         return part.media_type or head[5:-7].partition(";")[0].lower(), data
     kind = type(part).__name__.lower()
     raise MediaInvalid(
-        f"{provider.title} takes no {kind} by its address: {address[:80]!r}",
+        f"{provider.title} does not accept the URL of a {kind}: {address[:80]!r}",
         hint=f"Download the {kind} and send the file.",
     )
 
@@ -79,8 +79,8 @@ def _held(part: Media, provider: Provider) -> tuple[str, str]:
 def _media_type(part: Media) -> str:
     if not part.media_type:
         raise MediaInvalid(
-            f"of what type is this {type(part).__name__.lower()}?",
-            hint="Give media_type, as in media_type='image/png'.",
+            f"the type of this {type(part).__name__.lower()} is unknown",
+            hint="Set media_type, for example media_type='image/png'.",
         )
     return part.media_type
 

@@ -1,7 +1,7 @@
-"""A request in the words of OpenAI's Responses API.
+"""Encodes a request for OpenAI's Responses API.
 
-Nothing is stored at the vendor (``store: false``): the history is sent each time,
-and with it the encrypted thoughts that came with it.
+Nothing is stored at the vendor (``store: false``): the history is sent each time, with the
+encrypted reasoning that came with it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
-from corral.models.encoding import address_of, instructions, merged, own_options
-from corral.models.openai.media import file_of, name_of, url_of
+from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
+from corral.models.openai.media import encode_file, encode_url, file_name
 from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, JsonObject, Provider
 
 PHASES = ("commentary", "final_answer")
-"""What the vendor marks a text with, and wants back: dropping it costs quality."""
-JSON_WORD = "Answer with a JSON object."
-"""Without the word somewhere in the input the API refuses to answer in JSON."""
+"""Labels of texts that the vendor wants back: dropping them reduces quality."""
+JSON_INSTRUCTION = "Answer with a JSON object."
+"""The API rejects JSON output unless the word JSON is in the input."""
 _REASONS = re.compile(r"(?:^|[/:])(?:o\d|gpt-(?:[5-9]|\d\d)|codex-)")
 _NEVER_SAMPLED = re.compile(r"(?:^|[/:])(?:o\d|gpt-5(?![.\d])|codex-)")
 
@@ -53,50 +53,52 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body["max_output_tokens"] = request.max_tokens
     if request.metadata:
         body["metadata"] = cast("JsonObject", dict(request.metadata))
-    _think(body, request)
-    _sample(body, request, warnings)
+    _add_effort(body, request)
+    _add_sampling(body, request, warnings)
     if request.stop:
-        warnings.append(f"stop is left out: the Responses API of {provider.title} has none")
+        warnings.append(
+            f"stop is left out: the Responses API of {provider.title} does not support it"
+        )
     if streamed:
         body["stream"] = True
-    options, headers = own_options(request, provider)
+    options, headers = vendor_options(request, provider)
     return Encoded(
         path="/responses",
-        body=merged(body, options),
+        body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
 
 
-def reasons(model: str) -> bool:
-    """Whether the name is of a family that thinks. Any other is told so only by its caller."""
+def is_reasoning_model(model: str) -> bool:
+    """Whether the name is that of a known reasoning model."""
     return _REASONS.search(model) is not None and "-chat" not in model
 
 
 def refuses_sampling(request: Request) -> bool:
-    """Known to answer 400 to ``temperature`` and ``top_p``: the first thinkers always, later
-    ones while they think. Of what is not known the API decides."""
-    if not reasons(request.model):
+    """Whether the model is known to answer 400 to ``temperature`` and ``top_p``: the first
+    reasoning models always do, later ones while they reason."""
+    if not is_reasoning_model(request.model):
         return False
     if _NEVER_SAMPLED.search(request.model):
         return True
     return request.reasoning_effort not in (None, "none")
 
 
-def _think(body: JsonObject, request: Request) -> None:
+def _add_effort(body: JsonObject, request: Request) -> None:
     effort = request.reasoning_effort
     if effort is not None:
         shown: JsonObject = {} if effort == "none" else {"summary": "auto"}
         body["reasoning"] = {"effort": effort, **shown}
-    if effort is not None or reasons(request.model):
+    if effort is not None or is_reasoning_model(request.model):
         body["include"] = ["reasoning.encrypted_content"]
 
 
-def _sample(body: JsonObject, request: Request, warnings: list[str]) -> None:
+def _add_sampling(body: JsonObject, request: Request, warnings: list[str]) -> None:
     refused = refuses_sampling(request)
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
         if value is not None and refused:
-            warnings.append(f"{name} is left out: {request.model} does not take it")
+            warnings.append(f"{name} is left out: {request.model} does not accept it")
         elif value is not None:
             body[name] = value
 
@@ -107,7 +109,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters or {"type": "object", "properties": {}},
-        "strict": False,  # left out it would be true, and refuse optional parameters
+        "strict": False,  # the default is true, which rejects optional parameters
     }
 
 
@@ -129,15 +131,15 @@ def _format(form: ResponseFormat) -> JsonObject:
 def _input(request: Request, provider: Provider) -> list[Json]:
     items: list[Json] = []
     form = request.response_format
-    if form is not None and form.type == "json" and not says_json(request):
-        items.append({"type": "message", "role": "developer", "content": JSON_WORD})
+    if form is not None and form.type == "json" and not mentions_json(request):
+        items.append({"type": "message", "role": "developer", "content": JSON_INSTRUCTION})
     for message in request.messages:
         if message.role not in ("system", "developer"):
-            items += _items(message, provider)
+            items += _encode_message(message, provider)
     return items
 
 
-def says_json(request: Request) -> bool:
+def mentions_json(request: Request) -> bool:
     return any(
         "json" in message.text.lower()
         for message in request.messages
@@ -145,19 +147,19 @@ def says_json(request: Request) -> bool:
     )
 
 
-def _items(message: Message, provider: Provider) -> list[Json]:
-    """What of a message is said and shown gathers in one item; all else is an item of its own."""
+def _encode_message(message: Message, provider: Provider) -> list[Json]:
+    """The items of one message. Text and media share one item; everything else is its own."""
     own = message.provider in (None, provider.name)
-    # The vendor refuses an item by its id where the thoughts before it are missing.
-    thought = own and any(_returns(part) for part in message.content)
+    # The vendor rejects an item with an id if the reasoning before it is missing.
+    thought = own and any(_is_returnable(part) for part in message.content)
     items: list[Json] = []
     for part in message.content:
         match part:
             case Text():
-                _say(items, message, part, own)
+                _add_text(items, message, part, own)
             case Thinking():
-                if own and _returns(part):
-                    _rethink(items, part)
+                if own and _is_returnable(part):
+                    _add_reasoning(items, part)
             case RedactedThinking():
                 pass
             case ToolCall():
@@ -165,7 +167,7 @@ def _items(message: Message, provider: Provider) -> list[Json]:
                     "type": "function_call",
                     "call_id": part.id,
                     "name": part.name,
-                    "arguments": written(part),
+                    "arguments": encode_arguments(part),
                 }
                 if thought and part.item_id:
                     made["id"] = part.item_id
@@ -175,28 +177,30 @@ def _items(message: Message, provider: Provider) -> list[Json]:
                     {
                         "type": "function_call_output",
                         "call_id": part.call_id,
-                        "output": returned(part),
+                        "output": encode_result(part),
                     }
                 )
             case Image() | Audio() | Document():
                 if message.role == "assistant":
                     raise MediaInvalid(
-                        f"{provider.title} takes no media that an assistant sent",
-                        hint="Put it into a message of the user.",
+                        f"{provider.title} does not accept media in assistant messages",
+                        hint="Put it into a user message.",
                     )
-                _show(items, "user", _media(part, provider))
+                _add_content(items, "user", _media(part, provider))
     return items
 
 
-def _say(items: list[Json], message: Message, part: Text, own: bool) -> None:
+def _add_text(items: list[Json], message: Message, part: Text, own: bool) -> None:
     if message.role != "assistant":
-        _show(items, "user", {"type": "input_text", "text": part.text})
+        _add_content(items, "user", {"type": "input_text", "text": part.text})
         return
     phase = part.signature if own and part.signature in PHASES else None
-    _show(items, "assistant", {"type": "output_text", "text": part.text}, phase)
+    _add_content(items, "assistant", {"type": "output_text", "text": part.text}, phase)
 
 
-def _show(items: list[Json], role: str, content: JsonObject, phase: str | None = None) -> None:
+def _add_content(
+    items: list[Json], role: str, content: JsonObject, phase: str | None = None
+) -> None:
     last = cast("JsonObject", items[-1]) if items else {}
     if last.get("role") == role and last.get("phase") == phase:
         cast("list[Json]", last["content"]).append(content)
@@ -207,13 +211,13 @@ def _show(items: list[Json], role: str, content: JsonObject, phase: str | None =
     items.append(entry)
 
 
-def _returns(part: object) -> bool:
-    """Thoughts go back where there is what only the vendor can read. Others' signatures come
-    without the id of an item."""
+def _is_returnable(part: object) -> bool:
+    """Whether this is encrypted reasoning of OpenAI, which is sent back. Signatures of other
+    vendors have no item id."""
     return isinstance(part, Thinking) and bool(part.item_id) and part.signature is not None
 
 
-def _rethink(items: list[Json], part: Thinking) -> None:
+def _add_reasoning(items: list[Json], part: Thinking) -> None:
     items.append(
         {
             "type": "reasoning",
@@ -224,13 +228,13 @@ def _rethink(items: list[Json], part: Thinking) -> None:
     )
 
 
-def written(call: ToolCall) -> str:
-    """The arguments as the model wrote them."""
+def encode_arguments(call: ToolCall) -> str:
+    """The arguments as JSON, exactly as the model wrote them."""
     return call.raw if call.raw is not None else msgspec.json.encode(call.arguments).decode()
 
 
-def returned(result: ToolResult) -> str:
-    """A tool's result as text; of an error the model is told in words, the API has no field."""
+def encode_result(result: ToolResult) -> str:
+    """A tool result as text. An error gets a prefix, as the API has no field for it."""
     content = result.content
     text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
     return f"error: {text}" if result.is_error else text
@@ -241,21 +245,21 @@ def _media(part: Image | Audio | Document, provider: Provider) -> JsonObject:
         case Image():
             return {
                 "type": "input_image",
-                "image_url": url_of(part, provider),
+                "image_url": encode_url(part, provider),
                 "detail": part.detail or "auto",
             }
         case Audio():
             raise MediaInvalid(
-                f"the Responses API of {provider.title} takes no audio",
+                f"the Responses API of {provider.title} does not accept audio",
                 hint="Its chat-completions API does: openai-chat:gpt-audio.",
             )
         case Document():
-            address = address_of(part)
+            address = media_url(part)
             if address is not None and not address.startswith("data:"):
-                return {"type": "input_file", "file_url": url_of(part, provider)}
-            media_type, data = file_of(part, provider)
+                return {"type": "input_file", "file_url": encode_url(part, provider)}
+            media_type, data = encode_file(part, provider)
             return {
                 "type": "input_file",
-                "filename": name_of(part, media_type),
+                "filename": file_name(part, media_type),
                 "file_data": f"data:{media_type};base64,{data}",
             }

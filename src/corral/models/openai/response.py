@@ -1,8 +1,8 @@
-"""What the Responses API answers: its events, its items, its usage.
+"""Reads responses of OpenAI's Responses API: events, items, usage.
 
-An answer is a list of items. A stream tells each in pieces and then whole
-(``output_item.done``), and at its end all of them once more; what was told in
-pieces is not told again, what was not is told then.
+A response is a list of items. A stream sends each item as deltas, then complete
+(``output_item.done``), and all items again at its end. Items of which deltas were read are not
+read again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 from corral.errors import StreamBroken
 from corral.events import Json
 from corral.model_types import Reason
-from corral.models.openai.errors import error_inside
-from corral.models.spec import Provider, Translate, decoded
+from corral.models.openai.errors import error_in_stream
+from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
 
@@ -27,7 +27,7 @@ ENDS = {
     "response.failed": "failed",
 }
 BEGINS = frozenset({"response.created", "response.in_progress", "response.queued"})
-SILENT = frozenset(
+REPEATED_EVENTS = frozenset(
     {
         "keepalive",
         "response.content_part.added",
@@ -41,7 +41,7 @@ SILENT = frozenset(
         "response.refusal.done",
     }
 )
-"""They repeat what other events tell."""
+"""Events that repeat what other events carry."""
 THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _READ = THOUGHTS | BEGINS | ENDS.keys()
 _NONE = msgspec.Raw()
@@ -109,174 +109,182 @@ class _Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def translator(provider: Provider) -> Translate:
-    return _Answer(provider).translate
+    return _ResponseReader(provider).translate
 
 
-def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
     try:
         response = _decode_response(body)
-    except _BROKEN as error:
-        raise _broken(provider, body, error) from error
-    _Answer(provider).end(response, parts, response.status)
-    return decoded(body)
+    except _DECODE_ERRORS as error:
+        raise _invalid_response(provider, body, error) from error
+    _ResponseReader(provider).end(response, builder, response.status)
+    return decode_or_none(body)
 
 
-class _Answer:
-    """One answer's state: what of it was told already."""
+class _ResponseReader:
+    """The state of one response: what was read already."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._told: set[object] = set()
-        """Places in the output whose content was told; -1 where a server numbers none."""
-        self._begun: set[object] = set()
-        self._thought: tuple[object, ...] = ()
-        """Where the thoughts stand: between two places goes a blank line."""
+        self._read_indexes: set[object] = set()
+        """Output indexes whose content was read; -1 if the server sends no indexes."""
+        self._started_calls: set[object] = set()
+        self._last_reasoning: tuple[object, ...] = ()
+        """The position of the last reasoning delta. A blank line separates two positions."""
         self._refused = False
 
-    def translate(self, datas: list[bytes], parts: ResponseBuilder) -> None:
+    def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
             try:
                 event = _decode(data)
-            except _BROKEN as error:
-                self._odd(data, parts, error)
+            except _DECODE_ERRORS as error:
+                self._handle_malformed(data, builder, error)
                 continue
             if event.type == "response.output_text.delta":
-                self._told.add(event.output_index)
-                parts.add_text(event.delta)
+                self._read_indexes.add(event.output_index)
+                builder.add_text(event.delta)
             else:
-                self._tell(event, data, parts)
+                self._handle_event(event, data, builder)
 
-    def _tell(self, event: _Event, data: bytes, parts: ResponseBuilder) -> None:
-        kind, place = event.type, event.output_index
+    def _handle_event(self, event: _Event, data: bytes, builder: ResponseBuilder) -> None:
+        kind, index = event.type, event.output_index
         if kind == "response.function_call_arguments.delta":
-            key = place if place >= 0 else event.item_id
-            if key in self._begun:  # else they come whole, with the name of the tool
-                self._told.add(key)
-                parts.add_arguments(key, event.delta)
+            key = index if index >= 0 else event.item_id
+            if key in self._started_calls:  # otherwise they come complete, with the tool's name
+                self._read_indexes.add(key)
+                builder.add_arguments(key, event.delta)
         elif kind in THOUGHTS:
-            self._think(event, parts)
+            self._handle_reasoning(event, builder)
         elif kind == "response.refusal.delta":
-            self._told.add(place)
+            self._read_indexes.add(index)
             self._refused = True
-            parts.add_text(event.delta)
+            builder.add_text(event.delta)
         elif kind == "response.output_item.added":
-            self._item(event.item, place, parts, is_done=False)
+            self._handle_item(event.item, index, builder, is_done=False)
         elif kind == "response.output_item.done":
-            self._item(event.item, place, parts, is_done=True)
+            self._handle_item(event.item, index, builder, is_done=True)
         elif kind in ENDS:
             response = event.response or _Response()
-            self.end(response, parts, response.status or ENDS[kind])
+            self.end(response, builder, response.status or ENDS[kind])
         elif kind in BEGINS:
             if event.response is not None:
-                parts.start(event.response.id, event.response.model)
-        elif kind not in SILENT:
-            self._unknown(kind, data, parts)
+                builder.start(event.response.id, event.response.model)
+        elif kind not in REPEATED_EVENTS:
+            self._handle_unknown(kind, data, builder)
 
-    def end(self, response: _Response, parts: ResponseBuilder, status: str | None) -> None:
-        """The whole answer, after its pieces or without any."""
+    def end(self, response: _Response, builder: ResponseBuilder, status: str | None) -> None:
+        """Read the complete response, after its deltas or without any."""
         if response.error is not None or status == "failed":
-            raise error_inside(self._provider, response.error, parts.model)
+            raise error_in_stream(self._provider, response.error, builder.model)
         if response.id or response.model:
-            parts.start(response.id, response.model)
-        for place, raw in enumerate(response.output or ()):
-            if place not in self._told and -1 not in self._told:
-                self._item(raw, place, parts, is_done=True)
+            builder.start(response.id, response.model)
+        for index, raw in enumerate(response.output or ()):
+            if index not in self._read_indexes and -1 not in self._read_indexes:
+                self._handle_item(raw, index, builder, is_done=True)
         if status == "completed":
             if self._refused:
-                parts.set_finish("content_filter", "refusal")
+                builder.set_finish("content_filter", "refusal")
             else:
-                parts.set_finish("stop", status)
+                builder.set_finish("stop", status)
         elif status == "incomplete":
             details = response.incomplete_details
             why = details.reason if details else None
-            parts.set_finish(INCOMPLETE.get(why or "", "other"), why or status)
+            builder.set_finish(INCOMPLETE.get(why or "", "other"), why or status)
         elif status == "cancelled":
-            parts.set_finish("other", status)
+            builder.set_finish("other", status)
         if response.usage is not None:
-            parts.usage = _usage(response.usage)
+            builder.usage = _usage(response.usage)
 
-    def _think(self, event: _Event, parts: ResponseBuilder) -> None:
-        place = (event.output_index, event.type, event.summary_index, event.content_index)
-        if self._thought and self._thought != place and self._thought[0] == event.output_index:
-            parts.add_thinking("\n\n", event.item_id)
-        self._thought = place
-        self._told.add(event.output_index)
-        parts.add_thinking(event.delta, event.item_id)
+    def _handle_reasoning(self, event: _Event, builder: ResponseBuilder) -> None:
+        index = (event.output_index, event.type, event.summary_index, event.content_index)
+        if (
+            self._last_reasoning
+            and self._last_reasoning != index
+            and self._last_reasoning[0] == event.output_index
+        ):
+            builder.add_thinking("\n\n", event.item_id)
+        self._last_reasoning = index
+        self._read_indexes.add(event.output_index)
+        builder.add_thinking(event.delta, event.item_id)
 
-    def _item(self, raw: msgspec.Raw, place: int, parts: ResponseBuilder, *, is_done: bool) -> None:
+    def _handle_item(
+        self, raw: msgspec.Raw, index: int, builder: ResponseBuilder, *, is_done: bool
+    ) -> None:
         try:
             item = _decode_item(raw)
-        except _BROKEN:
-            item = _Item("unknown")  # of a kind whose fields are of other types
+        except _DECODE_ERRORS:
+            item = _Item("unknown")  # an item type whose fields have other types
         if item.type == "function_call":
-            self._call(item, place, parts, is_done=is_done)
+            self._handle_call(item, index, builder, is_done=is_done)
         elif not is_done:
-            pass  # empty still, or half: it comes whole
+            pass  # incomplete: it comes again when it is complete
         elif item.type == "message":
-            self._message(item, place not in self._told, parts)
+            self._handle_message(item, index not in self._read_indexes, builder)
         elif item.type == "reasoning":
-            self._reasoning(item, place not in self._told, parts)
+            self._handle_reasoning_item(item, index not in self._read_indexes, builder)
         else:
-            data = decoded(bytes(raw))
+            data = decode_or_none(bytes(raw))
             named = data.get("type") if isinstance(data, dict) else None
-            parts.add_provider_event(str(named or item.type), data)
+            builder.add_provider_event(str(named or item.type), data)
         if is_done:
-            self._told.add(place)
+            self._read_indexes.add(index)
 
-    def _call(self, item: _Item, place: int, parts: ResponseBuilder, *, is_done: bool) -> None:
-        key = place if place >= 0 else item.id
-        if key not in self._begun:
-            self._begun.add(key)
-            parts.start_call(key, item.name, item.call_id, item_id=item.id)
+    def _handle_call(
+        self, item: _Item, index: int, builder: ResponseBuilder, *, is_done: bool
+    ) -> None:
+        key = index if index >= 0 else item.id
+        if key not in self._started_calls:
+            self._started_calls.add(key)
+            builder.start_call(key, item.name, item.call_id, item_id=item.id)
         if is_done:
-            if key not in self._told:
-                parts.add_arguments(key, item.arguments or "")
-            parts.end_call(key)
-            self._told.add(key)
+            if key not in self._read_indexes:
+                builder.add_arguments(key, item.arguments or "")
+            builder.end_call(key)
+            self._read_indexes.add(key)
 
-    def _message(self, item: _Item, is_new: bool, parts: ResponseBuilder) -> None:
+    def _handle_message(self, item: _Item, is_new: bool, builder: ResponseBuilder) -> None:
         texts = [piece.text or piece.refusal or "" for piece in item.content or ()]
         self._refused |= any(piece.type == "refusal" for piece in item.content or ())
         if is_new:
             for text in filter(None, texts):
-                parts.add_text(text)
+                builder.add_text(text)
         if item.phase and any(texts):
-            parts.set_signature(item.phase)  # the vendor wants it back
+            builder.set_signature(item.phase)  # sent back with the next request
         else:
-            parts.end_part()
+            builder.end_part()
 
-    def _reasoning(self, item: _Item, is_new: bool, parts: ResponseBuilder) -> None:
+    def _handle_reasoning_item(self, item: _Item, is_new: bool, builder: ResponseBuilder) -> None:
         pieces = (*(item.summary or ()), *(item.content or ()))
         text = "\n\n".join(piece.text for piece in pieces if piece.text)
         if is_new and text:
-            parts.add_thinking(text, item.id)
+            builder.add_thinking(text, item.id)
         if item.encrypted_content:
-            parts.add_thinking("", item.id)
-            parts.set_signature(item.encrypted_content, "thinking")
+            builder.add_thinking("", item.id)
+            builder.set_signature(item.encrypted_content, "thinking")
         else:
-            parts.end_part()
+            builder.end_part()
 
-    def _unknown(self, kind: str, data: bytes, parts: ResponseBuilder) -> None:
-        """Events of tools and media that have no unified form; errors, in either of two shapes."""
-        whole = decoded(data)
+    def _handle_unknown(self, kind: str, data: bytes, builder: ResponseBuilder) -> None:
+        """Events without a unified form; and errors, in one of two formats."""
+        whole = decode_or_none(data)
         if isinstance(whole, dict) and (kind == "error" or (not kind and whole.get("error"))):
-            raise error_inside(self._provider, whole.get("error") or whole, parts.model)
-        parts.add_provider_event(kind or "unknown", whole)
+            raise error_in_stream(self._provider, whole.get("error") or whole, builder.model)
+        builder.add_provider_event(kind or "unknown", whole)
 
-    def _odd(self, data: bytes, parts: ResponseBuilder, error: Exception) -> None:
+    def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
-            return  # some servers end every stream with it
-        match decoded(data):
+            return  # some servers send it at the end of every stream
+        match decode_or_none(data):
             case {"type": str(kind)} as whole if not _is_read(kind):
-                parts.add_provider_event(kind, whole)
+                builder.add_provider_event(kind, whole)
             case {"error": dict() | str() as told}:
-                raise error_inside(self._provider, told, parts.model)
+                raise error_in_stream(self._provider, told, builder.model)
             case _:
-                raise _broken(self._provider, data, error) from error
+                raise _invalid_response(self._provider, data, error) from error
 
 
 def _is_read(kind: str) -> bool:
@@ -286,22 +294,20 @@ def _is_read(kind: str) -> bool:
     )  # fmt: skip
 
 
-def _broken(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
+def _invalid_response(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
     sample = data[:200].decode("utf-8", "replace")
-    return StreamBroken(
-        f"{provider.title} sent what is no answer of its API: {error}", frame=sample
-    )
+    return StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Input holds what the cache served, output the thoughts."""
+    """Usage. Input includes cached tokens, output includes reasoning."""
     read, written = usage.input_tokens, usage.output_tokens
-    went_in, came_out = usage.input_tokens_details, usage.output_tokens_details
+    input_details, output_details = usage.input_tokens_details, usage.output_tokens_details
     return Usage(
         input=read,
         output=written,
-        reasoning=came_out.reasoning_tokens if came_out else None,
-        cache_read=went_in.cached_tokens if went_in else None,
-        cache_write=went_in.cache_write_tokens if went_in else None,
+        reasoning=output_details.reasoning_tokens if output_details else None,
+        cache_read=input_details.cached_tokens if input_details else None,
+        cache_write=input_details.cache_write_tokens if input_details else None,
         coverage="partial" if read is None or written is None else "complete",
     )

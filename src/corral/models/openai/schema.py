@@ -1,8 +1,8 @@
-"""Whether a JSON Schema keeps to the rules of OpenAI's strict mode.
+"""Whether a JSON Schema follows the rules of OpenAI's strict mode.
 
-A schema is never rewritten: where it keeps to the rules the API is told to be
-strict, elsewhere it is told to do its best. Making optional properties required
-and nullable would give back nulls that the caller's schema does not allow.
+A schema is never rewritten: strict mode is used if the schema follows the rules, and otherwise
+not. Making optional properties required and nullable would return nulls that the caller's schema
+does not allow.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FORMATS = frozenset(
 
 
 def is_strict(schema: JsonObject) -> bool:
-    """The root is an object and no choice; objects are closed and all their properties
-    required."""
-    return schema.get("type") == "object" and "anyOf" not in schema and _keeps(schema)
+    """Whether the root is an object without ``anyOf``, and all objects are closed and require
+    all their properties."""
+    return schema.get("type") == "object" and "anyOf" not in schema and _follows_rules(schema)
 
 
-def _keeps(schema: Json) -> bool:
+def _follows_rules(schema: Json) -> bool:
     if not isinstance(schema, dict) or not schema.keys() <= ALLOWED:
         return False
     if not schema.keys() & {"type", "anyOf", "$ref", "enum", "const"}:
@@ -72,4 +72,4 @@ def _keeps(schema: Json) -> bool:
     below += choices if isinstance(choices, list) else [choices]
     if "items" in schema:
         below.append(schema["items"])
-    return all(_keeps(each) for each in below)
+    return all(_follows_rules(each) for each in below)

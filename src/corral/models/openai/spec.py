@@ -1,4 +1,4 @@
-"""OpenAI: its Responses API. Chat completions, its own too, are in ``chat`` and ``vendors``."""
+"""OpenAI: the Responses API. Chat completions are in ``chat`` and ``vendors``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIRE = Wire(
     translator=translator,
     read=read,
     failure=failure,
-    limits=LIMITS,
+    rate_limit_headers=LIMITS,
 )
 
 PROVIDERS = (

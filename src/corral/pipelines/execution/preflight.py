@@ -80,4 +80,4 @@ def _key(model: str | None, desk: NodeResources) -> None:
     from corral.system import api_keys as keys
 
     if model is not None and agents_registry.names_a_model(model):
-        keys.access(registry.split(model)[0], {**os.environ, **desk.env})
+        keys.access(registry.split_model(model)[0], {**os.environ, **desk.env})

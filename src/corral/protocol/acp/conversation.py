@@ -43,7 +43,7 @@ from corral.protocol.acp.frames import (
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenCall
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, Usage, since_by_model
+from corral.values import Cost, Usage, subtract_by_model
 
 MAX_CLOSED_IDS = 1024
 """Ids of closed calls that are remembered, to tell a late update from a new call."""
@@ -156,7 +156,7 @@ class AcpConversation:
             ended = msgspec.structs.replace(
                 ended,
                 usage=session_total - self._reported_usage,
-                usage_by_model=since_by_model(by_model, self._reported_by_model),
+                usage_by_model=subtract_by_model(by_model, self._reported_by_model),
             )
             self._reported_usage, self._reported_by_model = session_total, by_model
         if ended.ok and self._error_chunk is not None and self._is_error(self._error_chunk, ended):

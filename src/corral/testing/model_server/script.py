@@ -19,7 +19,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Json
-from corral.nesting import TOO_DEEP, decode_toml, too_deep
+from corral.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.testing.model_server.request import Call, Request
 
 if TYPE_CHECKING:
@@ -304,6 +304,6 @@ def _json(text: str) -> Json:
         raise ConfigError(f":{error.lineno}:{error.colno}: {error.msg}") from error
     except RecursionError as error:
         raise ConfigError(f": {TOO_DEEP}") from error
-    if too_deep(table):
+    if is_too_deep(table):
         raise ConfigError(f": {TOO_DEEP}")
     return table

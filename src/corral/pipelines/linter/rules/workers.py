@@ -108,7 +108,7 @@ def _unknown_model(name: str, has_agent: bool) -> tuple[str, str | None] | None:
             f"Write {known[0]} for the model.",
         )
     try:
-        provider = registry.find(vendor)
+        provider = registry.find_provider(vendor)
     except UnknownProvider as found:
         return found.message, found.hint
     if catalogue.lookup(f"{provider.name}:{name.partition(':')[2]}"):
