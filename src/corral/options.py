@@ -288,6 +288,14 @@ _NUMBERS = (
 
 
 def _check(run: RunOptions) -> None:
+    _check_numbers(run)
+    _check_combinations(run)
+    _check_servers(run)
+    _check_texts(run)
+    _check_environment(run)
+
+
+def _check_numbers(run: RunOptions) -> None:
     for name in ("timeout", "idle_timeout", "startup_timeout"):
         if not getattr(run, name) > 0:
             raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
@@ -303,6 +311,9 @@ def _check(run: RunOptions) -> None:
         raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
     if run.max_budget_usd is not None and not run.max_budget_usd > 0:
         raise ConfigError(f"max_budget_usd must be > 0, got: {run.max_budget_usd:g}")
+
+
+def _check_combinations(run: RunOptions) -> None:
     if run.fork and run.resume is None:
         raise ConfigError("fork without resume: there is nothing to go on from")
     if run.system_prompt is not None and run.replace_system_prompt is not None:
@@ -314,6 +325,9 @@ def _check(run: RunOptions) -> None:
         raise ConfigError("record_to and replay both given: a replay says nothing new")
     if run.record and not run.keep:
         raise ConfigError("record and keep=False: a transcript is kept with its session")
+
+
+def _check_servers(run: RunOptions) -> None:
     names: set[str] = set()
     for server in run.mcp_servers:
         if bool(server.command) == bool(server.url):
@@ -328,18 +342,15 @@ def _check(run: RunOptions) -> None:
         if server.name in names:
             raise ConfigError(f"two MCP servers are called {server.name!r}")
         names.add(server.name)
+
+
+def _check_texts(run: RunOptions) -> None:
     for name in ("system_prompt", "replace_system_prompt", "resume", "model", "label"):
         text: str | None = getattr(run, name)
         if text is not None and ("\0" in text or _unsendable(text)):
             raise ConfigError(f"{name} holds a character that cannot be sent")
-    for name, value in {
-        "model": run.model,
-        "label": run.label,
-        "resume": run.resume,
-        "program": run.program,
-        "record_to": run.record_to,
-        "replay": run.replay,
-    }.items():
+    for name in ("model", "label", "resume", "program", "record_to", "replay"):
+        value: str | None = getattr(run, name)
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
     if run.label is not None and len(run.label) > LONGEST_LABEL:
@@ -347,6 +358,9 @@ def _check(run: RunOptions) -> None:
             f"label has {len(run.label):,} characters, the most are {LONGEST_LABEL}",
             hint="It stands on every event: give a short one.",
         )
+
+
+def _check_environment(run: RunOptions) -> None:
     for name, value in run.env.items():
         if "\0" in value:
             raise ConfigError(f"the value of {name} in env holds a NUL character")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from corral.builtin import tools as builtin_tools
 from corral.builtin.event_queue import EventQueue
 from corral.builtin.history import NAME, History
-from corral.builtin.loop import Limits, Loop, Mailbox, Tally
+from corral.builtin.loop import Limits, Loop, LoopOutput, Mailbox, Tally
 from corral.builtin.prompt import system_prompt
 from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.subagents import Subagents
@@ -204,13 +204,15 @@ class Driver:
             request,
             history,
             executor,
-            emit,
-            wait_for_room=self.events.wait_for_room,
-            redactor=self._redactor,
+            LoopOutput(
+                emit=emit,
+                wait_for_room=self.events.wait_for_room,
+                redactor=self._redactor,
+                thinking=run.thinking,
+            ),
             limits=self._limits,
             tally=self.tally,
             mailbox=mailbox,
-            thinking=run.thinking,
         )
 
     def save_session(self) -> None:

@@ -154,6 +154,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens the model takes in, where that is known."""
 
 
+class LoopOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the events of a loop go."""
+
+    emit: Emit
+    wait_for_room: Callable[[], Awaitable[None]]
+    """Waits while the event queue is full."""
+    redactor: SecretFilter
+    thinking: bool = True
+    """Whether thinking is emitted."""
+
+
 class Loop:
     """One conversation with one model. ``run`` it once for each prompt."""
 
@@ -163,31 +174,27 @@ class Loop:
         request: Request,
         history: History,
         executor: ToolExecutor,
-        emit: Emit,
+        output: LoopOutput,
         *,
-        wait_for_room: Callable[[], Awaitable[None]],
-        redactor: SecretFilter,
         limits: Limits,
         tally: Tally,
         mailbox: Mailbox,
-        thinking: bool = True,
     ) -> None:
-        """``request`` holds the system prompt and the tools; ``emit`` takes what happens, and
-        ``wait_for_room`` waits while nobody takes it away."""
+        """``request`` has the system prompt and the tools."""
         self._client = client
         self._request = request
         self._history = history
         self._executor = executor
-        self._emit = emit
-        self._wait_for_room = wait_for_room
-        self._clean = redactor.clean_text
-        self._pieces = redactor.pieces()
+        self._emit = output.emit
+        self._wait_for_room = output.wait_for_room
+        self._clean = output.redactor.clean_text
+        self._pieces = output.redactor.pieces()
         self._is_text = True
         """Whether the current delta is text, not thinking."""
         self._limits = limits
         self._tally = tally
         self._mailbox = mailbox
-        self._thinking = thinking
+        self._thinking = output.thinking
         self._repetition = Repetition()
         self._warned = False
         self._sent_warnings: set[str] = set()

@@ -125,10 +125,9 @@ async def run(
     goal.check()
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
-    # Read here and not by the session: its further turns say something else than the file.
+    # The prompt file is read here, not by the session: its further turns send other texts.
     given = cast("dict[str, object]", options)
-    own = tool_names(tools)
-    prepared = prepare(agent, given, has_asker=ask is not None, own_tools=own)
+    prepared = prepare(agent, given, has_asker=ask is not None, own_tools=tool_names(tools))
     text = resolve_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))

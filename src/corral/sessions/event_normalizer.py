@@ -205,9 +205,10 @@ class EventNormalizer:
     def _handle_item(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
         if isinstance(item, TurnEnd):
             self._handle_turn_end(item, ts, out)
-            return
-        if not self._seq and not self._begin_or_queue(item, ts, out):
-            return
+        elif self._seq or self._begin_or_queue(item, ts, out):
+            self._handle_event(item, ts, out)
+
+    def _handle_event(self, item: Event, ts: float, out: list[Event]) -> None:
         match item:
             case Init():
                 self._handle_repeated_init(item, ts, out)
@@ -223,17 +224,20 @@ class EventNormalizer:
                 self.answered = True
                 self._emit(item, ts, out)
             case FileChange():
-                # Told by the tool itself: it knows better than we could guess from its kind.
-                self.written[item.path] = item.kind
-                if item.call_id is not None:
-                    self._self_reported.add(item.call_id)
-                else:
-                    self._written_for_agent.add(item.path)
-                self._emit(item, ts, out)
+                self._handle_file_change(item, ts, out)
             case UsageReport():
                 self._handle_usage(item, ts, out)
             case _:
                 self._emit(item, ts, out)
+
+    def _handle_file_change(self, change: FileChange, ts: float, out: list[Event]) -> None:
+        """The tool reported it itself, which is more exact than a guess from the tool's kind."""
+        self.written[change.path] = change.kind
+        if change.call_id is not None:
+            self._self_reported.add(change.call_id)
+        else:
+            self._written_for_agent.add(change.path)
+        self._emit(change, ts, out)
 
     def _handle_turn_end(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
         """A turn that ended well keeps its status: a later result is reported, nothing more."""

@@ -52,19 +52,9 @@ class Match(msgspec.Struct, frozen=True):
 async def matching(workspace: Workspace, base: Path, wanted: str) -> AsyncIterator[Match]:
     """The files below ``base`` that fit, in no order that means anything. Raises ``ToolError``
     for a pattern that leads out of the workspace."""
-    if wanted.startswith("~"):
-        workspace.resolve(wanted)  # which says why not
-    fixed: list[str] = []
-    rest = wanted.split("/")
-    while rest and not is_pattern(rest[0]):
-        fixed.append(rest.pop(0))
-    if not rest:
-        rest = [fixed.pop()]
-    if ".." in rest:
-        raise ToolError(f"{wanted}: .. can only stand before the first * of a pattern")
-    prefix = "/".join(fixed) or ("/" if wanted.startswith("/") else "")
+    prefix, rest = _split_pattern(workspace, wanted)
     start = workspace.resolve(os.path.join(base, prefix)) if prefix else base
-    fits = pattern("/".join(rest))
+    fits = pattern(rest)
     root = next(root for root in workspace.readable if start.is_relative_to(root))
     seen = 0
     for number, folder in enumerate(walk(str(root), str(start.relative_to(root)))):
@@ -81,6 +71,22 @@ async def matching(workspace: Workspace, base: Path, wanted: str) -> AsyncIterat
         seen += len(folder.files)
         if seen > SEEN:
             raise ToolError(f"over {SEEN:,} files are below {workspace.name(start)}: narrow it")
+
+
+def _split_pattern(workspace: Workspace, wanted: str) -> tuple[str, str]:
+    """The folder that a pattern begins with, and the rest. Raises ``ToolError``."""
+    if wanted.startswith("~"):
+        workspace.resolve(wanted)  # raises the error that explains it
+    fixed: list[str] = []
+    rest = wanted.split("/")
+    while rest and not is_pattern(rest[0]):
+        fixed.append(rest.pop(0))
+    if not rest:
+        rest = [fixed.pop()]
+    if ".." in rest:
+        raise ToolError(f"{wanted}: .. is only allowed before the first * of a pattern")
+    prefix = "/".join(fixed) or ("/" if wanted.startswith("/") else "")
+    return prefix, "/".join(rest)
 
 
 async def glob(workspace: Workspace, args: Glob, _: Output) -> Outcome:

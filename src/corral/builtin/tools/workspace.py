@@ -76,18 +76,18 @@ class Workspace:
             if write and self._root_of(whole, write=False):
                 raise ToolError(f"{path} may be read but not written")
             raise ToolError(f"{path} is outside the workspace {self.root}")
-        if write and ".git" in whole.relative_to(root).parts:
-            # A hook or a setting there would run a command later, which nobody allowed.
-            raise ToolError(f"{path} belongs to git: it is not for the file tools to write")
-        if write and self.protects and (kept := protection_of(str(whole.relative_to(root)))):
-            raise ToolError(f"{path} is protected: {kept.reason}")
-        # Links that lead in a circle are left as they are.
-        for step in (whole, *whole.parents):
-            if step == root:
-                break
-            if step.is_symlink():
-                raise ToolError(f"{path} is a link that leads in a circle")
+        if write:
+            self._check_protected(path, whole, root)
+        _check_no_link(path, whole, root)
         return whole
+
+    def _check_protected(self, path: str, whole: Path, root: Path) -> None:
+        inside = whole.relative_to(root)
+        if ".git" in inside.parts:
+            # A hook or a setting there would run a command later that nobody allowed.
+            raise ToolError(f"{path} belongs to git: the file tools may not write it")
+        if self.protects and (protection := protection_of(str(inside))):
+            raise ToolError(f"{path} is protected: {protection.reason}")
 
     def _root_of(self, whole: Path, *, write: bool) -> Path | None:
         roots = self.writable if write else self.readable
@@ -124,6 +124,15 @@ class Workspace:
     def child_env(self) -> dict[str, str]:
         """What a command sees: see ``io.environment``."""
         return for_commands(self.pass_env, {**QUIET, **self.env})
+
+
+def _check_no_link(path: str, whole: Path, root: Path) -> None:
+    """``realpath`` leaves links that lead in a circle as they are."""
+    for step in (whole, *whole.parents):
+        if step == root:
+            return
+        if step.is_symlink():
+            raise ToolError(f"{path} is a link that leads in a circle")
 
 
 def _existing(path: Path) -> Path:

@@ -439,18 +439,23 @@ class Connection:
                     self._write(command.data)
                 case Emit():
                     self._deliver(command)
-                case AcpPermissionRequest():
-                    if (session := self._sessions.get(command.session_id)) is not None:
-                        session.handle_permission_request(command)
-                case PermissionWithdrawn():
-                    if (session := self._sessions.get(command.session_id)) is not None:
-                        session.handle_withdrawal(command)
+                case AcpPermissionRequest() | PermissionWithdrawn():
+                    self._pass_permission(command)
                 case FileRequest():
                     self._serve(command)
                 case CallFinished():
                     if command.id in self._calls:
                         self._calls[command.id] = command
         self.wake()
+
+    def _pass_permission(self, command: AcpPermissionRequest | PermissionWithdrawn) -> None:
+        session = self._sessions.get(command.session_id)
+        if session is None:
+            return
+        if isinstance(command, AcpPermissionRequest):
+            session.handle_permission_request(command)
+        else:
+            session.handle_withdrawal(command)
 
     def _deliver(self, emit: Emit) -> None:
         """What is of no session is told to every one that is open."""
