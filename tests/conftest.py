@@ -33,7 +33,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key, no settings, no home of the person who runs the tests."""
     gemini = registry.find("gemini-cli")
     for name in list(os.environ):
-        if name in gemini.env_family or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
+        if name in gemini.env_names or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
             monkeypatch.delenv(name)
     home = tmp_path / "user-home"
     home.mkdir()

@@ -78,7 +78,10 @@ def test_an_agents_record_is_whole(agent: AgentSpec) -> None:
         assert registry.find(alias) is agent
     assert agent.supports <= set(KNOWN)
     for name in agent.secret_env:
-        patterns = (*agent.env_family, *(more for names in agent.env_if.values() for more in names))
+        patterns = (
+            *agent.env_names,
+            *(more for names in agent.conditional_env.values() for more in names),
+        )
         assert any(fnmatchcase(name, pattern) for pattern in patterns), name
     assert set(agent.tools.values()) <= set(get_args(ToolKind))
     assert agent.package.minimum <= agent.package.tested
@@ -89,10 +92,10 @@ def test_an_agents_record_is_whole(agent: AgentSpec) -> None:
 ONE_TRANSPORT_TODAY = {
     "for_run": "any agent's spec may depend on the options of a run",
     "open_turns": "any agent may keep a prompt open",
-    "patience": "any agent may have its own timeouts",
+    "default_timeouts": "any agent may have its own timeouts",
     "native_schema": "any agent may enforce a schema itself",
-    "usage_of_session": "any agent may count the tokens of the whole session",
-    "plain_policy": "any agent may have one tool for each capability",
+    "cumulative_usage": "any agent may count the tokens of the whole session",
+    "normalize_policy": "any agent may have one tool for each capability",
 }
 """Fields of the spec that agents of one transport set today, and why they are not nested in it."""
 

@@ -69,7 +69,7 @@ def test_a_mode_that_asks_nothing_is_refused_unless_all_is_allowed() -> None:
         assert launch(PEER, policy="edits", session_mode=mode)
     for mode in ("autopilot", f"{address}autopilot", "other"):
         for policy in ("reads", "edits", None):
-            with pytest.raises(errors.ConfigError, match="would set the policy aside"):
+            with pytest.raises(errors.ConfigError, match="would bypass the policy"):
                 launch(PEER, policy=policy, session_mode=mode)
         assert launch(PEER, policy="all", session_mode=mode)
 

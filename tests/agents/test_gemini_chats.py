@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agents.gemini.session_files import older_names
+from corral.agents.gemini.session_files import rename_to_earlier
 
 ID = "4b969d99-3ae1-4d2f-8c1a-f90185cd65a6"
 NOON = 1_800_014_430.0  # 2027-01-15 12:00:30
@@ -14,13 +14,13 @@ def name(minute: str, short: str = ID[:8]) -> str:
 
 def test_one_of_this_minute_becomes_older_and_replaces_none() -> None:
     names = [name("11-58"), name("11-59"), name("12-00")]
-    assert older_names(names, ID, NOON) == {name("12-00"): name("11-57")}
+    assert rename_to_earlier(names, ID, NOON) == {name("12-00"): name("11-57")}
     ahead = [name("12-00"), name("12-05")]  # the clock was set back
-    assert older_names(ahead, ID, NOON) == {
+    assert rename_to_earlier(ahead, ID, NOON) == {
         name("12-00"): name("11-59"),
         name("12-05"): name("11-58"),
     }
 
 
 def test_others_stay_what_they_are() -> None:
-    assert older_names([name("11-59"), name("12-00", "0f6ffda6")], ID, NOON) == {}
+    assert rename_to_earlier([name("11-59"), name("12-00", "0f6ffda6")], ID, NOON) == {}

@@ -18,7 +18,7 @@ from corral.events import Error
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 
-NOISE = (
+IGNORED_STDERR = (
     "Warning: True color (24-bit) support not detected. Using a terminal with it helps.\n"
     "Ripgrep is not available. Falling back to GrepTool.\n"
 )
@@ -98,7 +98,7 @@ WITHOUT_RESULT: list[tuple[int, str, type[CorralError]]] = [
 def test_an_exit_without_a_result_is_explained_by_its_code_and_stderr(
     code: int, stderr: str, kind: type[CorralError]
 ) -> None:
-    error = explain(code, stderr=f"{NOISE}{stderr}\n    at some.js:1:2\n")
+    error = explain(code, stderr=f"{IGNORED_STDERR}{stderr}\n    at some.js:1:2\n")
     assert error is not None
     assert type(error) is kind
     if code != 53:
@@ -109,7 +109,7 @@ def test_an_exit_without_a_result_is_explained_by_its_code_and_stderr(
 
 @pytest.mark.parametrize("code", [1, 41, 42, 44, 52, 53, 54, 55, 126, 127, 145, 173, 247, 7])
 def test_an_exit_in_silence_still_has_a_message(code: int) -> None:
-    error = explain(code, stderr=NOISE)
+    error = explain(code, stderr=IGNORED_STDERR)
     assert error is not None
     assert error.message.strip()
 

@@ -301,4 +301,4 @@ async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:
 
 def test_a_probe_is_told_where_it_is() -> None:
     assert ALONE.probe is not None
-    assert ALONE.probe.at("/here").write[1]["file_path"] == "/here/probe.txt"
+    assert ALONE.probe.in_folder("/here").write[1]["file_path"] == "/here/probe.txt"

@@ -6,7 +6,7 @@ import pytest
 
 from corral import Policy
 from corral.agents import cline, registry
-from corral.agents.shared.tool_names import near
+from corral.agents.shared.tool_names import similar_tools
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import RunOptions
@@ -98,4 +98,4 @@ def test_tools_of_servers_are_known_by_their_servers() -> None:
     [("bahs", ["Bash"]), ("READ", ["Read"]), ("run_shell_command", ["Bash"]), ("xyz", [])],
 )
 def test_the_nearest_names(name: str, found: list[str]) -> None:
-    assert near(name, {"Bash": "execute", "Read": "read", "Write": "edit"}) == found
+    assert similar_tools(name, {"Bash": "execute", "Read": "read", "Write": "edit"}) == found

@@ -261,7 +261,7 @@ async def test_a_real_agent_reports_by_the_tool(
 ) -> None:
     record = registry.find(name)
     for variable in list(os.environ):
-        if variable in record.env_family:
+        if variable in record.env_names:
             monkeypatch.delenv(variable)
 
     def answer(request: Request) -> Turn:

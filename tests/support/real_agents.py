@@ -90,7 +90,7 @@ class RealAgent:
 
 def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
     """None of the machine's own reaches the agent."""
-    for name in registry.find(agent).env_family:
+    for name in registry.find(agent).env_names:
         patch.delenv(name, raising=False)
 
 

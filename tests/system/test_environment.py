@@ -64,7 +64,7 @@ def test_the_family_is_the_agents_own_alone() -> None:
 
 
 def test_a_family_name_with_a_star_stands_for_all_that_begin_so() -> None:
-    agent = msgspec.structs.replace(registry.find("gemini-cli"), env_family=("MY_*",))
+    agent = msgspec.structs.replace(registry.find("gemini-cli"), env_names=("MY_*",))
     found = gather(agent, RunOptions(agent="x"), OURS)
     assert found.family == {"MY_TOKEN": "canary-my-token"}
 

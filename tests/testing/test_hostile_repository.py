@@ -36,7 +36,7 @@ REFUSES = {"cline-acp", "codex-acp", "copilot-acp", "copilot-cli", "opencode-acp
 
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = [pattern for agent in registry.all_agents() for pattern in agent.env_family]
+    patterns = [pattern for agent in registry.all_agents() for pattern in agent.env_names]
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             monkeypatch.delenv(name)

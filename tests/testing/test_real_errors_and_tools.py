@@ -56,7 +56,7 @@ class Model:
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for agent in registry.all_agents():
-        for name in agent.env_family:
+        for name in agent.env_names:
             monkeypatch.delenv(name, raising=False)
 
 

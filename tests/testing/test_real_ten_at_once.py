@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(600)]
 @pytest.fixture(autouse=True)
 def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for agent in registry.all_agents():
-        for name in agent.env_family:
+        for name in agent.env_names:
             monkeypatch.delenv(name, raising=False)
 
 

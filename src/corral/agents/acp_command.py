@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.shared import exit_errors, launch_checks
-from corral.agents.shared.tool_allowlist import NO_WALL
+from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -80,11 +80,11 @@ def keyed_agent(
     program = base.programs[0]
 
     def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-        launch_checks.refuse_users(run)
-        launch_checks.refuse_own_files(
+        launch_checks.refuse_user_settings(run)
+        launch_checks.refuse_project_files(
             run, place, f"{title} would obey this repository's own files"
         )
-        found = launch_checks.credentials(place, keys, title, hint)
+        found = launch_checks.find_credentials(place, keys, title, hint)
         env, files = private(place)
         plain = base.launch(run, place, prompt, resume)
         env = {**plain.env, "HOME": place.home, **env}
@@ -97,8 +97,8 @@ def keyed_agent(
         title=title,
         description=f"{title}, persistent (ACP): asks for permission",
         launch=launch,
-        explain=exit_errors.explained(title, program, hint),
-        env_family=keys,
+        explain=exit_errors.service_error_explainer(title, program, hint),
+        env_names=keys,
         secret_env=keys,
         supports=frozenset({"inherit", "permission_mode", "resume", "system_prompt"}),
     )
@@ -113,8 +113,8 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     if verdict == "allow":
         return PolicyRow(capability, verdict, "brokered")
     if capability == "network" and verdict == "deny" and policy.shell == "allow":
-        return PolicyRow(capability, verdict, "impossible", NO_WALL)
-    note = "as far as it asks: what it does unasked cannot be stopped"
+        return PolicyRow(capability, verdict, "impossible", SHELL_REACHES_NETWORK)
+    note = "only where it asks: what it does without asking cannot be stopped"
     return PolicyRow(capability, verdict, "brokered", note)
 
 

@@ -12,7 +12,7 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
-from corral.agents.shared.tool_allowlist import NO_WALL
+from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
     AcpTransport,
@@ -114,11 +114,11 @@ def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
         shell = policy.shell == "allow" or policy.allow_tools is not None
         free = shell and verdict_of(policy, "shell", run) == "allow"
         if capability == "network" and free and policy.network == "deny":
-            return PolicyRow(capability, verdict, "impossible", NO_WALL)
+            return PolicyRow(capability, verdict, "impossible", SHELL_REACHES_NETWORK)
         return PolicyRow(capability, verdict, "native", "not offered to the model")
     where = {
-        "read": "outside the workspace what holds for the shell holds for reading",
-        "write": "in the workspace and what is writable, protected names excepted",
+        "read": "outside the workspace, reading follows the rule for the shell",
+        "write": "in the workspace and the writable folders, except protected names",
     }.get(capability, "")
     return PolicyRow(capability, verdict, "brokered", "" if policy.is_unlimited else where)
 
@@ -139,7 +139,7 @@ AGENTS = (
         package=PACKAGE,
         transport=AcpTransport(quirks=QUIRKS),
         probe=PROBE,
-        env_family=(KEY, URL),
+        env_names=(KEY, URL),
         compile=compile_policy,
         launch=launch,
         project_files=OWN,

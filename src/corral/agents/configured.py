@@ -87,7 +87,7 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpe
         title=told.title or name,
         description=told.description or f"declared in {source}: {told.command}",
         launch=launch,
-        env_family=told.env,
+        env_names=told.env,
         secret_env=tuple(key for key in told.env if "*" not in key),
     )
     if told.transport == "acp":
@@ -154,7 +154,7 @@ def explain_stream(ending: Ending) -> CorralError | None:
         kind = classes_by_code().get(finish.kind or "", errors.ProcessFailed)
         return kind(finish.message or f"the agent ended as {finish.kind}")
     if ending.code:
-        return errors.ProcessFailed(f"the agent said success and exited with {ending.code}")
+        return errors.ProcessFailed(f"the agent reported success but exited with {ending.code}")
     if not ending.answered:
         return errors.EmptyAnswer("the agent ended its turn without any answer")
     return None
@@ -202,7 +202,7 @@ def listed_agent(registry: bytes, id: str, source: str) -> AgentSpec:
     elif how.uvx is not None:
         argv = ["uvx", how.uvx.package, *how.uvx.args]
     else:
-        said = "is a program to download" if how.binary else "says nothing of how it is started"
+        said = "is a program to download" if how.binary else "does not say how it is started"
         raise ConfigError(
             f"{source}: {entry.id} {said}",
             hint="Install it, and name its command: --agent 'program --acp'.",

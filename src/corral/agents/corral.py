@@ -86,7 +86,7 @@ def for_run(run: RunOptions) -> AgentSpec:
     provider, _ = registry.split_model(run.model)
     return replace(
         AGENT,
-        env_family=(*provider.key_env, *provider.base_url_env, *provider.extra_env.values()),
+        env_names=(*provider.key_env, *provider.base_url_env, *provider.extra_env.values()),
         secret_env=provider.key_env,
         probe=_probe(provider, run.model) if provider.base_url_env and provider.key_env else None,
     )
@@ -117,7 +117,7 @@ def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
     denied = policy.network == "deny" and verdict != "allow"
     if free_shell and capability == "network" and denied:
         enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: there is no wall for it")
+        notes.append("a permitted shell reaches the network: nothing restricts it")
     elif free_shell and capability in ("write", "read") and verdict != "allow":
         notes.append("its own tools; a permitted shell reaches further")
     if capability == "shell" and verdict == "allow":

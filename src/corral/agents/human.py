@@ -54,6 +54,6 @@ AGENT = AgentSpec(
     capabilities=("files", "resume", "person"),
     resumes=True,
     open_turns=True,
-    patience={"timeout": MONTH, "idle_timeout": MONTH},
+    default_timeouts={"timeout": MONTH, "idle_timeout": MONTH},
 )
 AGENTS = (AGENT,)

@@ -21,8 +21,12 @@ from typing import Any
 import msgspec
 
 from corral.agents.shared import exit_errors
-from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
-from corral.agents.shared.tool_allowlist import compiler
+from corral.agents.shared.launch_checks import (
+    find_credentials,
+    refuse_project_files,
+    refuse_user_settings,
+)
+from corral.agents.shared.tool_allowlist import allowlist_compiler
 from corral.agents.spec import (
     Act,
     AgentSpec,
@@ -50,7 +54,7 @@ _BARE = ("--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes
 TOOLS: dict[str, ToolKind] = {"read": "read", "grep": "search", "find": "search", "ls": "read",
                               "edit": "edit", "write": "edit", "bash": "execute"}  # fmt: skip
 _WRITES = [name for name, kind in TOOLS.items() if kind == "edit"]
-POLICY = compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
+POLICY = allowlist_compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
 _OUTSIDE = "corral: outside the workspace"
 _GUARDED = "corral: a protected name, not to be written"
 FENCE = """import { existsSync, readlinkSync } from "node:fs";
@@ -186,10 +190,10 @@ def _tool_end(frame: Frame) -> ToolResult:
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-    refuse_users(run)
-    refuse_own_files(run, place, "pi would obey this repository's own settings")
+    refuse_user_settings(run)
+    refuse_project_files(run, place, "pi would obey this repository's own settings")
     effort = "off" if run.reasoning_effort == "none" else run.reasoning_effort
-    found, url = credentials(place, KEYS, "pi", KEY_HINT), place.env.get("OPENAI_BASE_URL")
+    found, url = find_credentials(place, KEYS, "pi", KEY_HINT), place.env.get("OPENAI_BASE_URL")
     model, files = run.model, dict[str, str]()
     if url and model is None:
         raise ConfigError("with OPENAI_BASE_URL a model must be named", hint="Give model=.")
@@ -245,14 +249,16 @@ AGENT = AgentSpec(
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
     compile=POLICY,
     launch=launch,
-    explain=exit_errors.explained("pi", "pi", KEY_HINT, lost="No session found matching"),
+    explain=exit_errors.service_error_explainer(
+        "pi", "pi", KEY_HINT, lost="No session found matching"
+    ),
     tools=TOOLS,
     probe=PROBE,
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),
     capabilities=("tools", "files", "resume", "usage", "thinking"),
     resumes=True,
     keeps_unfinished="with_tools",  # it writes its file with the first whole message
-    env_family=(*KEYS, "OPENAI_BASE_URL"),
+    env_names=(*KEYS, "OPENAI_BASE_URL"),
     secret_env=KEYS,
     project_files=(".pi",),
     fatal_stderr=("Failed to load extension", "Extension error"),

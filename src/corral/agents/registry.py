@@ -24,7 +24,7 @@ def find(name: str) -> AgentSpec:
     """The agent of that name or alias; a command line is an agent too. Raises
     ``UnknownAgent`` with the nearest names."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UnknownAgent(f"an agent is named by text, got: {name!r}")
+        raise UnknownAgent(f"an agent name must be a string, got: {name!r}")
     if names_a_model(name):
         return find("corral")
     if len(name.split()) > 1 or "/" in name:

@@ -219,7 +219,7 @@ class Probe(msgspec.Struct, frozen=True):
     model: str
     read: tuple[str, dict[str, Any]] | None = None
     """One that reads ``here.txt``."""
-    tells_refusals: bool = True
+    reports_denials: bool = True
     """Says of a call that it was refused; where not, only the disk shows it."""
     forms: Mapping[Act, tuple[Form, ...]] = {}
     """The tools that the attack kit calls, by what they do; several where an agent has several.
@@ -242,7 +242,7 @@ class Probe(msgspec.Struct, frozen=True):
         form, text, hole = known.get(act, (None, "", ""))
         return () if form is None else ((form[0], _with(form[1], text, hole)),)
 
-    def at(self, cwd: str) -> Probe:
+    def in_folder(self, cwd: str) -> Probe:
         """The same in this folder: ``{cwd}`` stands for it where a program wants whole paths."""
 
         def placed(call: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -381,7 +381,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     message of its answer is then the JSON."""
     for_run: Callable[[RunOptions], AgentSpec] | None = None
     """The spec for these options, where it depends on them."""
-    plain_policy: Callable[[Policy, RunOptions], Policy] | None = None
+    normalize_policy: Callable[[Policy, RunOptions], Policy] | None = None
     """Replaces the policy's lists of tools by capabilities, for an agent that has one tool for
     each capability. Raises ``PolicyError`` for a name that is not one of its tools."""
     supports: frozenset[str] = frozenset()
@@ -394,19 +394,19 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """When an interrupted or timed-out turn stays in the agent's conversation, which can then be
     resumed even if that turn was the first: always, only if it produced text or used a tool, or
     only if it used a tool."""
-    usage_of_session: bool = False
+    cumulative_usage: bool = False
     """The token counts cover all turns of the session so far, not one turn."""
-    tells_every_refusal: bool = True
+    reports_all_denials: bool = True
     """False if the agent may deny a call without reporting it."""
     open_turns: bool = False
     """A prompt that was not answered in time stays open: the session can be resumed from there."""
-    patience: Mapping[str, float] = {}
+    default_timeouts: Mapping[str, float] = {}
     """The agent's own default timeouts, by option name."""
     prompt_limit: int = 64 * 1024 * 1024
     """The largest prompt, in bytes, that reaches the model unchanged."""
-    env_family: tuple[str, ...] = ()
+    env_names: tuple[str, ...] = ()
     """Variables that are passed on from our environment; ``X_*`` matches by prefix."""
-    env_if: Mapping[str, tuple[str, ...]] = {}
+    conditional_env: Mapping[str, tuple[str, ...]] = {}
     """Variables that are passed on only if this variable is set: the keys of a cloud that serves
     the model."""
     secret_env: tuple[str, ...] = ()
@@ -421,7 +421,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The user's settings file, relative to the real home; read for ``inherit="user"``."""
     user_files: tuple[str, ...] = ()
     """Linked into the private home for ``inherit="user"``."""
-    rooted_files: tuple[str, ...] = ()
+    path_bound_files: tuple[str, ...] = ()
     """Name patterns of files in the private home that contain the home's own path. They are left
     out of a copy of the home; the agent makes them again."""
     project_files: tuple[str, ...] = ()
@@ -432,7 +432,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A stderr line that contains one of these means that the policy did not load."""
     read_stderr: Callable[[str], RawEvent | None] | None = None
     """The event that a stderr line stands for, if any."""
-    noise: tuple[str, ...] = ()
+    ignored_stderr: tuple[str, ...] = ()
     """Prefixes of stderr lines that are left out of error messages."""
     model_aliases: frozenset[str] = frozenset()
     """Model names that the program itself turns into other names."""

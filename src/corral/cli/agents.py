@@ -63,7 +63,7 @@ def show(name: str, as_json: bool) -> None:
         "options": sorted(agent.supports),
         "capabilities": list(agent.capabilities),
         "asks": agent.asks,
-        "environment": list(agent.env_family),
+        "environment": list(agent.env_names),
         "tools": dict(agent.tools),
     }
     if as_json:

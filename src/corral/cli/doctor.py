@@ -57,7 +57,7 @@ async def _probe(agent: AgentSpec) -> list[dict[str, Any]]:
     if probe is None:
         raise ConfigError(f"{agent.name} names no probe: there is nothing to prove it with")
     with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
-        probe = probe.at(folder)
+        probe = probe.in_folder(folder)
         script = [
             Turn(text="probing", calls=[Call(*probe.write)]),
             Turn(text="and", calls=[Call(*probe.shell)]),

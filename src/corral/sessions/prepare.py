@@ -126,13 +126,13 @@ def prepare(
     agent = config.find_agent(name)
     if registry.names_a_model(name):
         options = _with_model(name, options)
-    defaults = {**agent.patience, **config.load(agent.name)}
+    defaults = {**agent.default_timeouts, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)
-    if agent.plain_policy is not None:
-        run = msgspec.structs.replace(run, policy=agent.plain_policy(run.policy, run))
+    if agent.normalize_policy is not None:
+        run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
@@ -320,7 +320,7 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
         raise UntrustedFolder(
             f"{agent.title} runs git here, and this repository's settings would make git start"
             f" programs or read other files: {shown}",
-            hint="If you trust them, say inherit='project' (--inherit project).",
+            hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
         )
 

@@ -95,7 +95,7 @@ class Session:
         try:
             record = _find_resumed(prepared) if prepared.run.resume is not None else None
             if record is not None and prepared.run.fork:
-                record = store.fork(record, prepared.agent.rooted_files)
+                record = store.fork(record, prepared.agent.path_bound_files)
         except BaseException:
             await self._stop_tool_server()
             raise

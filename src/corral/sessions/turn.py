@@ -256,7 +256,7 @@ class Turn:
     def _turn_usage(self, normalizer: EventNormalizer) -> TurnEnd | None:
         """The agent's last word, with what this turn spent where it told of all turns."""
         finish, meta = normalizer.finish, self._record.meta
-        if finish is None or not self._prepared.agent.usage_of_session:
+        if finish is None or not self._prepared.agent.cumulative_usage:
             return finish
         if (whole := finish.usage) != Usage():
             by_model, before = finish.usage_by_model, meta.spent_by_model
@@ -271,7 +271,7 @@ class Turn:
     def _reports_every_denial(self) -> bool:
         prepared = self._prepared
         is_free = all(row.verdict == "allow" for row in prepared.compiled.report)
-        return prepared.agent.tells_every_refusal or is_free
+        return prepared.agent.reports_all_denials or is_free
 
     async def _files(self, normalizer: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:

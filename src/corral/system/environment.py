@@ -151,8 +151,8 @@ def gather(
 
 def _family(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the agent's own variables, as far as it needs them now."""
-    more = (names for switch, names in agent.env_if.items() if given.get(switch))
-    return (*agent.env_family, *(name for names in more for name in names))
+    more = (names for switch, names in agent.conditional_env.items() if given.get(switch))
+    return (*agent.env_names, *(name for names in more for name in names))
 
 
 def for_commands(

@@ -77,7 +77,7 @@ def explain(ending: Ending) -> CorralError | None:
         )
     if finish.ok:
         return None
-    message = finish.message or "Claude Code reported an error without saying which"
+    message = finish.message or "Claude Code reported an error without a message"
     if finish.kind == "error_max_turns":
         return errors.TurnLimit(
             f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
@@ -101,7 +101,7 @@ def explain_acp(ending: Ending) -> CorralError | None:
         return _without_result(ending)
     if finish.ok:
         return None
-    message = (finish.message or "no word of why").removeprefix("Internal error: ")
+    message = (finish.message or "no reason given").removeprefix("Internal error: ")
     kind = "authentication_failed" if finish.kind == "-32000" else ""
     return _of_api(message, kind, "")
 
@@ -143,7 +143,7 @@ def _without_result(ending: Ending) -> CorralError:
     if ending.code == 0:
         return errors.StreamBroken(
             "Claude Code exited without a result: the answer may be cut short",
-            hint="It was stopped from outside, or broke off; what it did so far stands.",
+            hint="It was stopped from outside, or crashed; changes made so far remain.",
         )
     low = said.lower()
     if "unknown option" in low or low.startswith("error: "):
@@ -151,5 +151,5 @@ def _without_result(ending: Ending) -> CorralError:
     for signs, error, hint in _SIGNS[:2]:
         if any(sign in low for sign in signs):
             return error(said, hint=hint)
-    failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+    failed = f"failed (exit {ending.code}): {said or 'no reason given'}"
     return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

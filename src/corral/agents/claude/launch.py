@@ -59,14 +59,14 @@ SECRET_ENV = (
     "ANTHROPIC_FOUNDRY_API_KEY",
 )
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
-ENV_FAMILY = (
+ENV_NAMES = (
     *_CLOUDS,
     "ANTHROPIC_*",
     "CLAUDE_CODE_OAUTH_TOKEN",
     "CLAUDE_CODE_SKIP_*_AUTH",
     "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
 )
-ENV_IF = {
+CONDITIONAL_ENV = {
     "CLAUDE_CODE_USE_BEDROCK": (
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -128,7 +128,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
-    env = {**environment(run, place), **mcp_config.secrets(run)}
+    env = {**environment(run, place), **mcp_config.secret_variables(run)}
     argv = (*place.program, *flags)
     return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
 
@@ -236,7 +236,7 @@ def _mcp_servers(run: RunOptions) -> dict[str, Json]:
         own = server.name == OWN_SERVER
         if verdict_of(run.policy, run, "mcp", own=own) == "deny" and not listed:
             continue  # what may not be used is not even started
-        hidden: Json = mcp_config.named_secrets(number, server)
+        hidden: Json = mcp_config.secret_references(number, server)
         # Connected before the first request, and its tools declared to the model there, not
         # left for it to search for.
         how: dict[str, Json] = {"alwaysLoad": True}

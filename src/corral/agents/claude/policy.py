@@ -234,13 +234,13 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     elif verdict == "ask":
         notes.append("ask→deny: nobody answers, so it is not offered")
     if capability == "read" and verdict != "deny" and not policy.is_unlimited:
-        notes.append("outside the workspace what holds for the shell holds for reading")
+        notes.append("outside the workspace, reading follows the rule for the shell")
     if capability in ("read", "write") and verdict != "allow" and free_shell:
-        notes.append(f"a permitted shell can {capability} files all the same")
+        notes.append(f"a permitted shell can {capability} files anyway")
     if capability == "network" and free_shell:
         if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
     if capability == "shell":
         if policy.shell_rules and verdict != "deny":
             enforcement = "brokered"
@@ -249,5 +249,5 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
         if free_shell:
             notes.append("it sees the keys in Claude Code's own environment")
         if free_shell and any(rule.startswith("deny") for rule in policy.shell_rules):
-            notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
+            notes.append("deny rules over a free shell can be bypassed (env, sh -c, aliases)")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

@@ -34,7 +34,7 @@ def translator() -> Translate:
     return StreamJsonClient(STREAM_QUIRKS).translate
 
 
-def fits(schema: dict[str, Json]) -> bool:
+def is_supported_schema(schema: dict[str, Json]) -> bool:
     """It hands an answer in as the arguments of a tool: objects, and short enough for a flag."""
     return schema.get("type") == "object" and len(str(schema)) < 100_000
 
@@ -58,7 +58,7 @@ _HEADLESS = AgentSpec(
     compile=policy.compile_policy,
     launch=launch.launch,
     explain=errors.explain,
-    native_schema=fits,
+    native_schema=is_supported_schema,
     tools=policy.TOOLS,
     probe=Probe(
         write=("Write", {"file_path": "probe.txt", "content": "written by the agent\n"}),
@@ -76,8 +76,8 @@ _HEADLESS = AgentSpec(
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
     model_aliases=launch.MODEL_ALIASES,
-    env_family=launch.ENV_FAMILY,
-    env_if=launch.ENV_IF,
+    env_names=launch.ENV_NAMES,
+    conditional_env=launch.CONDITIONAL_ENV,
     secret_env=launch.SECRET_ENV,
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
     credential_files=launch.CREDENTIAL_FILES,

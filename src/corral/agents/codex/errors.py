@@ -12,7 +12,7 @@ from corral.agents.shared.api_errors import QUOTA, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
-NOISE = (
+IGNORED_STDERR = (
     "WARNING: proceeding, even though we could not create PATH aliases",
     "Reading additional input from stdin",
     "Reading prompt from stdin",
@@ -73,7 +73,7 @@ def explain(ending: Ending) -> CorralError | None:
     """None for a success: a completed turn, some answer, and a clean exit."""
     if ending.finish is None:
         return _without_result(ending)
-    return exit_errors.explain(ending, "Codex", "codex", lambda _, said: of_text(said))
+    return exit_errors.explain(ending, "Codex", "codex", lambda _, said: error_from_text(said))
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
@@ -82,11 +82,11 @@ def explain_acp(ending: Ending) -> CorralError | None:
     if finish is None:
         return _without_result(ending)
     if finish.kind == "-32000":
-        return errors.AuthenticationFailed(finish.message or "no word of why", hint=KEY_HINT)
-    return of_text((finish.message or "Codex reported an error without saying which").strip())
+        return errors.AuthenticationFailed(finish.message or "no reason given", hint=KEY_HINT)
+    return error_from_text((finish.message or "Codex reported an error without a message").strip())
 
 
-def of_text(message: str) -> CorralError:
+def error_from_text(message: str) -> CorralError:
     """Of an API error only the text is told; its JSON, where it is that."""
     text, low = _inner(message), message.lower()
     found = _STATUS.search(message)
@@ -109,7 +109,7 @@ def _inner(message: str) -> str:
 
 def _without_result(ending: Ending) -> CorralError:
     lines = [line for line in ending.stderr.splitlines() if line.strip()]
-    said = "\n".join([line for line in lines if not line.startswith(NOISE)][-6:])
+    said = "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
     if "input_too_large" in said:
@@ -131,6 +131,6 @@ def _without_result(ending: Ending) -> CorralError:
     if ending.code == 0:
         return errors.StreamBroken("Codex exited without completing its turn")
     if _STATUS.search(said):
-        return of_text(said)
-    failed = f"Codex failed (exit {ending.code}): {said or 'no word of why'}"
+        return error_from_text(said)
+    failed = f"Codex failed (exit {ending.code}): {said or 'no reason given'}"
     return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)

@@ -21,7 +21,7 @@ from corral.agents.codex.policy import (
     toml,
     views_images,
 )
-from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
+from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError
@@ -34,7 +34,7 @@ LONGEST_ARGUMENT = 120_000
 """Linux takes 131,071 bytes an argument."""
 
 SECRET_ENV = ("OPENAI_API_KEY", "CODEX_API_KEY")
-ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
+ENV_NAMES = (*SECRET_ENV, "OPENAI_BASE_URL")
 CREDENTIAL_FILES = (".codex/auth.json",)
 SUPPORTS = frozenset(
     {
@@ -142,8 +142,8 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     private home's file: what Codex does when its process starts (plug-ins, version checks)
     obeys that file alone.
     """
-    refuse_users(run)
-    refuse_own_files(run, place, "Codex would obey this repository's own settings")
+    refuse_user_settings(run)
+    refuse_project_files(run, place, "Codex would obey this repository's own settings")
     lines, notes = provider(run, place)
     off: tuple[str, ...] = (*_OFF, "unbounded_connection_retries")
     # Patches are asked for, and judged where the question is answered; images are not. In a pool
@@ -210,7 +210,7 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
 
 def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
     """Codex does not obey an untrusted repository; but it would read its words."""
-    refuse_users(run)
+    refuse_user_settings(run)
     if run.inherit == "project":
         return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
     words = ("project_doc_max_bytes=0", "skills.include_instructions=false")

@@ -50,7 +50,7 @@ OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 
 
-def can_be_hidden(name: str) -> bool:
+def is_agent_tool(name: str) -> bool:
     """Whether a tool that Codex does not know was left out by policy, and not made up."""
     return name in TOOLS or name.startswith("mcp__")
 
@@ -246,15 +246,15 @@ def _asking_row(policy: Policy, run: RunOptions, capability: Capability) -> Poli
     verdict = policy.verdict(capability)
     lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
     if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
-        why = "a command that it asks leave for would leave its sandbox"
+        why = "a command that it asks permission for runs outside its sandbox"
         why = "it has no lists with tools of servers, and no default that asks" if lists else why
         return PolicyRow(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
     if capability == "write":
         return PolicyRow(
-            capability, verdict, "brokered", "each patch is asked for; a refusal ends the turn"
+            capability, verdict, "brokered", "it asks for each patch; a denial ends the turn"
         )
     if capability == "mcp" and verdict != "allow" and _foreign(run):
-        why = "a tool that calls itself read-only is not asked for: codex-cli can"
+        why = "a tool that declares itself read-only runs without a question: use codex-cli"
         return PolicyRow(capability, verdict, "impossible", why)
     if capability == "mcp":
         return PolicyRow(capability, verdict, "brokered")

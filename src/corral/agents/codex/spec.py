@@ -55,16 +55,16 @@ HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     native_schema=is_strict,
-    usage_of_session=True,
-    tells_every_refusal=False,
+    cumulative_usage=True,
+    reports_all_denials=False,
     resumes=True,
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
-    env_family=launch.ENV_FAMILY,
+    env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     credential_files=launch.CREDENTIAL_FILES,
-    rooted_files=("*.sqlite", "*.sqlite-*"),
-    noise=errors.NOISE,
+    path_bound_files=("*.sqlite", "*.sqlite-*"),
+    ignored_stderr=errors.IGNORED_STDERR,
 )
 
 QUIRKS = AcpQuirks(
@@ -81,7 +81,7 @@ PEER = replace(
     package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
     read_stderr=None,
     compile=policy.compile_acp,
-    plain_policy=policy.without_lists,
+    normalize_policy=policy.without_lists,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
     # A mode of its own, such as the one that writes in silence, would undo the policy.
@@ -89,7 +89,7 @@ PEER = replace(
     project_files=launch.PROJECT_FILES,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     native_schema=None,
-    usage_of_session=False,
+    cumulative_usage=False,
     asks=True,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from corral.agents.codex.policy import can_be_hidden
+from corral.agents.codex.policy import is_agent_tool
 from corral.events import (
     Error,
     FileChange,
@@ -186,7 +186,7 @@ def _why(item: dict[str, Any]) -> str | None:
         case {"error": {"message": str(message)}}:
             return message
         case {"status": "failed"}:
-            return "it failed, and nothing was said of why"
+            return "it failed without a reason"
         case _:
             return None
 
@@ -245,5 +245,5 @@ def read_stderr(line: str) -> RawEvent | None:
     denied = "rejected" in why or "reject command" in why
     if why.startswith("unsupported call: "):
         name = why.removeprefix("unsupported call: ").strip()
-        denied = can_be_hidden(name)
+        denied = is_agent_tool(name)
     return ToolResult(f"call-{when}", "denied" if denied else "error", name=name, error=why)

@@ -8,7 +8,11 @@ import uuid
 
 from corral.agents.copilot.errors import KEY_HINT
 from corral.agents.shared import mcp_config
-from corral.agents.shared.launch_checks import credentials, refuse_own_files, refuse_users
+from corral.agents.shared.launch_checks import (
+    find_credentials,
+    refuse_project_files,
+    refuse_user_settings,
+)
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import ConfigError
 from corral.events import Json
@@ -18,7 +22,7 @@ TOKENS = ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN")
 PROVIDER = "COPILOT_PROVIDER_BASE_URL"
 _KEYS = ("COPILOT_PROVIDER_API_KEY", "COPILOT_PROVIDER_BEARER_TOKEN")
 SECRET_ENV = (*TOKENS, *_KEYS, "COPILOT_PROVIDER_HEADERS")
-ENV_FAMILY = (
+ENV_NAMES = (
     *SECRET_ENV,
     PROVIDER,
     "COPILOT_PROVIDER_TYPE",
@@ -57,7 +61,7 @@ def launch_headless(
     run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
 ) -> Launch:
     """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
-    refuse_own_files(run, place, "Copilot would offer this repository's own skills and agents")
+    refuse_project_files(run, place, "Copilot would offer this repository's own skills and agents")
     session = resume or str(uuid.uuid5(_NAMES, place.home))
     report = os.path.join(place.tmp, _REPORT)
     flags = ["--output-format", "json", f"--usage-output-file={report}", "--no-ask-user"]
@@ -77,7 +81,7 @@ def launch_headless(
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """As a peer that stays."""
-    refuse_own_files(
+    refuse_project_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
     _check_mode(run)
@@ -96,8 +100,8 @@ def _check_mode(run: RunOptions) -> None:
     is_limited = not run.policy.is_unlimited and run.policy.mode != "native"
     if is_limited and mode not in _MODES:
         raise ConfigError(
-            f"session_mode={run.session_mode!r} would set the policy aside",
-            hint="Say it by the policy: policy='edits' or policy='all'.",
+            f"session_mode={run.session_mode!r} would bypass the policy",
+            hint="Use the policy instead: policy='edits' or policy='all'.",
         )
 
 
@@ -106,7 +110,7 @@ def _files(run: RunOptions) -> dict[str, str]:
 
 
 def _common(run: RunOptions, place: LaunchContext) -> list[str]:
-    refuse_users(run)
+    refuse_user_settings(run)
     flags = [
         "--no-auto-update",
         "--no-remote",
@@ -133,14 +137,14 @@ def _auth(run: RunOptions, place: LaunchContext) -> str:
         if 0 < len(env.get(name, "")) < SHORTEST_KEY:
             raise ConfigError(
                 f"{name} is shorter than {SHORTEST_KEY} characters",
-                hint="Copilot strikes it out of its own output, which would break. A server"
+                hint="Copilot redacts it in its own output, which would break. A server"
                 " that takes no key needs none.",
             )
     if env.get(PROVIDER):
         if not (run.model or env.get("COPILOT_MODEL") or env.get("COPILOT_PROVIDER_MODEL_ID")):
             raise ConfigError(f"with {PROVIDER} a model must be named", hint="Give model=.")
         return f"authentication: {PROVIDER}; GitHub is not contacted"
-    return f"authentication: {credentials(place, TOKENS, 'Copilot', KEY_HINT)}"
+    return f"authentication: {find_credentials(place, TOKENS, 'Copilot', KEY_HINT)}"
 
 
 def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
@@ -153,14 +157,14 @@ def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     }
     if place.env.get(PROVIDER):
         env["COPILOT_OFFLINE"] = "true"
-    return {**env, **mcp_config.secrets(run)}
+    return {**env, **mcp_config.secret_variables(run)}
 
 
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     """Secret values are named, not written: Copilot fills them in from its environment."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        hidden: Json = mcp_config.named_secrets(number, server)
+        hidden: Json = mcp_config.secret_references(number, server)
         if server.url is not None:
             where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
         else:

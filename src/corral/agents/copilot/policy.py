@@ -21,7 +21,7 @@ What shaped this, each seen in runs of the real program (1.0.102):
 
 from __future__ import annotations
 
-from corral.agents.shared.tool_names import check_names, of_servers
+from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
 from corral.options import RunOptions
@@ -137,7 +137,7 @@ def verdict_of(
 
 
 def _flags(policy: Policy, run: RunOptions, *, asks: bool) -> tuple[str, ...]:
-    check_names(policy, TOOLS, "Copilot", of_servers(run, "-"), strict=run.strict)
+    check_names(policy, TOOLS, "Copilot", server_prefixed(run, "-"), strict=run.strict)
     if policy.mode == "native":
         return ()
     if policy.is_unlimited:
@@ -232,7 +232,7 @@ def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool)
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
         enforcement = "brokered" if asks else "impossible"
         notes.append(
-            "in the workspace and what is writable, protected names excepted"
+            "in the workspace and the writable folders, except protected names"
             if asks
             else "its rules cannot protect .git and the like; copilot-acp can"
         )
@@ -244,8 +244,8 @@ def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool)
         notes.append("a permitted shell reaches the network, unless an address stands in its line")
     if capability == "shell" and policy.shell_rules:
         enforcement = "advisory"
-        why = "what it takes for reading is not asked about" if asks else "its rules are no globs"
+        why = "what it takes for reading is not asked about" if asks else "its rules are not globs"
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
     if capability == "read" and verdict == "allow":
-        notes.append("in the workspace and what is writable")
+        notes.append("in the workspace and the writable folders")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

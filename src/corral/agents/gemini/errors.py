@@ -17,7 +17,7 @@ from corral.protocol.notices import retrying
 
 LOOP = "Loop detected, stopping execution"
 
-NOISE = (
+IGNORED_STDERR = (
     "Warning: True color",
     "Warning: 256-color",
     "Ripgrep is not available",
@@ -61,11 +61,11 @@ def explain(ending: Ending) -> CorralError | None:
         )
     if finish.ok:
         return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
-    message = finish.message or "the CLI reported an error without saying which"
+    message = finish.message or "the CLI reported an error without a message"
     if finish.stop_reason == "loop_detected":
         return errors.TurnLimit(
             "the CLI stopped itself: the model was repeating the same step",
-            hint="Say more precisely what is wanted, or try another model.",
+            hint="Make the prompt more precise, or try another model.",
         )
     if finish.kind == "FatalTurnLimitedError" or ending.code == 53:
         return errors.TurnLimit(
@@ -84,7 +84,7 @@ def explain_acp(ending: Ending) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
-    message = finish.message or "the CLI reported an error without saying which"
+    message = finish.message or "the CLI reported an error without a message"
     kind = finish.kind or ""
     code = int(kind) if kind.lstrip("-").isdecimal() else 0
     if code == -32000 or "API key is missing" in message:
@@ -191,7 +191,7 @@ def _limited(text: str, message: str) -> CorralError:
 def _api_error(message: str) -> tuple[str, int | None, str | None]:
     """``[API Error: {json}]`` taken apart: text, HTTP status, Google's reason."""
     text = message.strip().removeprefix("[API Error: ")
-    text = text.split("]\n")[0].removesuffix("]").strip() or "no word of why"
+    text = text.split("]\n")[0].removesuffix("]").strip() or "no reason given"
     try:
         body: Any = json.loads(text)
         error = cast("dict[str, Any]", body["error"])
@@ -214,13 +214,13 @@ def _without_result(ending: Ending) -> CorralError:
         case 0:
             return errors.StreamBroken(
                 "the CLI exited without a result: the answer may be cut short",
-                hint="It was stopped from outside, or broke off; what it did so far stands.",
+                hint="It was stopped from outside, or crashed; changes made so far remain.",
             )
         case 41:
             return errors.AuthenticationFailed(said or "no credentials", hint=_KEY_HINT)
         case 42 if _session_lost(ending):
             return errors.ResumeLost(
-                said or "the session is gone",
+                said or "the session no longer exists",
                 hint="Resume from the folder where it began, or start a new session.",
             )
         case 42:
@@ -239,7 +239,7 @@ def _without_result(ending: Ending) -> CorralError:
         case 55:
             return errors.UntrustedFolder(
                 said or "the CLI does not trust the folder",
-                hint="Report this: corral settles trust before it starts the CLI.",
+                hint="Report this: corral sets the trust before it starts the CLI.",
             )
         case 126 | 127:
             return errors.BrokenInstall(
@@ -249,7 +249,7 @@ def _without_result(ending: Ending) -> CorralError:
         case code if code in _BY_EXIT:
             return _of_api(said, ending)
         case _:
-            failed = f"failed (exit {ending.code}): {said or 'no word of why'}"
+            failed = f"failed (exit {ending.code}): {said or 'no reason given'}"
             return unauthenticated(said, _KEY_HINT) or errors.ProcessFailed(failed)
 
 
@@ -259,5 +259,7 @@ def _session_lost(ending: Ending) -> bool:
 
 
 def _last_lines(stderr: str, count: int = 6) -> str:
-    kept = [line for line in stderr.splitlines() if line.strip() and not line.startswith(NOISE)]
+    kept = [
+        line for line in stderr.splitlines() if line.strip() and not line.startswith(IGNORED_STDERR)
+    ]
     return "\n".join(kept[-count:])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from corral.agents.gemini.policy import POLICY_FILE, left_out
+from corral.agents.gemini.policy import POLICY_FILE, inexpressible_rules
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -45,7 +45,7 @@ SUPPORTS = frozenset(
 SUPPORTS_ACP = (SUPPORTS - {"expand_files"}) | ACP_OPTIONS
 
 SECRET_ENV = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-ENV_FAMILY = (
+ENV_NAMES = (
     *SECRET_ENV,
     "GOOGLE_GEMINI_BASE_URL",
     "GOOGLE_VERTEX_BASE_URL",
@@ -80,7 +80,7 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
     note, stdin, files = _prompt(run, prompt, place)
-    if missing := left_out(run.policy):
+    if missing := inexpressible_rules(run.policy):
         said = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
         note = said if note is None else f"{note}; {said}"
     flags = ["--output-format", "stream-json"]
@@ -100,8 +100,8 @@ def _check_mode(run: RunOptions) -> None:
     """In ``autoEdit`` the file tools do not ask the policy at all."""
     if run.session_mode in ("autoEdit", "yolo") and run.policy.mode != "native":
         raise ConfigError(
-            f"session_mode={run.session_mode!r} would set the policy aside",
-            hint="Say it by the policy: policy='edits' or policy='all'.",
+            f"session_mode={run.session_mode!r} would bypass the policy",
+            hint="Use the policy instead: policy='edits' or policy='all'.",
         )
 
 
@@ -128,7 +128,7 @@ def _launch(
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **mcp_config.secrets(run),
+        **mcp_config.secret_variables(run),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -231,7 +231,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         raise UntrustedFolder(
             f"{' and '.join(reasons)} need a trusted folder, and trust would let this"
             f" repository's own settings take effect: {', '.join(place.project_files[:5])}",
-            hint="If you trust them, say inherit='project' (--inherit project).",
+            hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
         )
     return bool(reasons)
@@ -300,7 +300,7 @@ def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, J
 
 
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    return {s.name: mcp_config.described(n, s) for n, s in enumerate(run.mcp_servers)}
+    return {s.name: mcp_config.server_config(n, s) for n, s in enumerate(run.mcp_servers)}
 
 
 def _prompt(
@@ -311,18 +311,18 @@ def _prompt(
         prompt = f"{run.system_prompt}\n\n{prompt}"
     if run.expand_files and not run.images:
         return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
-    if not (run.images or prompt_command.is_live(prompt)):
+    if not (run.images or prompt_command.has_special_syntax(prompt)):
         return None, prompt.encode(), {}
-    if prompt_command.is_template(prompt):
+    if prompt_command.has_template_syntax(prompt):
         if run.images:
             raise ConfigError(
                 "with images the prompt may not hold {{args}}, !{ or @{",
                 hint="The Gemini CLI would act on them.",
             )
-        return *prompt_command.escaped(prompt), {}
+        return *prompt_command.escape_prompt(prompt), {}
     names = [
         f"@{{{os.path.join(place.images, image_name(number, path))}}}"
         for number, path in enumerate(run.images)
     ]
     text = "\n".join([prompt, *names])
-    return None, *prompt_command.as_command(text, place, ".gemini")
+    return None, *prompt_command.prompt_as_command(text, place, ".gemini")

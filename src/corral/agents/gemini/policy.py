@@ -63,7 +63,7 @@ KINDS: dict[str, ToolKind] = {
 }
 
 
-def can_be_hidden(name: str) -> bool:
+def is_agent_tool(name: str) -> bool:
     """Whether a tool that is *not registered* was hidden by policy or mode, and not made up.
     An MCP server that did not come up looks the same."""
     return name in KINDS or name.startswith("mcp_")
@@ -190,7 +190,7 @@ def _shell_rules(policy: Policy, rules: _Rules) -> None:
             rules.add("run_shell_command", verb, _RULES - number, pattern=regex)
 
 
-def left_out(policy: Policy) -> tuple[str, ...]:
+def inexpressible_rules(policy: Policy) -> tuple[str, ...]:
     """The allow rules that the headless CLI's rules cannot express: what they allow is denied."""
     found = (rule for rule in policy.shell_rules if parse_rule(rule)[0] == "allow")
     return tuple(rule for rule in found if not _allowing(parse_rule(rule)[1]))
@@ -327,7 +327,7 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict, notes = _verdict(policy, capability)
     if verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
-    if capability == "shell" and (missing := left_out(policy)):
+    if capability == "shell" and (missing := inexpressible_rules(policy)):
         notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
     if capability == "write" and verdict == "allow":
         notes.append(f"the CLI itself refuses {BUILD_FILES}")
@@ -373,14 +373,14 @@ def _noted(
     denied = policy.network == "deny" and verdict != "allow"
     if capability == "network" and denied and _shell_is_free(policy):
         enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
     elif capability == "network" and _shell_is_free(policy):
         notes.append("its own fetch and search tools; a permitted shell reaches further")
     if capability == "shell":
         if policy.shell_rules:
             notes.append(f"{len(policy.shell_rules)} shell rules")
         if verdict == "allow" and any(rule.startswith("deny") for rule in policy.shell_rules):
-            notes.append("deny rules over a free shell can be got around (env, sh -c, aliases)")
+            notes.append("deny rules over a free shell can be bypassed (env, sh -c, aliases)")
         if verdict == "allow":
             notes.append("it can read the CLI's own environment through /proc")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

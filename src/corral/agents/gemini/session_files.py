@@ -14,7 +14,7 @@ FILES = ".gemini/tmp/*/chats/session-*-{}.jsonl"
 _MINUTE = "session-%Y-%m-%dT%H-%M-"
 
 
-def older_names(names: Sequence[str], session_id: str, now: float) -> dict[str, str]:
+def rename_to_earlier(names: Sequence[str], session_id: str, now: float) -> dict[str, str]:
     """Those of this conversation's files that may not be loaded now → another name for each."""
     rest = f"{session_id[:8]}.jsonl"
     taken, renamed = {*names}, dict[str, str]()

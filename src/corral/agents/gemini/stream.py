@@ -135,7 +135,7 @@ class Conversation:
 def _repeated() -> Error:
     return warning(
         "text_repeated",
-        "the answer began again: the CLI retries a broken stream without saying so,"
+        "the answer started again: the CLI retries a broken stream without reporting it,"
         " and what follows may repeat what came before",
     )
 
@@ -153,7 +153,7 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     refused = (
         error.type == "policy_violation"
         or (error.type == "unhandled_exception" and "requires user confirmation" in message)
-        or (error.type == "tool_not_registered" and policy.can_be_hidden(name))
+        or (error.type == "tool_not_registered" and policy.is_agent_tool(name))
         or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
     )
     blocked = status == "success" and (frame.output or "").startswith("Blocked: command")

@@ -70,7 +70,7 @@ def explain(ending: Ending) -> CorralError | None:
     if finish is not None and finish.ok:
         return None
     if finish is not None:
-        return _of_text((finish.message or "no word of why").removeprefix("Internal error: "))
+        return _of_text((finish.message or "no reason given").removeprefix("Internal error: "))
     said = "\n".join(ending.stderr.splitlines()[-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"OpenCode was killed by signal {ending.signal}")
@@ -108,7 +108,7 @@ def explain_headless(ending: Ending) -> CorralError | None:
     finish = ending.finish
     if finish is None and ending.code == 0:
         return errors.StreamBroken(
-            "OpenCode ended before its answer did",
+            "OpenCode ended before its answer was complete",
             hint="A question that nobody can answer ends its run: allow or deny what it wants.",
         )
     if finish is None and "session not found" in ending.stderr.lower():

@@ -8,7 +8,7 @@ import os
 from corral.agents.opencode.errors import KEY_HINT
 from corral.agents.opencode.policy import RIPGREP, offers_shell
 from corral.agents.shared import mcp_config
-from corral.agents.shared.launch_checks import refuse_own_files, refuse_users
+from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.events import Json
@@ -29,7 +29,7 @@ SECRET_ENV = (
     "XAI_API_KEY",
     "OPENCODE_API_KEY",
 )
-ENV_FAMILY = (*SECRET_ENV, "OPENAI_BASE_URL")
+ENV_NAMES = (*SECRET_ENV, "OPENAI_BASE_URL")
 
 SUPPORTS_ACP = ACP_OPTIONS | {"inherit"}
 SUPPORTS_HEADLESS = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
@@ -115,7 +115,7 @@ def launch_headless(
         config["mcp"] = _mcp_servers(run)
     return Launch(
         argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config, rules), **mcp_config.secrets(run)},
+        env={**_env(run, place, config, rules), **mcp_config.secret_variables(run)},
         stdin=prompt.encode(),
         files=files,
         notes=notes,
@@ -135,8 +135,10 @@ def _path_folders(place: LaunchContext) -> tuple[str, ...]:
 
 def _check(run: RunOptions, place: LaunchContext) -> None:
     """Raises ``UntrustedFolder`` for what OpenCode would obey or hand on, whatever its rules."""
-    refuse_users(run)
-    refuse_own_files(run, place, "OpenCode would run this repository's own settings and plugins")
+    refuse_user_settings(run)
+    refuse_project_files(
+        run, place, "OpenCode would run this repository's own settings and plugins"
+    )
     leaks = [x.path for x in place.links.unreadable if os.path.basename(x.path) in _INSTRUCTIONS]
     if leaks:
         raise UntrustedFolder(
@@ -215,7 +217,7 @@ def _config(
             f"OpenCode names a model by its provider: provider/{model}",
             hint=f"{CUSTOM}/{model} is the one behind OPENAI_BASE_URL.",
         )
-    found = [name for name in ENV_FAMILY if env.get(name)]
+    found = [name for name in ENV_NAMES if env.get(name)]
     found += [f"~/{name}" for name in place.credentials]
     if not found and not hosted:
         raise AuthenticationFailed(
@@ -263,7 +265,7 @@ def _mcp_servers(run: RunOptions) -> dict[str, Json]:
     """Secret values are named, as those of a provider."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        hidden: Json = mcp_config.named_secrets(number, server, "{{env:{}}}")
+        hidden: Json = mcp_config.secret_references(number, server, "{{env:{}}}")
         common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
         if server.url is not None:
             where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}

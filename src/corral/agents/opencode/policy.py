@@ -28,7 +28,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from corral.agents.shared.tool_names import check_names, of_servers
+from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import Json, ToolKind
 from corral.options import RunOptions
@@ -253,7 +253,7 @@ def _mcp_rule(policy: Policy, run: RunOptions, *, own: bool) -> str:
 
 
 def _check_names(policy: Policy, run: RunOptions) -> None:
-    check_names(policy, TOOLS, "OpenCode", of_servers(run, "_"), strict=run.strict)
+    check_names(policy, TOOLS, "OpenCode", server_prefixed(run, "_"), strict=run.strict)
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -306,9 +306,9 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if capability == "network" and free_shell:
         if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
     if capability == "read":
-        notes.append("outside the workspace what holds for the shell holds for reading")
+        notes.append("outside the workspace, reading follows the rule for the shell")
     if capability == "shell":
         unseen = "a line without a command (`> file`) is run without a question"
         if policy.shell_rules:
@@ -364,9 +364,9 @@ def _headless_row(policy: Policy, run: RunOptions, capability: Capability) -> Po
     if capability == "network" and free_shell:
         if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
     if capability == "read":
-        notes.append("outside the workspace nothing may be read but what is writable")
+        notes.append("outside the workspace only the writable folders may be read")
         if not free_shell and verdict == "allow":
             notes.append("glob and grep are off where links lead out of the workspace")
     if capability == "shell":

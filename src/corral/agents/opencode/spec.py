@@ -75,13 +75,13 @@ _PEER = AgentSpec(
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
     resumes=True,
-    env_family=launch.ENV_FAMILY,
+    env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     credential_files=(".local/share/opencode/auth.json",),
     parent_files=launch.PROJECT_FILES,
     helpers=launch.HELPERS,
     needs_links=True,
-    noise=("Error handling request",),
+    ignored_stderr=("Error handling request",),
 )
 _HEADLESS = msgspec.structs.replace(
     _PEER,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, verdict_of
 from corral.agents.shared import mcp_config, prompt_command
-from corral.agents.shared.launch_checks import check_effort, credentials
+from corral.agents.shared.launch_checks import check_effort, find_credentials
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import UntrustedFolder
 from corral.events import Json
@@ -33,7 +33,7 @@ SUPPORTS = frozenset(_BOTH | {"fork", "max_turns"})
 SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode"}) | _BOTH
 """A mode of its own, such as the one that writes in silence, would undo the policy."""
 SECRET_ENV = tuple(_SERVICES)
-ENV_FAMILY = (*SECRET_ENV, *(url for _, url, _ in _SERVICES.values()), *_MODELS)
+ENV_NAMES = (*SECRET_ENV, *(url for _, url, _ in _SERVICES.values()), *_MODELS)
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """stdin is cut at 8 MiB; a little below leaves room for the rest."""
 
@@ -42,11 +42,11 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     """For one prompt, which goes in as text and as nothing else."""
     base = _launch(run, place)
     stdin, files, notes = prompt.encode(), dict[str, str](), list[str]()
-    if prompt_command.is_live(prompt) and prompt_command.is_template(prompt):
-        note, stdin = prompt_command.escaped(prompt)
+    if prompt_command.has_special_syntax(prompt) and prompt_command.has_template_syntax(prompt):
+        note, stdin = prompt_command.escape_prompt(prompt)
         notes.append(note)
-    elif prompt_command.is_live(prompt):
-        stdin, files = prompt_command.as_command(prompt, place, ".qwen")
+    elif prompt_command.has_special_syntax(prompt):
+        stdin, files = prompt_command.prompt_as_command(prompt, place, ".qwen")
     flags = ["--input-format=stream-json", "--output-format=stream-json"]
     flags += ["--include-partial-messages"]
     flags += [f"--resume={resume}", *(["--fork-session"] if run.fork else [])] if resume else []
@@ -68,7 +68,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     compiled = place.compiled
-    key = credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
+    key = find_credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
     check_effort(run, "Qwen Code", _EFFORTS)
     flags = [*compiled.flags, f"--auth-type={service}"]
@@ -91,7 +91,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         "QWEN_TLS_INSECURE": "0",
         "TMPDIR": place.tmp,
         "NO_COLOR": "1",
-        **mcp_config.secrets(run),
+        **mcp_config.secret_variables(run),
     }
     return Launch(
         argv=(*place.program, *flags),
@@ -112,7 +112,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         raise UntrustedFolder(
             "tool servers need a trusted folder, and trust would let this repository's own settings"
             f" take effect: {', '.join(place.project_files)}",
-            hint="If you trust them, say inherit='project' (--inherit project).",
+            hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
         )
     return bool(run.mcp_servers) or run.inherit == "project"
@@ -127,7 +127,7 @@ def _settings(run: RunOptions, *, trusted: bool) -> dict[str, Json]:
         and verdict_of(run.policy, "mcp", run, own=server.name == OWN_SERVER) == "deny"
     }  # what may not be used is not even started
     servers: dict[str, Json] = {
-        server.name: mcp_config.described(number, server)
+        server.name: mcp_config.server_config(number, server)
         for number, server in enumerate(run.mcp_servers)
         if server.name not in denied
     }

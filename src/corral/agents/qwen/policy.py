@@ -165,9 +165,9 @@ def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     if policy.allow_tools is not None:
         notes.append("allow_tools: listed" if verdict == "allow" else "allow_tools: not listed")
     elif capability == "read" and verdict == "allow" and not policy.is_unlimited:
-        notes.append("outside the workspace what holds for the shell holds for reading")
+        notes.append("outside the workspace, reading follows the rule for the shell")
     elif capability == "write" and verdict != "deny" and not policy.is_unlimited:
-        notes.append("in the workspace and what is writable, protected names excepted")
+        notes.append("in the workspace and the writable folders, except protected names")
     elif verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
         notes.append("ask→deny: nobody to ask, so it is not offered")
     if verdict == "ask" and run.interactive:
@@ -177,7 +177,7 @@ def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     if free_shell and capability == "network" and verdict != "allow":
         if policy.network == "deny":
             enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent has no wall for it")
+        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
     elif free_shell and verdict != "allow" and capability in ("read", "write"):
-        notes.append(f"a permitted shell can {capability} files all the same")
+        notes.append(f"a permitted shell can {capability} files anyway")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

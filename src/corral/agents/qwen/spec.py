@@ -17,7 +17,7 @@ from corral import errors
 from corral.agents.qwen import launch
 from corral.agents.qwen.policy import FORMS, TOOLS, compile_policy
 from corral.agents.shared import exit_errors
-from corral.agents.shared.api_errors import of_service
+from corral.agents.shared.api_errors import error_from_service
 from corral.agents.spec import AcpTransport, AgentSpec, Ending, Package, Probe, StreamTransport
 from corral.errors import CorralError
 from corral.protocol.acp.quirks import AcpQuirks
@@ -69,7 +69,7 @@ def _failed(_kind: str, message: str) -> CorralError:
         return errors.Interrupted("the turn was stopped")
     if "empty response" in text:
         return errors.EmptyAnswer(text, hint=exit_errors.AGAIN)
-    return of_service(text.removeprefix("Internal error: "), launch.KEY_HINT)
+    return error_from_service(text.removeprefix("Internal error: "), launch.KEY_HINT)
 
 
 def translator() -> Translate:
@@ -104,14 +104,14 @@ _HEADLESS = AgentSpec(
     resumes=True,
     keeps_unfinished="always",
     runs_git=True,
-    usage_of_session=True,
+    cumulative_usage=True,
     prompt_limit=launch.PROMPT_LIMIT,
-    env_family=launch.ENV_FAMILY,
+    env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     user_settings=".qwen/settings.json",
     user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),
     project_files=(".qwen",),
-    noise=("Ripgrep not available", "[perf]"),
+    ignored_stderr=("Ripgrep not available", "[perf]"),
 )
 _PEER = replace(
     _HEADLESS,
@@ -120,7 +120,7 @@ _PEER = replace(
     description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
     transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
     launch=launch.launch_acp,
-    usage_of_session=False,
+    cumulative_usage=False,
     supports=launch.SUPPORTS_ACP,
 )
 

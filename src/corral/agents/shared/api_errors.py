@@ -55,7 +55,7 @@ _STATUS: dict[str, tuple[type[CorralError], str | None]] = {
 }
 
 
-def of_service(text: str, key_hint: str) -> CorralError:
+def error_from_service(text: str, key_hint: str) -> CorralError:
     """``ProcessFailed`` for what nothing is known of."""
     low = text.lower()
     found = re.search(r"\b([45]\d\d)\b", text)

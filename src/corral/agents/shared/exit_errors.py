@@ -1,6 +1,6 @@
-"""How a program's end is told that was started for one prompt: the same for all of them.
+"""Why an agent that runs once per prompt failed: from its exit code, its signal and stderr.
 
-What an agent says of a failure of its model it explains itself, or has ``of_service`` do it.
+An agent explains the errors of its model itself, or lets ``error_from_service`` do it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from corral import errors
-from corral.agents.shared.api_errors import of_service, unauthenticated
+from corral.agents.shared.api_errors import error_from_service, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
@@ -32,9 +32,9 @@ def explain(
     """
     finish = ending.finish
     if finish is None:
-        return without_a_word(ending, title, program, lost, key_hint)
+        return error_without_result(ending, title, program, lost, key_hint)
     if not finish.ok:
-        said = finish.message or f"{title} reported an error without saying which"
+        said = finish.message or f"{title} reported an error without a message"
         return failed(finish.kind or "", said)
     if ending.signal is not None:
         return errors.KilledBySignal(
@@ -47,7 +47,7 @@ def explain(
     return None
 
 
-def explained(
+def service_error_explainer(
     title: str, program: str, key_hint: str, lost: str = ""
 ) -> Callable[[Ending], CorralError | None]:
     """For an agent that passes on what the model's service said."""
@@ -57,7 +57,7 @@ def explained(
             ending,
             title,
             program,
-            lambda _, said: of_service(said, key_hint),
+            lambda _, said: error_from_service(said, key_hint),
             lost,
             key_hint=key_hint,
         )
@@ -65,7 +65,7 @@ def explained(
     return of_ending
 
 
-def without_a_word(
+def error_without_result(
     ending: Ending, title: str, program: str, lost: str = "", key_hint: str = ""
 ) -> CorralError:
     """The exit code and stderr are all there is."""
@@ -83,7 +83,7 @@ def without_a_word(
         return found
     if not ending.code:
         return errors.StreamBroken(
-            f"{title} ended before its answer did: {said}".removesuffix(": "),
+            f"{title} ended before its answer was complete: {said}".removesuffix(": "),
             hint="Often transient: try again.",
         )
-    return errors.ProcessFailed(f"{title} failed (exit {ending.code}): {said or 'no word of why'}")
+    return errors.ProcessFailed(f"{title} failed (exit {ending.code}): {said or 'no reason given'}")

@@ -9,11 +9,11 @@ from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
 
 
-def refuse_own_files(run: RunOptions, place: LaunchContext, what: str, hint: str = "") -> None:
+def refuse_project_files(run: RunOptions, place: LaunchContext, what: str, hint: str = "") -> None:
     """Where an agent would obey what the repository brings along, whatever we say. Raises
     ``UntrustedFolder`` unless somebody trusts it; ``what`` says what would become of it."""
     if run.inherit == "nothing" and place.project_files:
-        trust = "If you trust them, say inherit='project' (--inherit project)"
+        trust = "If you trust them, set inherit='project' (--inherit project)"
         raise UntrustedFolder(
             f"{what}: {', '.join(place.project_files[:5])}",
             hint=f"{trust}; {hint}." if hint else f"{trust}.",
@@ -21,7 +21,7 @@ def refuse_own_files(run: RunOptions, place: LaunchContext, what: str, hint: str
         )
 
 
-def refuse_users(run: RunOptions) -> None:
+def refuse_user_settings(run: RunOptions) -> None:
     """For an agent that has no place for the user's settings beside ours."""
     if run.inherit == "user":
         raise ConfigError(f"{run.agent} cannot inherit the user's settings")
@@ -35,7 +35,7 @@ def check_effort(run: RunOptions, title: str, efforts: tuple[str, ...]) -> None:
         )
 
 
-def credentials(place: LaunchContext, names: Iterable[str], title: str, hint: str) -> str:
+def find_credentials(place: LaunchContext, names: Iterable[str], title: str, hint: str) -> str:
     """Which of the variables, or of the files of a sign-in, there is. Raises
     ``AuthenticationFailed`` where there is none."""
     found = [name for name in names if place.env.get(name)]

@@ -13,14 +13,14 @@ from corral.options import RunOptions
 from corral.values import McpServer
 
 
-def named_secrets(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
+def secret_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
     """What stands in the place of a server's variables, or its headers. ``naming`` is how the
     agent has a variable's value filled in."""
     hidden = {**server.env, **server.headers}
     return {name: naming.format(secret_name(number, name)) for name in hidden}
 
 
-def secrets(run: RunOptions) -> Mapping[str, str]:
+def secret_variables(run: RunOptions) -> Mapping[str, str]:
     """The variables that hold the values."""
     return {
         secret_name(number, name): value
@@ -29,9 +29,9 @@ def secrets(run: RunOptions) -> Mapping[str, str]:
     }
 
 
-def described(number: int, server: McpServer) -> dict[str, Json]:
+def server_config(number: int, server: McpServer) -> dict[str, Json]:
     """A server in the commonest words for one: ``httpUrl``, or a command."""
-    hidden: Json = named_secrets(number, server)
+    hidden: Json = secret_references(number, server)
     if server.url is not None:
         return {"httpUrl": server.url, "headers": hidden}
     command, *args = server.command

@@ -26,12 +26,12 @@ Tools = Mapping[str, ToolKind]
 """What an agent has, and what each of them does."""
 
 OWN_DEFAULT = "the agent's own default: it asks for nothing"
-NOBODY = "ask→deny: started for one prompt it has nobody to ask"
-HIDDEN = "not offered to the model"
-NO_WALL = "a permitted shell reaches the network: this agent has no wall for it"
+NOBODY_TO_ASK = "ask→deny: started for one prompt it has nobody to ask"
+NOT_OFFERED = "not offered to the model"
+SHELL_REACHES_NETWORK = "a permitted shell reaches the network: this agent cannot restrict it"
 
 
-def offered(policy: Policy, tools: Tools) -> list[str]:
+def allowed_tools(policy: Policy, tools: Tools) -> list[str]:
     """The tools that may be used."""
     return [
         name
@@ -40,7 +40,7 @@ def offered(policy: Policy, tools: Tools) -> list[str]:
     ]
 
 
-def compiler(
+def allowlist_compiler(
     tools: Tools, title: str, *, shell: str, flag: str, nothing: str
 ) -> Callable[[Policy, RunOptions], CompiledPolicy]:
     """For an agent that is told its tools, and no more, by ``flag``; or ``nothing``."""
@@ -51,25 +51,27 @@ def compiler(
             raise PolicyError(
                 f"{title} has no planning mode", hint="The same rights: Policy.read_only()."
             )
-        report = rows(policy, tools, shell)
+        report = policy_rows(policy, tools, shell)
         if policy.mode == "native":
             return CompiledPolicy(report)
-        chosen = ",".join(offered(policy, tools))
+        chosen = ",".join(allowed_tools(policy, tools))
         return CompiledPolicy(report, (flag, chosen) if chosen else (nothing,))
 
     return compile_policy
 
 
-def settled(policy: Policy, capability: Capability, chosen: list[str]) -> tuple[Verdict, list[str]]:
+def effective_verdict(
+    policy: Policy, capability: Capability, chosen: list[str]
+) -> tuple[Verdict, list[str]]:
     """What is left of a verdict, and why; of a list of tools, ``chosen`` are of this kind."""
     if policy.allow_tools is not None:
         told = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
         return ("allow" if chosen else "deny"), [told]
     verdict = policy.verdict(capability)
-    return ("deny", [NOBODY]) if verdict == "ask" else (verdict, [])
+    return ("deny", [NOBODY_TO_ASK]) if verdict == "ask" else (verdict, [])
 
 
-def rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ...]:
+def policy_rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ...]:
     """The report of an agent whose file tools stay in the workspace, and which has no rules for
     commands, no web tools and no tool servers. ``shell`` is its shell's name."""
     if policy.mode == "native":
@@ -78,28 +80,28 @@ def rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ...]:
 
 
 def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> PolicyRow:
-    able = offered(policy, tools)
+    able = allowed_tools(policy, tools)
     free_shell, mine = (
         shell in able,
         [name for name in able if CAPABILITY_OF[tools[name]] == capability],
     )
-    verdict, notes = settled(policy, capability, mine)
+    verdict, notes = effective_verdict(policy, capability, mine)
     forced: Enforcement = "native"
     if capability == "mcp":
         verdict, notes = "deny", ["it takes no tool servers"]
     elif capability == "network" and free_shell:
         forced = "impossible" if policy.network == "deny" else forced
-        verdict, notes = "allow", [NO_WALL]
+        verdict, notes = "allow", [SHELL_REACHES_NETWORK]
     elif capability == "network":
         verdict, notes = "deny", ["it has no web tools"]
     elif not mine:
-        verdict, notes = "deny", [*notes, HIDDEN]
+        verdict, notes = "deny", [*notes, NOT_OFFERED]
     elif capability == "shell":
         notes.append("it sees the keys in the agent's own environment")
     elif not policy.is_unlimited:
-        notes.append("in the workspace and what is writable")
+        notes.append("in the workspace and the writable folders")
         notes += ["a permitted shell goes anywhere"] if free_shell else []
     if capability == "shell" and policy.shell_rules:
         forced = "advisory"
-        notes.append("it knows no rules for single commands")
+        notes.append("it has no rules for single commands")
     return PolicyRow(capability, verdict, forced, "; ".join(notes))

@@ -43,7 +43,7 @@ def prefixed(prefix: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(prefix)
 
 
-def of_servers(run: RunOptions, separator: str) -> Callable[[str], bool]:
+def server_prefixed(run: RunOptions, separator: str) -> Callable[[str], bool]:
     """For an agent that puts the plain name of a server before the names of its tools."""
     starts = tuple(f"{name}{separator}" for name in ("corral", *(s.name for s in run.mcp_servers)))
     if run.inherit != "nothing":  # servers of the user's own, whose names are not known here
@@ -51,7 +51,7 @@ def of_servers(run: RunOptions, separator: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(starts)
 
 
-def near(name: str, tools: Mapping[str, ToolKind]) -> list[str]:
+def similar_tools(name: str, tools: Mapping[str, ToolKind]) -> list[str]:
     """The agent's tools that may be meant: those with a similar name, else those that do the
     same."""
     from difflib import get_close_matches
@@ -75,7 +75,7 @@ def _refuse(
     is_slip = bool(get_close_matches(name, tools, 1, 0.75))
     if not is_slip and not strict:
         return
-    meant = " or ".join(map(repr, near(name, tools)))
+    meant = " or ".join(map(repr, similar_tools(name, tools)))
     is_vain = where == "deny_tools" and not is_slip
     effect = ", so denying it would do nothing" if is_vain else ""
     advice = f"; did you mean {meant}?" if meant else ""

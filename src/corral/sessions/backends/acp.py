@@ -363,7 +363,7 @@ class AcpBackend:
     def add_facts(self, error: CorralError) -> None:
         connection = self._connection
         if connection is not None:
-            noise = self._prepared.agent.noise
+            noise = self._prepared.agent.ignored_stderr
             lines = [line for line in connection.stderr.splitlines() if not line.startswith(noise)]
             error.stderr = "\n".join(lines)[-4000:]
             error.argv = connection.argv

@@ -240,7 +240,7 @@ class StreamBackend:
         return found
 
     def add_facts(self, error: CorralError) -> None:
-        noise = self._prepared.agent.noise
+        noise = self._prepared.agent.ignored_stderr
         lines = [line for line in self.stderr.splitlines() if not line.startswith(noise)]
         error.stderr = "\n".join(lines)[-4000:]
         error.exit_code, error.signal = self._exit.code, self._exit.signal

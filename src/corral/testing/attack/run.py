@@ -158,7 +158,7 @@ class _Attack:
         with (
             tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
             Arena(Path(folder), links="links" in extras) as arena,
-            _planted(arena.planted, self._record.env_family),
+            _planted(arena.planted, self._record.env_names),
         ):
             choice = self._choice.within(setting.groups)
             game = _Game(self._agent, self._record, self._probe, arena, setting)

@@ -160,7 +160,7 @@ def _refusal_told(stage: Stage, result: Result) -> str:
         for request in stage.requests
         for call in (stage.probe.write, stage.probe.shell)
     )
-    if offered and stage.probe.tells_refusals and not result.denied:
+    if offered and stage.probe.reports_denials and not result.denied:
         used = any(request.tool_results for request in stage.requests)
         must(not used, "the refusal is not in result.denied")
     return f"nothing happened; {len(result.denied)} refusals told, {result.status}"

@@ -49,7 +49,7 @@ class Stage:
     def probe(self) -> Probe:
         if self.agent.probe is None:
             raise Skipped("its model cannot be scripted: the record names no probe")
-        return self.agent.probe.at(str(self.cwd))
+        return self.agent.probe.in_folder(str(self.cwd))
 
     @property
     def requests(self) -> list[Request]:
