@@ -189,7 +189,7 @@ def test_a_registry_on_disk_lists_agents(
     ("name", "said"),
     [
         ("acp:archive", "a program to download"),
-        ("acp:nothing", "nothing of how it is started"),
+        ("acp:nothing", "does not say how it is started"),
         ("acp:elsewhere", "lists no agent"),
     ],
 )
