@@ -292,7 +292,7 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     ended = corral("batches", "cancel", "b", cwd=workspace)
     assert (ended.returncode, "already ended: success" in ended.stderr) == (2, True)
     wrong = corral("prune", "--older-than", "soon", cwd=workspace)
-    assert (wrong.returncode, "is no duration" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "is not a duration" in wrong.stderr) == (2, True)
     said = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
     assert re.search(r"^batch +success .* b\n1 would be removed", said, re.MULTILINE), said
     assert "1 removed" in corral("prune", "--older-than", "0s", cwd=workspace).stdout

@@ -330,7 +330,7 @@ def test_findings_come_in_the_order_of_the_text_with_their_place() -> None:
         (5, 2, "prompt_on_llm_nodes"),
     ]
     assert str(found[-2]).startswith(
-        "5:2: error: timeout of a: 'x' is no duration [attribute_value]"
+        "5:2: error: timeout of a: 'x' is not a duration [attribute_value]"
     )
 
 

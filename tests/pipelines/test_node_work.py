@@ -251,7 +251,7 @@ async def test_an_unknown_type_runs_as_its_shape_says(bench: NodeHarness) -> Non
 
 async def test_a_timeout_that_is_none_fails_clearly(bench: NodeHarness) -> None:
     outcome = await bench.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
-    assert "'soon' is no duration" in outcome.failure_reason
+    assert "'soon' is not a duration" in outcome.failure_reason
 
 
 async def test_the_nodes_own_status_file_is_its_word(bench: NodeHarness) -> None:

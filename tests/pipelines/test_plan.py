@@ -302,4 +302,4 @@ def test_a_condition_that_is_none_is_refused_before_anything_runs() -> None:
 
 def test_a_nodes_attribute_that_is_no_duration_fails_the_node() -> None:
     run = SchedulerDriver("s -> a -> e; a [shape=hexagon, human.timeout=soon]")
-    assert "'soon' is no duration" in run.finish.reason
+    assert "'soon' is not a duration" in run.finish.reason

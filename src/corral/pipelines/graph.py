@@ -24,12 +24,12 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def seconds(value: Value) -> float:
     """Of a duration; a bare number is seconds. Raises ``ValueError``."""
     if isinstance(value, bool):
-        raise ValueError(f"{value} is no duration")
+        raise ValueError(f"{value} is not a duration")
     if isinstance(value, int | float):
         return float(value)
     match = _DURATION.fullmatch(value.strip())
     if match is None:
-        raise ValueError(f"{value!r} is no duration: write 500ms, 30s, 15m, 2h or 1d")
+        raise ValueError(f"{value!r} is not a duration: write 500ms, 30s, 15m, 2h or 1d")
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 

@@ -126,56 +126,64 @@ class _Parser(Reader):
     # Statements, the usual ones.
 
     def statements(self, scope: _Scope) -> None:
-        """All until the brace that closes the scope, and that brace."""
-        text, usual, pairs = self.text, _USUAL.match, _PAIRS.findall
-        words, keys, nodes, edges = self.words, self.keys, self.nodes, self.edges
-        edge_defaults, nested = scope.edges, scope.depth > 0
+        """Read all statements up to the brace that closes the scope, and that brace."""
+        text, usual = self.text, _USUAL.match
         while True:
             found = usual(text, self.at)
             if found is None:
                 if self.unusual(scope):
                     return
-                continue
-            first, other, body = found.groups()
-            attrs: dict[str, Value] = {}
-            if body:
-                try:
-                    if "\\" in body:
-                        attrs = {
-                            keys[key]: words[bare] if bare else lexer.unescaped(quoted)
-                            for key, quoted, bare in pairs(body)
-                        }
-                    else:
-                        attrs = {
-                            keys[key]: words[bare] if bare else quoted
-                            for key, quoted, bare in pairs(body)
-                        }
-                except ValueError:  # read it again, slowly, to say where
-                    self.statement(scope)
-                    continue
-            begin = found.start(1)
-            if first[0] == '"':
-                first = first[1:-1]
-            elif first not in nodes and first.lower() in KEYWORDS:
+            elif self.usual(found, scope):
+                self.at = found.end()
+            else:  # read it slowly: a keyword, or an error that must be located
                 self.statement(scope)
-                continue
-            if other is None:
-                self.declare(first, attrs, *self.place(begin), scope)
-            else:
-                if other[0] == '"':
-                    other = other[1:-1]
-                elif other not in nodes and other.lower() in KEYWORDS:
-                    self.statement(scope)
-                    continue
-                line, column = self.place(begin)
-                if first not in nodes or nested:
-                    self.mention(first, line, column, scope)
-                if other not in nodes or nested:
-                    self.mention(other, *self.place(found.start(2)), scope)
-                if edge_defaults:
-                    attrs = {**edge_defaults, **attrs}
-                edges.append(Edge(first, other, attrs, line, column))
-            self.at = found.end()
+
+    def usual(self, found: re.Match[str], scope: _Scope) -> bool:
+        """Take a statement that one pattern has matched. False: it must be read slowly."""
+        first, other, body = found.groups()
+        try:
+            attrs = self.pairs(body) if body else {}
+        except ValueError:
+            return False
+        source = self.usual_name(first)
+        if source is None:
+            return False
+        line, column = self.place(found.start(1))
+        if other is None:
+            self.declare(source, attrs, line, column, scope)
+            return True
+        target = self.usual_name(other)
+        if target is None:
+            return False
+        nodes, nested = self.nodes, scope.depth > 0
+        if nested or source not in nodes:
+            self.mention(source, line, column, scope)
+        if nested or target not in nodes:
+            self.mention(target, *self.place(found.start(2)), scope)
+        if scope.edges:
+            attrs = {**scope.edges, **attrs}
+        self.edges.append(Edge(source, target, attrs, line, column))
+        return True
+
+    def pairs(self, body: str) -> dict[str, Value]:
+        """The attributes of a block. Raises ``ValueError`` for a bare value that is invalid."""
+        words, keys = self.words, self.keys
+        if "\\" in body:
+            return {
+                keys[key]: words[bare] if bare else lexer.unescaped(quoted)
+                for key, quoted, bare in _PAIRS.findall(body)
+            }
+        return {
+            keys[key]: words[bare] if bare else quoted for key, quoted, bare in _PAIRS.findall(body)
+        }
+
+    def usual_name(self, text: str) -> str | None:
+        """The name of a node; None: it is a keyword."""
+        if text[0] == '"':
+            return text[1:-1]
+        if text not in self.nodes and text.lower() in KEYWORDS:
+            return None
+        return text
 
     # What statements mean.
 
@@ -280,15 +288,7 @@ class _Parser(Reader):
             self.skip()
             ends.append(self.operand(scope))
             self.skip()
-        if self.text.startswith("--", self.at):
-            raise self.error("an undirected edge", hint="Write -> instead of --.")
-        if self.text.startswith("-", self.at):
-            word = lexer.ODD_NAME.match(self.text, begin)
-            whole = word[0] if word else ""
-            raise self.error(
-                "expected -> or [ or ;",
-                hint=f'A name with a - in it is written in quotes: "{whole}".',
-            )
+        self.check_arrow(begin)
         if len(ends) == 1:
             if self.text[begin] == "{" or self.keyword(begin) == "subgraph":
                 return
@@ -306,6 +306,18 @@ class _Parser(Reader):
                 for target, _, _ in targets:
                     given = {**scope.edges, **attrs}
                     self.edges.append(Edge(source, target, given, line, column))
+
+    def check_arrow(self, begin: int) -> None:
+        """Raises ``DotError`` if what follows the operands is neither an edge nor an end."""
+        if self.text.startswith("--", self.at):
+            raise self.error("an undirected edge", hint="Write -> instead of --.")
+        if self.text.startswith("-", self.at):
+            word = lexer.ODD_NAME.match(self.text, begin)
+            name = word[0] if word else ""
+            raise self.error(
+                "expected -> or [ or ;",
+                hint=f'A name with a - in it is written in quotes: "{name}".',
+            )
 
     def operand(self, scope: _Scope) -> list[tuple[str, int, int]]:
         """The nodes at one end of an edge, and where it stands."""

@@ -383,36 +383,47 @@ class MemoryRun:
         for order in orders:
             self._do(order)
 
-    def _do(self, order: Command) -> None:
-        match order:
+    def _do(self, command: Command) -> None:
+        match command:
             case EmitEvent():
-                self._tell(order.event)
+                self._tell(command.event)
             case RunNode():
-                self._begin(order.id, self._hands.visit, order)
-            case Checkpoint():
-                if self._keeper is not None:
-                    self._keeper.ended(order)
-                    if self._keeper.save(self.plan.state):
-                        self._tell(told.CheckpointSaved(node=order.node))
+                self._begin(command.id, self._hands.visit, command)
             case AskHuman(question=question):
                 self._begin(question.id, self._hands.ask, question)
             case Child():
-                self._begin(order.id, self._child, order)
+                self._begin(command.id, self._child, command)
             case Wait():
-                self._begin(order.id, self._wait, order)
+                self._begin(command.id, self._wait, command)
             case Steer():
-                if child := self._children.get(order.child):
-                    child.steer(order.updates)
+                self._steer(command)
             case Stop():
-                if task := self._tasks.pop(order.id, None):
-                    task.cancel()
-                    self._leaving[task] = order.id.rpartition(".")[0]
-                    task.add_done_callback(self._left)
-            case Restart():
-                if self._keeper is not None:
-                    self._keeper.restart(order.round)
+                self._stop(command.id)
+            case Checkpoint() | Restart():
+                self._write(command)
             case FinishRun():
                 pass
+
+    def _write(self, command: Checkpoint | Restart) -> None:
+        """Write to the run directory, if there is one."""
+        if self._keeper is None:
+            return
+        if isinstance(command, Restart):
+            self._keeper.restart(command.round)
+            return
+        self._keeper.ended(command)
+        if self._keeper.save(self.plan.state):
+            self._tell(told.CheckpointSaved(node=command.node))
+
+    def _steer(self, command: Steer) -> None:
+        if child := self._children.get(command.child):
+            child.steer(command.updates)
+
+    def _stop(self, id: str) -> None:
+        if task := self._tasks.pop(id, None):
+            task.cancel()
+            self._leaving[task] = id.rpartition(".")[0]
+            task.add_done_callback(self._left)
 
     def _begin(self, id: str, doing: Callable[[Given], Awaitable[Message]], order: Given) -> None:
         self._tasks[id] = asyncio.create_task(self._answer(id, doing, order))

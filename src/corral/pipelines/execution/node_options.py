@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from corral.agents import registry
+from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
@@ -112,19 +113,22 @@ def options_of(
     for key in ("images", "attachments"):
         if listed := names(node.text(key)):
             options[key] = listed
-    left_out: list[str] = []
+    return options, _set_effort(node, record, options)
+
+
+def _set_effort(node: Node, record: AgentSpec, options: dict[str, Any]) -> list[str]:
+    """Set ``reasoning_effort`` if the agent has it. Returns a note if it does not: a stylesheet
+    sets it for every node."""
     if effort := node.text("reasoning_effort"):
         if effort not in get_args(Effort):
             raise ConfigError(
                 f"{node.id}: reasoning_effort must be one of {', '.join(get_args(Effort))},"
                 f" got: {effort!r}"
             )
-        # A stylesheet sets it for every node; an agent without such a thing works all the same.
-        if "reasoning_effort" in record.supports:
-            options["reasoning_effort"] = effort
-        else:
-            left_out.append(f"{record.name} has no reasoning_effort")
-    return options, left_out
+        if "reasoning_effort" not in record.supports:
+            return [f"{record.name} has no reasoning_effort"]
+        options["reasoning_effort"] = effort
+    return []
 
 
 def number_of(node: Node, key: str, kind: type[Number]) -> Number:

@@ -115,12 +115,25 @@ def _conflict(clauses: Iterable[Clause]) -> tuple[str, str | None] | None:
             other = equal.setdefault(key, clause.literal)
             if other != clause.literal:
                 return f"{key} cannot be both {other!r} and {clause.literal!r}", "Use || instead."
-            if key == "outcome" and clause.literal not in STATUSES:
-                # Agents report words of the author's own: only a slip of the pen is one of ours.
-                near = get_close_matches(clause.literal.lower(), STATUSES, 1, 0.8)
-                if near:
-                    fix = f"Did you mean {near[0]}? Outcomes are {', '.join(STATUSES)}."
-                    return f"no outcome is called {clause.literal!r}", fix
+            if key == "outcome" and (found := _misspelled_outcome(clause.literal)):
+                return found
+    return _conflict_between(equal, unequal, truth)
+
+
+def _misspelled_outcome(literal: str) -> tuple[str, str] | None:
+    """Agents may report outcomes of the author's own. Only one close to a status is an error."""
+    if literal in STATUSES:
+        return None
+    near = get_close_matches(literal.lower(), STATUSES, 1, 0.8)
+    if not near:
+        return None
+    fix = f"Did you mean {near[0]}? Outcomes are {', '.join(STATUSES)}."
+    return f"no outcome is called {literal!r}", fix
+
+
+def _conflict_between(
+    equal: dict[str, str], unequal: set[tuple[str, str]], truth: dict[str, bool]
+) -> tuple[str, None] | None:
     for key, literal in equal.items():
         if (key, literal) in unequal:
             return f"{key} cannot be {literal!r} and not be it", None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import lru_cache
 from typing import get_args
 
@@ -171,28 +171,50 @@ def _judged(key: str, _type: str, value: Value) -> tuple[str, str] | None:
     if isinstance(value, str) and (hole := next(templates.holes(value), None)):
         return f"nobody has given {hole} a value", f"Give {hole} one when it is run."
     shown = repr(value) if isinstance(value, str) else str(value).lower()
-    if key in COUNTS:
-        if _number(value, whole=True) is None:
-            return f"{shown} is no whole number", f"Write {key}={max(1, COUNTS[key])}."
-        if (_number(value, whole=True) or 0) < COUNTS[key]:
-            return f"{shown} is too small", f"It is {COUNTS[key]} or more."
-    elif key in DURATIONS:
-        try:
-            right = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
-        except ValueError:
-            right = False
-        if not right:
-            return f"{shown} is no duration", "Write 500ms, 30s, 15m, 2h or 1d."
-    elif key in BOOLEANS:
-        if value not in (True, False, "true", "false", "") or type(value) in (int, float):
-            return f"{shown} is neither true nor false", f"Write {key}=true."
-    elif key in CHOICES:
-        choices = CHOICES[key]
-        if value not in choices:
-            return f"{shown} is invalid", f"One of {', '.join(choices)}."
-    elif _number(value, whole=False) is None:
-        return f"{shown} is no number", f"Write {key}=1."
+    check = next(check for keys, check in _CHECKS if key in keys)
+    found = check(key, value)
+    return None if found is None else (f"{shown} {found[0]}", found[1])
+
+
+def _check_count(key: str, value: Value) -> tuple[str, str] | None:
+    number = _number(value, whole=True)
+    if number is None:
+        return "is not a whole number", f"Write {key}={max(1, COUNTS[key])}."
+    return None if number >= COUNTS[key] else ("is too small", f"It is {COUNTS[key]} or more.")
+
+
+def _check_duration(key: str, value: Value) -> tuple[str, str] | None:
+    try:
+        is_valid = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
+    except ValueError:
+        is_valid = False
+    return None if is_valid else ("is not a duration", "Write 500ms, 30s, 15m, 2h or 1d.")
+
+
+def _check_boolean(key: str, value: Value) -> tuple[str, str] | None:
+    if value not in (True, False, "true", "false", "") or type(value) in (int, float):
+        return "is neither true nor false", f"Write {key}=true."
     return None
+
+
+def _check_choice(key: str, value: Value) -> tuple[str, str] | None:
+    choices = CHOICES[key]
+    return None if value in choices else ("is invalid", f"One of {', '.join(choices)}.")
+
+
+def _check_number(key: str, value: Value) -> tuple[str, str] | None:
+    if _number(value, whole=False) is None:
+        return "is not a number", f"Write {key}=1."
+    return None
+
+
+_CHECKS: tuple[tuple[Container[str], Callable[[str, Value], tuple[str, str] | None]], ...] = (
+    (COUNTS, _check_count),
+    (DURATIONS, _check_duration),
+    (BOOLEANS, _check_boolean),
+    (CHOICES, _check_choice),
+    (NUMBERS, _check_number),
+)
 
 
 def _number(value: Value, *, whole: bool) -> float | None:
