@@ -1,4 +1,4 @@
-"""A session with our own agent: what its turns share, and one turn's way through it."""
+"""A session with the built-in agent: what its turns share, and the backend of one turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened in a turn, between the agent that tells it and the reader that takes it."""
+"""The queue of events between the agent loop and the reader of a turn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What was said, in memory and on disk, and how it shrinks when it must.
+"""The messages of a conversation, in memory and on disk, and how they are shrunk.
 
-On disk it is a message a line, written as they come: a run that is killed loses
-at most the message it was writing.
+On disk there is one message per line, written as they come: a killed run loses at most the message
+that it was writing.
 """
 
 from __future__ import annotations

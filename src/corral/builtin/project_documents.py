@@ -1,4 +1,4 @@
-"""What a project says to agents: its documents, from the root of its repository down."""
+"""Instructions of a project for agents: its documents, from the repository's root down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own agent is told before the user speaks."""
+"""The system prompt of the built-in agent."""
 
 from __future__ import annotations
 

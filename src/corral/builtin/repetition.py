@@ -1,4 +1,4 @@
-"""Going round in circles: the same calls again and again."""
+"""Detects that the model repeats the same tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that the agent starts: a history of their own, the same workspace, one level deep."""
+"""Sub-agents: started by the agent, with their own history, in the same workspace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One call of a tool: look up, check the arguments, ask the policy, run, truncate.
+"""Executes the tool calls of one answer: find the tool, check arguments and policy, run, truncate.
 
-The model gets the truncated output, the event the whole. What cannot be run is
-an error *result*, never an exception; only a cancellation passes through.
+The model gets the truncated output, the event the complete one. A call that cannot be executed has
+an error as its result; only a cancellation or the end of the run raises.
 """
 
 from __future__ import annotations

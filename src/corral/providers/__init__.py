@@ -1,4 +1,4 @@
-"""The small blocking face that workflow engines expect: a prompt in, a response and files out.
+"""A small blocking API for workflow engines: a prompt in, a response and files out.
 
 ::
 
@@ -7,8 +7,8 @@
     result = provider.generate("Fix the typo in README.md", context={"project_root": "."})
 
 Files may be edited and nothing else is allowed (``approval_mode="auto_edit"``), unless the config
-says otherwise. Every agent of corral is there under its name. It is a view of
-``corral.session``: the same policy, deadlines and endings hold.
+says otherwise. Every agent of corral has a provider under its name. Providers use
+``corral.session``, with the same policies and deadlines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claude Code, as workflow engines know it."""
+"""The provider for Claude Code, with the config keys that workflow engines use."""
 
 from __future__ import annotations
 

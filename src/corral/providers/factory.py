@@ -1,4 +1,4 @@
-"""Providers by name: those that were registered, and every agent of corral."""
+"""Providers by name: registered ones, and one for every agent of corral."""
 
 from __future__ import annotations
 

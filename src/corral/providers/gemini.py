@@ -1,4 +1,4 @@
-"""The Gemini CLI, as workflow engines know it."""
+"""The provider for the Gemini CLI, with the config keys that workflow engines use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person, as workflow engines know them."""
+"""The provider for a person."""
 
 from __future__ import annotations
 

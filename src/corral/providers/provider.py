@@ -1,4 +1,4 @@
-"""What a provider is, whoever wrote it."""
+"""The interface of a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in: ``session``, ``pool``, ``run``, ``run_sync``, ``available``."""
+"""The public functions: ``session``, ``pool``, ``run``, ``run_sync``, ``is_installed``."""
 
 from __future__ import annotations
 

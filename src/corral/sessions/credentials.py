@@ -1,7 +1,7 @@
-"""Whose bill it is: a key of an API, or the sign-in of a subscription.
+"""Which credentials an agent gets: an API key, or the sign-in of a subscription.
 
-Told, only that family reaches the agent. Not told, and both are there: refused, for
-whoever pays by the token without knowing it finds out at the end of the month.
+With ``auth``, only that kind reaches the agent. Without it, a run is refused if both are present:
+otherwise the caller could pay per token without knowing it.
 """
 
 from __future__ import annotations

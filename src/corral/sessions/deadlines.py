@@ -1,7 +1,7 @@
-"""The three deadlines of a turn, and the patience after its last word.
+"""The deadlines of a turn: startup, idle, total; and the time to exit after the turn's end.
 
-One timer for all, set again only when it fires: hearing something costs a clock
-reading. A reader that is slow to take events is not an agent that is idle.
+One timer serves all of them. It is set again only when it fires, so an event costs one reading of
+the clock. Time in which the caller does not read events does not count as idle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run of several turns: repaired to a type, repeated until it is done, or both."""
+"""A run of several turns: repaired until the output fits, repeated until a check passes."""
 
 from __future__ import annotations
 

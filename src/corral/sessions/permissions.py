@@ -1,17 +1,16 @@
-"""Permission requests: the policy answers, or a person does, or it is denied.
+"""Permission requests: answered by the policy or by a person, or denied.
 
-A request to read or write is judged by its paths too, after links are resolved and at the moment
-the answer is given:
+A request to read or write is also judged by its paths, after links are resolved and at the moment
+of the answer:
 
-- A write outside the workspace and the writable folders, of a protected name
-  (``corral.protected_paths``), or of files that the request does not name, is denied. Nobody is
-  asked: the policy has no word that would allow it.
-- A read outside is what the policy says of commands: who may run commands may read anywhere.
-- An unlimited policy has no workspace. Under ``native`` a person may allow what is outside.
+- A write is denied without asking if it is outside the workspace and the writable folders, of a
+  protected name (``corral.protected_paths``), or of files that the request does not name. No policy
+  allows it.
+- A read outside follows the policy for commands: whoever may run commands can read anything.
+- An unlimited policy has no workspace. In ``native`` mode a person may allow what is outside.
 
-Questions are put one at a time: one answer must not approve two things. Which
-option of an agent's list says what was decided is the wire's business
-(``acp_commands.Ask.option``).
+A person is asked one question at a time, so that one answer cannot approve two things. The protocol
+modules choose the agent's option for a decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Everything that can be found out before spawning, and every complaint that can be made.
+"""All checks before an agent is started, and all facts that are needed to start it.
 
-What passes here has an existing folder, a program of a known version, a policy
-that is really enforced and options that the agent has. Nothing is written yet.
+A ``PreparedRun`` has an existing folder, a program of a known version, a policy that can be
+enforced, and options that the agent supports. Nothing is written to disk here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The private home of a session, as a launch wants it."""
+"""Writes the private home of a session: settings, linked credentials, images."""
 
 from __future__ import annotations
 

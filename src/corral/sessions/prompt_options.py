@@ -1,14 +1,14 @@
-"""Options of one prompt: what differs from the session, checked before anything starts.
+"""Options of one prompt that differ from the session's, checked before anything starts.
 
-``timeout`` and ``idle_timeout`` are kept here. ``model`` and ``policy`` are prepared anew, as for a
-session of its own; the policy may only be narrower than the session's. How they take effect:
+``timeout`` and ``idle_timeout`` are only replaced. ``model`` and ``policy`` are prepared again, as
+for a new session; the policy may only be narrower than the session's. How they take effect:
 
 - an agent with one process per prompt: that process is started with them;
-- our own agent: the loop gets the other model, tools and rules, and the same history;
-- an ACP agent: where every capability is brokered, the broker judges by the narrower policy; where
-  the agent can switch its model, it is told to. What is fixed when the process starts (the model of
-  some agents, a policy in the agent's own settings) needs a new process, which loads the
-  conversation; an agent that cannot load one refuses the option.
+- the built-in agent: the loop gets the other model, tools and rules, and the same history;
+- an ACP agent: if every capability is brokered, the broker uses the narrower policy; if the agent
+  can switch its model, it is switched. What is fixed when the process starts (the model of some
+  agents, a policy in the agent's own settings) needs a new process, which loads the conversation;
+  an agent that cannot load one refuses the option.
 """
 
 from __future__ import annotations

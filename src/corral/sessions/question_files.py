@@ -1,11 +1,11 @@
-"""A question to a person, as files, so that it outlives whoever asked it.
+"""A question to a person, stored as files, so that it survives the process that asked it.
 
-In the session's folder, one of these for each turn::
+The session's folder has one folder for each turn::
 
     turn-1/
-        prompt.md   what is asked, for the person to read
-        answer.md   theirs to write: done once it is saved without the line that says so
-        .asked      the prompt as it was given, to know the question by
+        prompt.md   the question, for the person to read
+        answer.md   written by the person; complete once it is saved without the marker line
+        .asked      the prompt as it was given, to recognize the question
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A run that is recorded, or played from a recording: another program in the agent's place.
+"""Recording and replay: another program runs in the agent's place.
 
-Recorded, the agent is started by the recorder. Played, a program of ours answers in its
-stead: neither the agent nor its key is needed, and what the run would check of them is
-taken from the recording.
+To record, the recorder starts the agent. To replay, our own program answers instead: neither the
+agent nor its key is needed, and what the checks need to know of them comes from the recording.
 """
 
 from __future__ import annotations

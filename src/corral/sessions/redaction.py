@@ -1,9 +1,8 @@
-"""Secrets redacted from the items of a turn, also where a secret comes in several deltas.
+"""Redacts secrets in the items of a turn, also if a secret is split over several deltas.
 
-Each line of an agent is redacted before it is decoded; this finds what two lines say together.
-Text and thinking are followed per sub-agent, the output of a tool per call. What is held back
-is released when the message ends: as ``result.Fold`` parts messages, so that nothing it joins
-can hold a secret.
+Each line of an agent is redacted before it is decoded. This module finds secrets that span lines.
+Text and thinking are followed per sub-agent, tool output per call. Held-back text is released when
+its message ends, by the same rule by which ``ResultBuilder`` joins messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The driver: a session with an agent, a context manager that yields events.
+"""A session: one conversation with one agent, as a context manager.
 
 ::
 
@@ -6,8 +6,8 @@
         async for event in session.prompt("Fix the failing test"):
             ...
 
-Leaving the block, breaking out of the loop, an exception, a cancellation or
-mere garbage collection: the agent and all it started are gone.
+The agent and everything it started are ended when the block is left, by an exception or a
+cancellation too, and when an unfinished session is garbage-collected.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Sessions on disk: what is needed to resume one, and what it said.
+"""Sessions on disk: what is needed to resume one, and its transcript.
 
-A folder a session, readable by its owner alone::
+One folder per session, readable only by its owner::
 
     sessions/20261115-101500-1f3a9c/
-        meta.json       which agent, where, and how to go on
-        events.ndjson   the transcript, where one was asked for
+        meta.json       agent, working directory, the agent's own session id
+        events.ndjson   the transcript, if one was requested
         home/           the agent's private home
 """
 

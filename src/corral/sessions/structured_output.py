@@ -1,14 +1,13 @@
-"""Typed output from any agent: asked for, found, checked, repaired, or given up on.
+"""Typed output from any agent: request it, find it in the answer, validate it, repair it.
 
 ::
 
     async with corral.session("…") as session:
-        report, result = await typed(session.run, "Review this project", Report)
+        report, result = await run_typed(session.run, "Review this project", Report)
 
-Two ways lead to a value: fenced JSON in the final text, which every agent can
-write, and the tool ``submit_result``, for agents that are given tools. Whichever
-it was, the value was checked against the schema; without one there is an error,
-never a success with None.
+A value comes as fenced JSON in the final text, which every agent can write, or through the tool
+``submit_result``, for agents that are given tools. It is always validated against the schema. If
+there is no valid value, an error is raised; a success always has a value.
 """
 
 from __future__ import annotations

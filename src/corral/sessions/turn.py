@@ -1,7 +1,7 @@
-"""One turn: a prompt in, lawful events out, and nothing left behind.
+"""One turn: sends a prompt, yields a valid event stream, and leaves nothing running.
 
-The events are pulled: the agent's output is read only while somebody waits for
-the next event, so a slow reader slows the agent and memory stays flat.
+Events are pulled: the agent's output is read only while the caller waits for the next event. So a
+slow caller slows the agent, and memory stays bounded.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Until it is done: a check after each turn, and its complaint as the next prompt.
+"""Repeats a run until a check passes; the check's complaint is the next prompt.
 
 ::
 
     result = await corral.run("…", "Make the tests pass", until=command_succeeds("pytest -q"))
 
-A check is ``files_exist``, ``command_succeeds``, or any function, sync or async, of the
-``Result``: None or True is done, a text is what is still wrong, False that something
-is. It always ends: by the check, by a turn that is no success, by the rounds, the
-tokens or the time. Then the result says which, and holds what all turns did and spent.
+A check is ``files_exist``, ``command_succeeds``, or any function of the ``Result``, sync or async.
+It returns None or True if the work is done, a text that says what is wrong, or False. The run ends
+when the check passes, a turn fails, or the rounds, tokens or time are used up. The result says
+which, and contains what all turns did and spent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tools of our own agent: files, patches, commands, searches, pages.
+"""The tools of the built-in agent: files, patches, commands, searches, web pages.
 
-Nothing is loaded before a tool is asked for.
+The modules are loaded when the first tool is requested.
 """
 
 from __future__ import annotations

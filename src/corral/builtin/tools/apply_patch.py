@@ -1,4 +1,4 @@
-"""apply_patch: every change of a patch, or none."""
+"""apply_patch: applies all changes of a patch, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""write_file and edit_file: a whole file, or one place in it."""
+"""write_file and edit_file: write a complete file, or replace text in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an edit changed, counted and shown. Bounded: comparing two texts can take very long."""
+"""Counts and shows what an edit changed. Bounded: comparing two texts can take very long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""web_fetch: a page as text."""
+"""web_fetch: fetches a web page as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files of the workspace, opened through no link; and text as it stands in them.
+"""Opens files of the workspace without following links, and keeps text as it is in the file.
 
-What is read as text keeps everything it had when it is written again: the bytes that are no
-UTF-8, the mark at its beginning, the line endings, a missing newline at its end.
+Text that is read and written back keeps bytes that are not UTF-8, the byte order mark, the line
+endings, and a missing newline at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""glob and list_dir: which files there are."""
+"""glob and list_dir: list files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""grep: lines by regular expression, with ripgrep where it is there."""
+"""grep: searches lines by regular expression, with ripgrep if it is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""HTML as text that a model can read: headings, lists, links, code; no scripts, no styles.
+"""Converts HTML to text for a model: headings, lists, links, code; no scripts, no styles.
 
-It is a program of its own, started by its path: a page can be made so that the standard
-library takes minutes over it, with everything else held up meanwhile.
+It runs as a separate program, started by its path: for some pages the standard library's parser
+takes minutes, and it must not block the event loop.
 """
 
 from __future__ import annotations

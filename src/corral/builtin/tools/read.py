@@ -1,4 +1,4 @@
-"""read_file and read_many_files: text with its lines numbered."""
+"""read_file and read_many_files: text with numbered lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that a tool runs: bounded in time, and of which nothing is left."""
+"""Runs a program for a tool: limited in time, and nothing of it is left running."""
 
 from __future__ import annotations
 

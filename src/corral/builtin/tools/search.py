@@ -1,9 +1,9 @@
-"""Files by pattern and lines by regular expression, with nothing but the standard library.
+"""Finds files by pattern and lines by regular expression, with the standard library only.
 
-Run as a program it is our stand-in for ripgrep, and speaks like it: a file's name, a NUL, the
-line's number, a colon, the line. It is a program of its own because a regular expression can
-take longer than the universe, holds everything up meanwhile, and can only be ended by ending
-its process. So it imports nothing of ours: it is started by its path.
+Run as a program, it replaces ripgrep and has the same output: file name, NUL, line number, colon,
+line. It is a separate program because a regular expression can run practically for ever, blocks
+everything meanwhile, and can only be stopped by ending its process. It imports nothing of corral,
+because it is started by its path.
 """
 
 from __future__ import annotations

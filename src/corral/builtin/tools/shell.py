@@ -1,8 +1,7 @@
-"""shell: a command, with everything it starts, run to its end or to its time.
+"""shell: runs a command, and everything it starts, to its end or its timeout.
 
-Nothing that a command started outlives the call, in whatever session or group it put itself.
-However much a command says, memory stays flat: past ``WHOLE`` the middle is let go, and the
-answer says so.
+Nothing that a command started outlives the call, in whatever session or process group it is.
+Memory stays bounded: after ``WHOLE`` bytes of output the middle is dropped, and the answer says so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a tool of our own agent is.
+"""The record that describes a tool of the built-in agent.
 
-A tool is a record: its arguments are a struct (``Arguments``), of which the schema is made
-that the model sees, and one function that does it. ``BuiltinTool.call`` never raises for
-what the model can mend: that comes back as an ``Outcome`` with ``is_error``. Whether a call
-is allowed is not decided here; ``kind``, ``paths`` and ``command`` are for who decides.
+The arguments of a tool are a struct (``Arguments``), from which the schema for the model is made;
+one function does the work. ``BuiltinTool.call`` does not raise for mistakes that the model can fix:
+they come back as an ``Outcome`` with ``is_error``. Permissions are not checked here; ``kind``,
+``paths`` and ``command`` are for the code that does.
 """
 
 from __future__ import annotations

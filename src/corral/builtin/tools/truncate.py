@@ -1,4 +1,4 @@
-"""What a model is shown of a long text: its head and its tail, and how much is gone between."""
+"""Truncates long texts for the model: the head, the tail, and how much is left out between."""
 
 from __future__ import annotations
 

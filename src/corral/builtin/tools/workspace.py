@@ -1,14 +1,13 @@
-"""Where the tools may read and write, and what their commands may see.
+"""Which paths the tools may read and write, and which variables their commands see.
 
-A path is resolved, every link on the way included, and only then compared: a link that
-leads out is outside, and so is ``/repo-evil`` beside ``/repo``. What ``resolve`` gave is
-opened through ``folder``, one name at a time from the root down and through no link: who
-puts a link on the way in the meantime gets an error, and nothing outside is touched.
+A path is resolved with all links and then compared: a link that leads out is outside, and so is
+``/repo-evil`` next to ``/repo``. A resolved path is opened through ``folder``, one name at a time
+from the root down, without following links: if somebody puts a link in the way meanwhile, that is
+an error and nothing outside is touched.
 
-What remains: a folder that is moved out of the root while it is open is followed; a file
-with a second name outside (a hard link) can be read, though not written, for writing
-replaces the file. The folders above the root, and what is mounted below it, are trusted.
-Commands are not confined at all: that is what the policy asks about.
+Known limits: a folder that is moved out of the root while it is open is followed; a file with a
+hard link outside can be read, but not written: writing replaces the file. The folders above the
+root, and mounts below it, are trusted. Commands are not confined here: the policy decides on them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Files that an agent asks us to read or write for it, kept inside the workspace.
+"""Reads and writes files for an agent that asks its client to, inside the workspace only.
 
-Every path is judged by the guard after links are resolved, and the result is opened through no
-link (``path_guard.open_beneath``): a folder that is swapped for a link meanwhile is an error.
+Every path is checked by the guard after links are resolved. The result is opened without following
+links (``path_guard.open_beneath``): if a folder is replaced by a link meanwhile, that is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One session of an agent that speaks the protocol: what came for it, and its questions."""
+"""One session of an ACP agent: its items, its permission requests and its file requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that stays, reached by the Agent Client Protocol."""
+"""The backend for ACP agents: one prompt over a persistent connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn needs of an agent, however it is reached."""
+"""The interface between a turn and an agent, for every transport."""
 
 from __future__ import annotations
 

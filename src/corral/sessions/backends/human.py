@@ -1,7 +1,7 @@
-"""A session with a person as the agent: the same events and the same result.
+"""A person as the agent: the same events and the same result.
 
-The prompt is put down as a file, and so is the answer, whichever way it comes. So a run that
-is interrupted, times out or is killed can be resumed, and finds what was answered meanwhile.
+The prompt and the answer are stored as files, whichever way the answer comes. So a run that is
+interrupted, times out or is killed can be resumed, and finds what was answered meanwhile.
 """
 
 from __future__ import annotations

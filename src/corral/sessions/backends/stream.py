@@ -1,7 +1,7 @@
-"""An agent that is started for each prompt and writes JSON lines until it exits.
+"""The backend for agents with one process per prompt that write JSON lines until they exit.
 
-Where its stream goes both ways, its stdin stays open until its last word: its questions
-are answered there, and it is asked to stop there before it is made to.
+If the stream goes both ways, stdin stays open until the turn's end: permission requests are
+answered there, and the agent is asked to stop there before it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What watches over a tool's calls: the words a hook speaks, and guards ready made.
+"""Hooks around tool calls, and ready-made ones.
 
-A guard keeps count for one run: make a new one for the next. Guards look and decide
-without waiting, so that parallel calls cannot slip past each other.
+A ready-made hook counts for one run: create a new one for the next run. Hooks of this module
+decide without waiting, so parallel calls cannot race past each other.
 """
 
 from __future__ import annotations
