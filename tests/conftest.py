@@ -1,4 +1,4 @@
-"""What every test stands on: a home of its own, and nothing of the machine's environment."""
+"""Fixtures and hooks of all tests: a home directory per test, no API keys, agents, selection."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from corral.testing import ModelServer
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
-"""The machines are noisy: slow is no failure."""
+"""No deadlines: the machines are slow at times."""
 
 MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
-"""Where ``make`` put the agents. Read before any test moves CORRAL_HOME."""
+"""Where ``make`` installs the agents. Read before a test changes CORRAL_HOME."""
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key, no settings, no home of the person who runs the tests."""
+def _isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the keys, settings and home of the person who runs the tests."""
     gemini = registry.find("gemini-cli")
     for name in list(os.environ):
         if name in gemini.env_names or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
@@ -80,7 +80,7 @@ def gemini(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an ``async def`` test in a loop of its own, and see that it leaves nothing there."""
+    """Run an ``async def`` test in an event loop of its own; it must leave no task behind."""
     import asyncio
     import inspect
 
@@ -90,18 +90,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(function).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 
-    async def whole() -> None:
+    async def run_test() -> None:
         await function(**arguments)
         left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
         assert not left, f"tasks left behind: {left}"
 
-    asyncio.run(whole())
+    asyncio.run(run_test())
     return True
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A mark for the tests of each agent's real program: a new agent brings its own. What a
-    shell starts in the background ignores SIGINT, and so would all that is started here."""
+    """Register a mark for each agent that has a program. Reset SIGINT: a process that a shell
+    started in the background ignores it, and its children would as well."""
     cleanup.start_watcher()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():
@@ -111,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The thousands of tests stay until the end: no collection of garbage has to visit them."""
+    """The collected tests stay until the end: keep them out of garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -134,7 +134,7 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of agents that ``make test`` does not install run where somebody did."""
+    """Deselect the tests of on-demand agents that are not installed."""
     for item in items:
         fast_selection.add_marks(item)
     left: dict[str, list[pytest.Item]] = {}
@@ -148,14 +148,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if told is not None:
-        told["left_out"] = session.config.stash.get(LEFT_OUT, dict[str, int]())
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, dict[str, int]())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker's count; each of them collects all the tests."""
+    """Take over the count of a worker; each worker collects all tests."""
     node.config.stash.setdefault(LEFT_OUT, {}).update(node.workeroutput.get("left_out", {}))
 
 

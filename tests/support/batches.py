@@ -1,4 +1,4 @@
-"""What the tests of batches share: a model that counts, a folder, the results."""
+"""Helpers for tests of batches: a model that counts requests, and a reader of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of our own agent against a scripted model, through the public doors."""
+"""Runs of the built-in agent against a scripted model, through the public API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ E = TypeVar("E", bound=Event)
 
 
 class BuiltinAgent:
-    """Our agent, led to a scripted model of its own."""
+    """The built-in agent, connected to a scripted model."""
 
     def __init__(self, server: ModelServer, workspace: Path, name: str) -> None:
         self.server = server
@@ -51,13 +51,13 @@ class BuiltinAgent:
 
     @property
     def failures(self) -> list[str]:
-        """What was asked for against the last script; the server is everybody's."""
+        """Failures of the last script. The server is shared, so others are left out."""
         return [failure for failure in self.server.failures if self.lane.name in failure]
 
     def options(
         self, script: Script, wire: str = "gemini", **options: Unpack[RunKwargs]
     ) -> RunKwargs:
-        """The options that lead a run to this script."""
+        """The options that connect a run to this script."""
         self._count += 1
         self.lane = self.server.lane(f"{self._name}-{self._count}", script)
         whole: RunKwargs = {
@@ -90,7 +90,7 @@ class BuiltinAgent:
         wire: str = "gemini",
         **options: Unpack[RunKwargs],
     ) -> list[Event]:
-        """Those of one prompt, by all laws."""
+        """The events of one prompt, checked by ``check_stream``."""
         led = self.options(script, wire, **options)
         async with corral.session(ask=ask, tools=tools, **led) as session:
             return check_stream([event async for event in session.prompt(prompt)])
@@ -100,7 +100,7 @@ class BuiltinAgent:
 
 
 def model_env(lane: Lane, wire: str = "gemini") -> dict[str, str]:
-    """Where a vendor's models are, and a key for them."""
+    """The variables with the base URL and the key of a vendor."""
     address, key = {
         "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
         "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
@@ -121,12 +121,12 @@ def tool_outcomes(events: Sequence[Event]) -> list[tuple[str | None, str]]:
 
 
 def warning_codes(events: Sequence[Event]) -> list[str]:
-    """The codes of what was warned of."""
+    """The codes of the warnings."""
     return [event.code for event in events_of(events, Error) if event.level == "warning"]
 
 
 def last_tool_result(request: Request, tool: str) -> str:
-    """What the model was last told by a tool."""
+    """The last result of this tool that the model received."""
     response = [said for name, said in request.tool_results if name == tool][-1]
     match response:
         case {"result": str(said)} | {"error": str(said)} | str(said):
@@ -153,16 +153,16 @@ def inline_media(request: Request) -> list[tuple[str, bytes]]:
 
 
 async def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds; a bounded while."""
+    """Wait until the condition holds, for a limited time."""
     for _ in range(2000):
         if holds():
             return
         await asyncio.sleep(0.01)
-    raise TimeoutError("it never came to hold")
+    raise TimeoutError("the condition did not become true")
 
 
 async def read_pid(path: Path) -> int:
-    """The pid that a command writes there, once it has."""
+    """Wait for the pid that a command writes to this file."""
     await wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
     return int(path.read_text())
 

@@ -1,4 +1,4 @@
-"""Our own agent, for the tests of it."""
+"""The fixture ``ours``: the built-in agent with a scripted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the tools share: a call, as the loop makes it."""
+"""Call a built-in tool as the agent loop does."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from corral.events import Json
 
 
 async def call_tool(workspace: Workspace, tool: str, **args: Json) -> Outcome:
-    """Done or refused; what was said to the model is in ``shown``."""
+    """The outcome of a call; ``shown`` is the text for the model."""
     found = by_name(tool)
     assert found is not None
     return await found.call(workspace, args)
 
 
 async def call_ok(workspace: Workspace, tool: str, **args: Json) -> str:
-    """What the model is shown of a call that goes well."""
+    """The text for the model; the call must succeed."""
     outcome = await call_tool(workspace, tool, **args)
     assert not outcome.is_error, outcome.text
     return outcome.shown
 
 
 async def call_error(workspace: Workspace, tool: str, **args: Json) -> str:
-    """What the model is told of a call that does not go, and that it changed nothing."""
+    """The text for the model; the call must fail and change nothing."""
     outcome = await call_tool(workspace, tool, **args)
     assert outcome.is_error, outcome.text
     assert outcome.effects == ()

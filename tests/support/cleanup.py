@@ -1,7 +1,7 @@
-"""Whatever the tests start ends with them, also when pytest itself is killed.
+"""End the processes that tests started, also when pytest itself is killed.
 
-Engines, their workers and hosts outlive whoever started them by design, and so does a
-Postgres; a test ends them, but a test that is killed ends nothing.
+Workers, agent hosts and Postgres outlive the process that started them by design. A test ends
+them, but a test that is killed cannot.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ WATCHER = Path(__file__).parents[1] / "programs" / "cleanup_watcher.py"
 
 
 def start_watcher() -> None:
-    """From now on what this process starts bears its mark. The cleanup_watcher waits for the end of
-    a pipe whose other end is ours, so the kernel tells it."""
+    """Mark all processes that this process starts from now on, and start the watcher, which kills
+    them when this process ends. It learns that from the end of a pipe."""
     if not sys.platform.startswith("linux"):
         return
     os.environ[MARK] = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""A database, processes that run in it, and a log that counts what they did."""
+"""Processes of the durable engine on one database, with a log of the attempts they made."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from corral.pipelines import loader
 
 T = TypeVar("T")
 TIMEOUT = 60.0
-"""Seconds. The machines are shared: slow is no failure, for ever is."""
+"""Seconds. Generous, because the machines are shared and slow at times."""
 
 
 class ForkServer:
-    """See ``programs/zygote.py``. It ends with this process."""
+    """A preloaded process that forks others: see ``programs/zygote.py``. It ends with this one."""
 
     def __init__(self) -> None:
         program = Path(__file__).parents[1] / "durable" / "programs" / "zygote.py"
@@ -41,17 +41,17 @@ class ForkServer:
     def request(self, **order: Any) -> int:
         with self._one_at_a_time:
             os.write(self._orders, (json.dumps(order) + "\n").encode())
-            said = b""
-            while not said.endswith(b"\n"):
+            reply = b""
+            while not reply.endswith(b"\n"):
                 read = os.read(self._answers, 4096)
-                assert read, "the zygote died"
-                said += read
-        answer = json.loads(said)
+                assert read, "the fork server died"
+                reply += read
+        answer = json.loads(reply)
         assert isinstance(answer, int)
         return answer
 
     def wait(self, pid: int, timeout: float) -> int | None:
-        """Its exit code; None: it has not ended in time."""
+        """The exit code, or None if the process did not end in time."""
         watched = os.pidfd_open(pid)
         try:
             if not select.select([watched], [], [], timeout)[0]:
@@ -63,11 +63,13 @@ class ForkServer:
 
 @functools.cache
 def fork_server() -> ForkServer:
-    """The one of this process."""
+    """The fork server of this process."""
     return ForkServer()
 
 
 class DurableProcesses:
+    """Starts, kills and observes the processes of one database."""
+
     def __init__(self, zygote: ForkServer, db: str, folder: Path) -> None:
         self.zygote, self.db, self.folder = zygote, db, folder
         self.log = folder / "log"
@@ -96,11 +98,11 @@ class DurableProcesses:
         return pid
 
     def run(self, graph: str, run: str = "r", **order: Any) -> int:
-        """A process that begins the run or takes it up, and ends when it has."""
+        """A process that starts or resumes the run, and ends with it."""
         return self.start("run", graph=graph, run=run, folder=str(self.folder / run), **order)
 
     def worker(self, *queue_names: str, **order: Any) -> int:
-        """One that takes work already."""
+        """A worker; returns when it accepts work."""
         self._count += 1
         ready = self.folder / f"ready{self._count}"
         pid = self.start("work", queue_names=queue_names or ["default"], ready=str(ready), **order)
@@ -132,7 +134,7 @@ class DurableProcesses:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def attempt_counts(self) -> Counter[str]:
-        """Visit and attempt → how often it was begun."""
+        """Visit and attempt → how often it was started."""
         return Counter(line.split()[1] for line in self.lines() if line.startswith("begin "))
 
     def wait_for_run(self, run: str = "r", timeout: float = TIMEOUT) -> RunOutput:
@@ -146,7 +148,7 @@ def wait_until(found: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"timed out waiting for {what}")
 
 
 def submit(world: DurableProcesses, graph: str, run: str = "r", **more: object) -> str:
@@ -166,7 +168,7 @@ def submit(world: DurableProcesses, graph: str, run: str = "r", **more: object) 
 
 
 def parallel_graph(count: int, attrs: str) -> str:
-    """So many nodes side by side."""
+    """A graph with ``count`` parallel nodes."""
     lines = [f"n{i} [{attrs}]; fork -> n{i} -> join" for i in range(count)]
     return (
         "digraph wide { start [shape=Mdiamond]; exit [shape=Msquare]\n"

@@ -1,4 +1,4 @@
-"""What the scripted model does with its hands, and what the tests look at afterwards."""
+"""Tool calls of Gemini CLI for scripted models, and checks of files and processes."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def denied_tools(result: Result) -> list[str]:
 
 
 def sent_json(requests: Iterable[Request]) -> str:
-    """Everything that the model was told, as one JSON text."""
+    """The bodies of all requests to the model, as one JSON text."""
     return json.dumps([request.body for request in requests], ensure_ascii=False)
 
 
 def tool_results_json(request: Request) -> str:
-    """What the tools gave back so far."""
+    """The tool results so far, as one JSON text."""
     return json.dumps([result for _, result in request.tool_results], ensure_ascii=False)
 
 
@@ -139,15 +139,15 @@ def processes_using(folder: Path) -> dict[int, str]:
 
 @contextmanager
 def exclusive_machine(tmp_path: Path) -> Generator[None, None, None]:
-    """Nothing else that asks for this runs meanwhile, in any worker of this test run: tests
-    with short deadlines, and the one that takes all the processors."""
+    """No two tests that use this run at the same time, in any worker of this test run: tests with
+    short deadlines, and the one that uses all processors."""
     with (tmp_path.parents[1] / "machine.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 class FifoSignal:
-    """A FIFO that a process under test rings by writing a line into it."""
+    """A FIFO: a process under test signals by writing a line into it."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -157,7 +157,7 @@ class FifoSignal:
         """Blocks; for a thread."""
         ready, _, _ = select.select([self._fd], [], [], seconds)
         if not ready:
-            raise TimeoutError(f"nobody rang within {seconds:g} s")
+            raise TimeoutError(f"no signal within {seconds:g} s")
         os.read(self._fd, 4096)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of nodes stand on."""
+"""Fixtures for tests of nodes: ``bench`` and ``scripted_model``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes at work, one at a time: what a plan and its driver would put around them."""
+"""Execute single nodes, with what the scheduler and its runner would provide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.testing import Lane, ModelServer, Request, Turn
 
 
 class NodeHarness:
-    """A run of single nodes in a folder of its own."""
+    """Executes one node at a time in a run folder."""
 
     def __init__(self, folder: Path, workspace: Path) -> None:
         self.run_folder = folder
@@ -63,13 +63,13 @@ class NodeHarness:
         return (self.run_folder / node / name).read_text("utf-8")
 
     def written_bytes(self) -> bytes:
-        """All that the run wrote, names and contents."""
+        """Names and contents of all files that the run wrote."""
         files = [path for path in self.run_folder.rglob("*") if path.is_file()]
         return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in files)
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Command lines of the processes that work there."""
+    """Command lines of the processes whose working directory is ``folder``."""
     found: list[str] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -85,7 +85,7 @@ MODEL = "gemini:gemini-2.5-flash"
 
 
 class ScriptedModel:
-    """Desks that lead to a scripted model."""
+    """Creates node resources that are connected to a scripted model."""
 
     def __init__(self, server: ModelServer, name: str) -> None:
         self._server = server
@@ -109,5 +109,5 @@ class ScriptedModel:
 
     @property
     def prompts(self) -> list[str]:
-        """What the model was last told, at each turn of its conversation."""
+        """The last user text of each request of the conversation."""
         return [request.last_text for request in self.lane.requests if not request.aside]

@@ -1,4 +1,4 @@
-"""The vendor's own SDK as the oracle, and our wires told the same bytes."""
+"""The OpenAI SDK as the reference: it and corral decode the same bytes."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

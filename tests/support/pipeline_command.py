@@ -1,4 +1,4 @@
-"""The command ``corral pipeline`` as a program, for tests."""
+"""Run ``corral`` and ``corral pipeline`` as processes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ GATE = """digraph gate {
 def corral(
     *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """``corral`` with these words; without a terminal. A process of its own, but one that has
-    not to load the engine: that takes longer than most commands."""
+    """Run ``corral`` with these arguments, without a terminal. The process is forked from one that
+    has loaded the engine, because loading takes longer than most commands."""
     zygote = fork_server()
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("in", "out", "err")]
@@ -65,7 +65,7 @@ def corral(
 def fresh_corral(
     *words: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """The same, as it is installed."""
+    """The same, but as a new process of the installed program."""
     return subprocess.run(
         [CORRAL, *words],
         cwd=cwd,

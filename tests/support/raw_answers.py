@@ -1,4 +1,4 @@
-"""An answer as it is on the wire, before any SDK makes something of it."""
+"""Responses of the model server as raw text, before an SDK decodes them."""
 
 from __future__ import annotations
 

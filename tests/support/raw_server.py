@@ -1,4 +1,4 @@
-"""Servers that speak whatever bytes a test gives them, on this machine."""
+"""TCP servers on this machine that send the bytes a test gives them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RawConnection:
         self.writer = writer
 
     async def request(self) -> bytes:
-        """The next one, head and body; empty where the client has gone."""
+        """The next request, head and body; empty if the client has closed."""
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -34,7 +34,7 @@ class RawConnection:
             await asyncio.sleep(0)
 
     async def wait_closed(self) -> None:
-        """Until the client has closed."""
+        """Wait until the client has closed."""
         with suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass

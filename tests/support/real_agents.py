@@ -1,4 +1,4 @@
-"""The real agents, each led to a scripted model of its own, and scenes that all of them play."""
+"""Real agents connected to scripted models, and checks that several agents share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Script: TypeAlias = Sequence[Turn] | Callable[[Request], Turn]
 
 
 class RealAgent:
-    """Of a subclass: which agent, how it is led to a model, and what its runs have besides."""
+    """A subclass names the agent, its environment and its default options."""
 
     agent: ClassVar[str]
     default_options: ClassVar[RunKwargs] = {}
@@ -41,7 +41,7 @@ class RealAgent:
         """Of the last conversation."""
 
     def env(self, url: str) -> dict[str, str]:
-        """The variables that lead it to a model at this address."""
+        """The variables that connect the agent to a model at this URL."""
         raise NotImplementedError
 
     @property
@@ -50,11 +50,11 @@ class RealAgent:
 
     @property
     def failures(self) -> list[str]:
-        """What its last conversation asked for against the script; the server is everybody's."""
+        """Failures of the last script. The server is shared, so others are left out."""
         return [failure for failure in self.server.failures if self.lane.name in failure]
 
     def options(self, script: Script, **options: Unpack[RunKwargs]) -> RunKwargs:
-        """The options that lead a run to this script."""
+        """The options that connect a run to this script."""
         self._count += 1
         self.lane = self.server.lane(f"{self._name}-{self._count}", script)
         whole: RunKwargs = {
@@ -89,7 +89,7 @@ class RealAgent:
 
 
 def forget_keys(agent: str, patch: pytest.MonkeyPatch) -> None:
-    """None of the machine's own reaches the agent."""
+    """Remove the API keys of this machine from the environment."""
     for name in registry.find(agent).env_names:
         patch.delenv(name, raising=False)
 
@@ -150,7 +150,7 @@ async def check_three_prompts(
 
 @pytest.fixture(autouse=True)
 def seed(workspace: Path) -> Path:
-    """A file that is there before."""
+    """A file that exists before the run."""
     file = workspace / "seed.txt"
     file.write_text("seed words\n")
     return file

@@ -1,6 +1,6 @@
-"""A recording of a program that writes JSON lines, as the events of a run.
+"""Turn the recorded output of an agent into the events of a run.
 
-``NAME.ndjson`` with ``.stderr`` and ``.exit.json`` are the program's own.
+``NAME.ndjson``, ``NAME.stderr`` and ``NAME.exit.json`` are stdout, stderr and exit code.
 """
 
 from __future__ import annotations

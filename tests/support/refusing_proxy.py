@@ -1,4 +1,4 @@
-"""A proxy that lets nobody through, and remembers who wanted to go where."""
+"""A proxy that refuses every request and records it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class RefusingProxy:
-    """``env`` leads a program here with everything that is not for this machine."""
+    """``env`` directs all requests of a program to this proxy, except those to this machine."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

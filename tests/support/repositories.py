@@ -1,4 +1,4 @@
-"""A repository of a person's, for tests."""
+"""Fixtures: a git repository with one commit, and a bare clone of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 
-def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
     done = subprocess.run(
-        ["git", *who, "-C", str(folder), *words], capture_output=True, text=True, timeout=60
+        ["git", *identity, "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -30,6 +33,6 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare(repository: Path, tmp_path: Path) -> Path:
-    """One that nobody works in, for machines to meet at."""
+    """A bare clone, as a shared remote."""
     git(tmp_path, "clone", "-q", "--bare", str(repository), "bare.git")
     return tmp_path / "bare.git"

@@ -1,4 +1,4 @@
-"""A plan played by hand: its visits end as a script says, and every order is kept."""
+"""Drives a scheduler without I/O: nodes end as a script says, and all commands are recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def graph_of(body: str) -> Graph:
 
 
 class SchedulerDriver:
-    """Every message goes through JSON with the whole state, as a durable driver has it."""
+    """Before each message the state is encoded to JSON and decoded, as a durable run does."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SchedulerDriver:
                     pass
 
     def end(self, id: str, outcome: Outcome | None = None) -> list[Command]:
-        """A visit comes to this; the bare name of a node means its only open visit."""
+        """End a visit with this outcome. A node's name stands for its only open visit."""
         if id not in self.waiting:
             [id] = [known for known in self.waiting if known.rpartition(".")[0] == id]
         del self.waiting[id]
@@ -88,7 +88,7 @@ class SchedulerDriver:
         return self.send(Answered(id=id, answer=Answer(value=value, skipped=skipped)))
 
     def run(self) -> SchedulerDriver:
-        """Until nothing but people, children and timers is waited for."""
+        """Run until only people, child pipelines and timers are pending."""
         while visits := [v for v in self.waiting.values() if isinstance(v, RunNode)]:
             said = self.script.get(visits[0].node)
             outcome = Outcome()
@@ -99,7 +99,7 @@ class SchedulerDriver:
 
     @property
     def path(self) -> list[str]:
-        """The nodes that were visited for real, in order."""
+        """The nodes that were run, in order."""
         return [order.node for order in self.commands if isinstance(order, RunNode)]
 
     @property
@@ -129,7 +129,7 @@ class SchedulerDriver:
         ]
 
     def visit(self, node: str) -> RunNode:
-        """The last order to visit it."""
+        """The last command to run this node."""
         return [o for o in self.commands if isinstance(o, RunNode) and o.node == node][-1]
 
 

@@ -1,4 +1,4 @@
-"""Runs of the scripted program, through the public doors."""
+"""Runs of a scripted program in place of Gemini CLI, through the public API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD = "init\ntext hello\nresult"
 
 
 def scripted_options(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
-    """Options that lead ``gemini-cli`` to the scripted program."""
+    """Options that make ``gemini-cli`` run the scripted program."""
     whole: RunKwargs = {
         "cwd": workspace,
         "program": PROGRAM,

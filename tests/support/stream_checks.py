@@ -1,4 +1,4 @@
-"""The laws of the stream, as one checker that every test of a stream may call."""
+"""``check_stream``: fails unless a list of events is a valid stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ no_deadline = settings(deadline=None)
 
 
 def check_stream(stream: Iterable[Event]) -> list[Event]:
-    """The events, where the whole stream keeps the laws; else an ``AssertionError``."""
+    """Return the events if they are a valid stream; else raise ``AssertionError``."""
     events = list(stream)
-    assert events, "nothing came, not even init and done"
+    assert events, "the stream is empty: init and done are missing"
     assert isinstance(events[0], Init), f"the first event is {events[0]!r}"
     assert isinstance(events[-1], Done), f"the last event is {events[-1]!r}"
     assert sum(isinstance(event, Init) for event in events) == 1, "init came more than once"

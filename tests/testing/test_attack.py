@@ -17,7 +17,7 @@ from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts import Cell
 from corral.testing.attack.client_files import ClientFiles
-from corral.testing.attack.effects import Witness
+from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, Choice
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold, markdown
 
@@ -162,7 +162,7 @@ def test_a_memory_that_was_saved_is_found_on_the_disk(tmp_path: Path) -> None:
     memory = next(a for a in ATTEMPTS if a.act == "memory")
     with Arena(tmp_path, links=False) as arena:
         arena.plant([memory])
-        witness = Witness(arena, [], [])
+        witness = EffectObserver(arena, [], [])
         assert not witness.seen(memory)
         (arena.cwd / "NOTES.md").write_text(arena.fill(memory.given["text"], memory))
         assert "NOTES.md" in witness.seen(memory)

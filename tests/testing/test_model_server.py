@@ -160,7 +160,7 @@ def test_a_turn_that_is_no_json_is_a_failure_and_not_the_end() -> None:
 
 def test_waiting_for_requests_is_bounded_and_works_across_threads() -> None:
     with ModelServer([say("x")] * 3) as server:
-        with pytest.raises(TimeoutError, match=r"0 of 1 requests came within 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"0 of 1 requests arrived within 0\.05 s"):
             server.wait_for_requests_sync(1, timeout=0.05)
         poster = threading.Thread(target=lambda: [post(server) for _ in range(3)])
         poster.start()
@@ -310,7 +310,7 @@ def test_a_server_can_be_entered_again_but_not_twice() -> None:
         _ = server.url
     with server:
         post(server)
-        with pytest.raises(ConfigError, match="running already"):
+        with pytest.raises(ConfigError, match="already running"):
             server.__enter__()
     with server:
         assert post(server)[1] == "b"

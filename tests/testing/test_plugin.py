@@ -98,7 +98,7 @@ def test_a_test_that_asks_otherwise_fails_with_the_difference(project: Path) -> 
 def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path) -> None:
     code, said = run(project, "-k", "a_run")
     assert code == 1
-    assert "nothing was recorded for this test" in said
+    assert "there is no recording for this test" in said
     assert "pytest --corral-record 'test_it.py::test_a_run'" in said
 
 

@@ -1,6 +1,7 @@
-"""Shipped for tests, yours and ours: a model that says what a script tells it to.
+"""Tools for tests, of corral and of its users: a scripted model server, the conformance kit, the
+attack kit, and a hostile repository.
 
-Names are loaded when they are first used, so that importing this costs nothing.
+Names are loaded when they are first used, so that importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
     "say",
 ]
 
-_HOMES = {
+_MODULES = {
     "AttackReport": "attack",
     "HostileRepository": "hostile",
     "hostile_repository": "hostile",
@@ -51,7 +52,7 @@ _HOMES = {
     "Request": "model_server.request",
     "ToolResult": "model_server.request",
 }
-"""Where a name lives, when not in ``model_server.script``."""
+"""The module of each name that is not in ``model_server.script``."""
 
 
 def __getattr__(name: str) -> object:
@@ -59,4 +60,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'model_server.script')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model_server.script')}"), name)

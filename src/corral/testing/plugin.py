@@ -1,4 +1,4 @@
-"""Tests of your own automation that replay a recorded agent: a plugin for pytest.
+"""A pytest plugin: tests that replay a recorded agent.
 
 ::
 
@@ -7,8 +7,8 @@
         assert result.ok
 
 ``pytest --corral-record`` runs the real agent and records it beside the test file, in
-``cassettes/``; without the option the recording answers: no agent, no key, no network.
-Loaded with every run of pytest, so it loads nothing itself before a test asks for it.
+``cassettes/``. Without the option the recording is replayed: no agent, no key, no network.
+pytest loads this plugin at every start, so it imports the rest only when a test uses it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from corral.options import RunKwargs
 
 _UNSAFE = re.compile(r"[^\w.-]+")
-LONGEST_NAME = 100
-"""Letters: a file's name has a limit, a test's with its parameters has none."""
+MAX_NAME = 100
+"""Characters. File names are limited; names of tests with parameters are not."""
 
 
 class AgentCassette(Protocol):
-    """What the fixture ``agent_cassette`` gives."""
+    """The type of the fixture ``agent_cassette``."""
 
     def __call__(self, agent: str) -> RunKwargs:
         """The options to give to ``corral.run`` or ``corral.session`` for this agent."""
@@ -41,14 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--corral-record",
         action="store_true",
-        help="run the real agents, and record them anew for the fixture agent_cassette",
+        help="run the real agents, and record them for the fixture agent_cassette",
     )
 
 
 @pytest.fixture
 def agent_cassette(request: pytest.FixtureRequest) -> Iterator[AgentCassette]:
     """Options for an agent that is recorded with ``--corral-record``, and replayed without."""
-    # All runs of one test are one file; without this each would begin it anew.
+    # All runs of one test share one file. Without this each run would overwrite it.
     from corral.system.cassette.record import RUN
 
     before = os.environ.get(RUN)
@@ -71,7 +71,7 @@ class _Cassettes:
             return {"record_to": path}
         if not os.path.exists(path):
             pytest.fail(
-                f"nothing was recorded for this test: {path} is missing\n"
+                f"there is no recording for this test: {path} is missing\n"
                 f"Record it with the real agent: pytest --corral-record '{self._node.nodeid}'",
                 pytrace=False,
             )
@@ -81,15 +81,15 @@ class _Cassettes:
         """``cassettes/FILE/TEST.AGENT.ndjson`` beside the test file."""
         folder, file = os.path.split(self._node.path)
         test = self._node.nodeid.partition("::")[2]
-        name = f"{_named(test)}.{_named(agent)}.ndjson"
+        name = f"{_safe_name(test)}.{_safe_name(agent)}.ndjson"
         return os.path.join(folder, "cassettes", os.path.splitext(file)[0], name)
 
 
-def _named(text: str) -> str:
+def _safe_name(text: str) -> str:
     """As a part of a file's name; what is cut off or changed still makes a difference."""
     name = _UNSAFE.sub("-", text.replace("::", ".")).strip("-")
-    if len(name) <= LONGEST_NAME and name == text.replace("::", ".").rstrip("]").replace("[", "-"):
+    if len(name) <= MAX_NAME and name == text.replace("::", ".").rstrip("]").replace("[", "-"):
         return name
     from hashlib import sha256
 
-    return f"{name[:LONGEST_NAME]}-{sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name[:MAX_NAME]}-{sha256(text.encode()).hexdigest()[:8]}"

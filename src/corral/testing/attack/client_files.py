@@ -24,7 +24,7 @@ from corral.sessions.api import session
 from corral.testing.attack import path_attempts
 from corral.testing.attack.arena import Arena, Swapping
 from corral.testing.attack.attempts import Attempt, Cell, Effect, made, returned
-from corral.testing.attack.effects import Witness
+from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, Made, absolute
 from corral.testing.attack.plan import Choice, Setting
 from corral.testing.attack.report import CellReport, Outcome, Status, Tried
@@ -73,7 +73,7 @@ _REFUSED_FIRST = (
     _own("write after a question about another file", "write inside", "{made}", made(),
          ask="{cwd}/payload"),
 )  # fmt: skip
-"""Attempts that a person's yes would allow: nobody says yes here."""
+"""Attempts that would be allowed if a person agreed; here every question is denied."""
 ATTEMPTS: tuple[Attempt, ...] = (
     *OWN,
     *_REFUSED_FIRST,
@@ -135,7 +135,7 @@ class ClientFiles:
                     made_ones = await self._session(arena, able, offered=offered)
                 except (CallerError, UntrustedFolder):
                     continue
-                witness = Witness(arena, made_ones, ())
+                witness = EffectObserver(arena, made_ones, ())
                 try:
                     return [self._judge(one, witness, offered=offered) for one in made_ones]
                 finally:
@@ -186,7 +186,7 @@ class ClientFiles:
         program.chmod(0o700)
         return program
 
-    def _judge(self, one: Made, witness: Witness, *, offered: bool) -> tuple[Tried, bool]:
+    def _judge(self, one: Made, witness: EffectObserver, *, offered: bool) -> tuple[Tried, bool]:
         attempt = one.attempt
         seen = witness.seen(attempt)
         outcome: Outcome = "effect" if seen else "held"

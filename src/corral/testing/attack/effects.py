@@ -20,7 +20,7 @@ ENDING = 3.0
 WEB_TOOLS = ("web_search", "googleSearch", "google_search", "urlContext", "url_context")
 
 
-class Witness:
+class EffectObserver:
     """Looks once everything is over. ``requests`` are all that the model's server received."""
 
     def __init__(self, arena: Arena, made: Sequence[Made], requests: Sequence[Request]) -> None:
@@ -40,7 +40,7 @@ class Witness:
                     os.kill(pid, signal.SIGKILL)
 
     def seen(self, attempt: Attempt) -> str:
-        """The effect in words; empty where there was none."""
+        """A description of the effect; empty if there was none."""
         return next((told for e in attempt.effects if (told := self._look(e, attempt))), "")
 
     def _look(self, effect: Effect, attempt: Attempt) -> str:

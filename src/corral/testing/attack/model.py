@@ -1,4 +1,4 @@
-"""The injected model: makes one attempt after the other, whatever becomes of them."""
+"""The injected model: makes one attempt after another, whatever their results are."""
 
 from __future__ import annotations
 

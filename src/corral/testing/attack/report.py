@@ -44,7 +44,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     seen: str = ""
     returned: str = ""
-    """The beginning of what the model was told."""
+    """The beginning of the tool result that the model received."""
 
 
 class CellReport(msgspec.Struct, frozen=True, kw_only=True):

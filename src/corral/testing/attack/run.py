@@ -31,7 +31,7 @@ from corral.system import config, programs
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts import Attempt, Extra
 from corral.testing.attack.client_files import ClientFiles
-from corral.testing.attack.effects import Witness
+from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
 from corral.testing.attack.plan import (
     CAPABILITY,
@@ -224,7 +224,7 @@ class _Game:
         model.begin([a for a in self._plan.attempts if a.needs is None or a.needs in extras])
 
     async def _prompt(self, opened: Session, model: InjectedModel) -> None:
-        """Until nothing is left, or the agent goes on no more."""
+        """Prompt until all attempts are made, or the agent stops continuing."""
         idle = 0
         while model.left and idle < 2:
             before = len(model.left)
@@ -269,7 +269,7 @@ class _Game:
         }
 
     def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> PolicyReport:
-        witness = Witness(self._arena, model.made, lane.requests)
+        witness = EffectObserver(self._arena, model.made, lane.requests)
         try:
             tried = tuple(
                 self._tried(attempt, model, witness, extras) for attempt in self._plan.attempts
@@ -299,7 +299,7 @@ class _Game:
         self,
         attempt: Attempt,
         model: InjectedModel,
-        witness: Witness,
+        witness: EffectObserver,
         extras: frozenset[Extra],
     ) -> Tried:
         mine = [made for made in model.made if made.attempt is attempt]

@@ -1,14 +1,13 @@
-"""The conformance kit: what an agent must do to be one, tried out with a scripted model.
+"""The conformance kit: runs an agent against a scripted model and checks what it does.
 
 ::
 
     report = await check_agent("gemini-acp")
     assert report.ok, report
 
-A scenario is a conversation whose effects can be seen: on disk, in the events, in
-what the model was sent. What an agent does not claim is skipped, which is no
-failure. An agent whose model cannot be scripted (any command) is asked to start and
-to answer, with the model it has.
+A scenario is a conversation whose effects are checked: on disk, in the events, in the requests to
+the model. What an agent does not claim to support is skipped, which is not a failure. An agent
+whose model cannot be scripted (any ACP command) must only start and answer, with its own model.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from corral.testing.model_server.server import ModelServer
 Outcome = Literal["pass", "fail", "skip"]
 MARKS: Mapping[Outcome, str] = {"pass": "✓", "fail": "✗", "skip": "–"}
 
-LONGEST = 180.0
+TIMEOUT = 180.0
 """Seconds for one scenario: agents take up to ten to start on a busy machine."""
 
 
@@ -47,7 +46,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was tried, and how it went."""
+    """The scenarios that ran, and their outcomes."""
 
     agent: str
     rows: tuple[Row, ...]
@@ -83,14 +82,14 @@ async def check_agent(
     found = _record(agent)
     if "person" in found.capabilities:
         raise ConfigError(f"{found.name} is a person: no script can check them")
-    chosen = _chosen(tuple(only))
+    chosen = _select(tuple(only))
     programs.locate(found, (options or {}).get("program"))
     gate = asyncio.Semaphore(max(1, at_once))
     async with ModelServer() as server:
 
         async def row(scenario: Scenario) -> Row:
             async with gate:
-                return await _tried(agent, found, scenario, server, dict(options or {}))
+                return await _run_scenario(agent, found, scenario, server, dict(options or {}))
 
         rows = await asyncio.gather(*(row(scenario) for scenario in chosen))
     return Report(agent, tuple(rows))
@@ -104,7 +103,7 @@ def _record(name: str) -> AgentSpec:
     return found
 
 
-def _chosen(only: tuple[str, ...]) -> list[Scenario]:
+def _select(only: tuple[str, ...]) -> list[Scenario]:
     tiers = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
     for tier in only:
         if tier not in tiers:
@@ -112,7 +111,7 @@ def _chosen(only: tuple[str, ...]) -> list[Scenario]:
     return [scenario for scenario in SCENARIOS if not only or scenario.tier in only]
 
 
-async def _tried(
+async def _run_scenario(
     name: str, agent: AgentSpec, scenario: Scenario, server: ModelServer, options: dict[str, Any]
 ) -> Row:
     begin = time.monotonic()
@@ -126,7 +125,7 @@ async def _tried(
         stage = Stage(name, agent, server, Path(folder), options=options, scenario=scenario.name)
         try:
             scenario.gate(stage)
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(TIMEOUT):
                 return row("pass", await scenario.play(stage))
         except Skipped as skipped:
             return row("skip", str(skipped))
@@ -135,6 +134,6 @@ async def _tried(
         except PolicyNotEnforceable as refused:  # it says so before anything is started
             return row("skip", refused.message)
         except TimeoutError:
-            return row("fail", f"not over after {LONGEST:g} s")
+            return row("fail", f"not over after {TIMEOUT:g} s")
         except CorralError as error:
             return row("fail", f"{error.code}: {error.message}")

@@ -1,4 +1,4 @@
-"""The scenarios of the conformance kit: what is played, and what must be seen."""
+"""The scenarios of the conformance kit: a conversation each, and the effects it must have."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from corral.testing.model_server.script import Turn, hang
 WORDS = [f"word {number}, " for number in range(400)]
 """Long, and no two alike: agents stop a model that repeats itself."""
 UNHEARD = 3.0
-"""Seconds from the model's first word until an agent that has not passed it on is cancelled:
-some tell whole messages alone."""
+"""Seconds from the model's first text until an agent that has not passed it on is cancelled.
+Some agents report only complete messages."""
 MAGIC = 7041
-"""What a tool of ours returns: no model says it by chance."""
+"""The result of the test's own tool: no model writes it by chance."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Scenario:
     tier: str
     name: str
     play: Callable[[Stage], Awaitable[str]]
-    """Returns what was seen; raises ``Failed``."""
+    """Returns a description of what happened; raises ``Failed``."""
     gate: Callable[[Stage], None] = lambda _stage: None
     """Raises ``Skipped`` where the agent does not claim it."""
 
@@ -53,7 +53,7 @@ def success(result: Result) -> None:
 
 
 def heard_by_the_model(stage: Stage) -> str:
-    """In whichever request: some agents begin with a word of their own."""
+    """In any request: some agents send a request of their own first."""
     return "\n".join(text for request in stage.requests for text in request.texts)
 
 

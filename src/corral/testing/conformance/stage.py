@@ -20,7 +20,7 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """What was seen in place of what must be."""
+    """The scenario failed; the message says what happened instead."""
 
 
 class Stage:

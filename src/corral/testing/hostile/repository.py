@@ -85,7 +85,7 @@ class HostileRepository:
             self._add_fifos()
 
     def _add_fifos(self) -> None:
-        """Files that git reads and that nobody ever writes to: whoever opens one waits."""
+        """FIFOs that git reads and nothing writes to: a program that opens one blocks."""
         git = self.cwd / ".git"
         (git / "info" / "exclude").unlink(missing_ok=True)
         folder = self.cwd / "fifos"
@@ -101,7 +101,7 @@ class HostileRepository:
             config.write("[include]\n\tpath = included\n")
 
     def _arm(self) -> None:
-        """The git directory itself: after the last command of ours."""
+        """Change the git directory, after the last git command of this module."""
         git = self.cwd / ".git"
         (git / "config").write_text(git_files.config(self._touch, "git"))
         (git / "info" / "attributes").write_text("* filter=evil diff=evil\n")

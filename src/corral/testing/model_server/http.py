@@ -45,7 +45,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class ServerResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send, and what to do wrong in sending it."""
+    """A response, and the faults to make when sending it."""
 
     pieces: Sequence[bytes] = ()
     status: int = 200
@@ -56,14 +56,14 @@ class ServerResponse(msgspec.Struct, frozen=True, kw_only=True):
     gap: float = 0.0
     """Seconds between pieces."""
     stall: int | None = None
-    """Silence after so many pieces, until the client leaves; 0: no head either."""
+    """Silence after this many pieces, until the client leaves; 0: no head either."""
     cut: int | None = None
-    """Close after so many pieces, without an end; 0: no head either."""
+    """Close after this many pieces, without an end; 0: no head either."""
     cut_bytes: int | None = None
 
 
 class Refused(Exception):
-    """Not a request that HTTP allows."""
+    """An invalid HTTP request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class Refused(Exception):
 
 
 async def serve(listener: socket, handle: Callable[[Incoming], ServerResponse]) -> None:
-    """Answer every connection until cancelled; then close them all, whatever they are doing.
+    """Answer every connection until cancelled; then close them all, in any state.
 
     ``handle`` is called for one request at a time, in the order of arrival.
     """
@@ -83,17 +83,17 @@ async def serve(listener: socket, handle: Callable[[Incoming], ServerResponse]) 
     broken: asyncio.Future[None] = loop.create_future()
     listener.setblocking(False)
     async with asyncio.TaskGroup() as connections:
-        # Not asyncio's own server: a client that it accepts while it closes is never let go.
+        # Not asyncio's own server: a client that it accepts while it closes is never closed.
         def accept() -> None:
             try:
                 for _ in range(BACKLOG):
                     client, _address = listener.accept()
                     task = connections.create_task(_converse(client, handle))
-                    # Cancelled before it begins, it would never close its socket.
+                    # A task that is cancelled before it starts would never close its socket.
                     task.add_done_callback(partial(_close_client, client))
             except (BlockingIOError, ConnectionAbortedError):
                 pass
-            except OSError as error:  # out of descriptors: better to end than to spin
+            except OSError as error:  # out of descriptors: end instead of a busy loop
                 broken.set_exception(error)
 
         loop.add_reader(listener, accept)

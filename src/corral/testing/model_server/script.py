@@ -1,11 +1,11 @@
-"""The script: what the model will say, turn by turn, as data.
+"""The script of a scripted model: a list of turns.
 
 A turn is served to the first request that it applies to, and a request gets the
 first turn, in order, that applies to it and has servings left. Turns without
 ``match``, ``pattern`` or ``for_method`` apply to every request of the
-conversation, so a plain list is simply played from top to bottom.
+conversation, so a list of such turns is played from top to bottom.
 
-No vendor's wire is known here; every wire plays the same scripts.
+This module knows no vendor's protocol; all of them play the same scripts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request must look like to be given its turn. A string stands for a list of one."""
+    """What a request must contain to get its turn. A string stands for a list of one."""
 
     tools: str | Sequence[str] = ()
     no_tools: str | Sequence[str] = ()
@@ -44,12 +44,12 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
 
     def complaints(self, request: Request) -> list[str]:
         """Every way in which ``request`` is not as expected."""
-        said = "\n".join((request.system, *request.texts))
+        texts = "\n".join((request.system, *request.texts))
         returned = {name for name, _ in request.tool_results}
         wrong = [f"no tool {n!r} is declared" for n in pieces(self.tools) if n not in request.tools]
         wrong += [f"tool {n!r} is declared" for n in pieces(self.no_tools) if n in request.tools]
-        wrong += [f"text {text!r} is missing" for text in pieces(self.text) if text not in said]
-        wrong += [f"text {text!r} is there" for text in pieces(self.no_text) if text in said]
+        wrong += [f"text {text!r} is missing" for text in pieces(self.text) if text not in texts]
+        wrong += [f"text {text!r} is present" for text in pieces(self.no_text) if text in texts]
         wrong += [f"no result of {n!r}" for n in pieces(self.results) if n not in returned]
         if self.model is not None and self.model != request.model:
             wrong.append(f"the model is {request.model!r}, not {self.model!r}")
@@ -57,7 +57,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, or one way of failing to answer. Raises ``ConfigError`` on what cannot be."""
+    """One answer, or one fault in its place. Raises ``ConfigError`` if the fields conflict."""
 
     text: str | Sequence[str] = ()
     """Several strings are several chunks of the stream."""
@@ -146,12 +146,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def say(*chunks: str, usage: Mapping[str, int] | None = None, finish: str = "STOP") -> Turn:
-    """Text, a chunk for each string."""
+    """A turn with this text, one chunk per string."""
     return Turn(text=chunks, usage=usage, finish=finish)
 
 
 def call(name: str, /, **args: Json) -> Turn:
-    """One function call."""
+    """A turn with one function call."""
     return Turn(calls=[Call(name, args)])
 
 
@@ -163,19 +163,19 @@ def fail(
     quota_id: str | None = None,
     times: int | Literal["forever"] = 1,
 ) -> Turn:
-    """An HTTP error, so many times."""
+    """A turn that fails with this HTTP status, ``times`` times."""
     return Turn(
         status=status, message=message, retry_after=retry_after, quota_id=quota_id, repeat=times
     )
 
 
 def hang(first: str | None = None) -> Turn:
-    """Silence: from the start, or after a first chunk."""
+    """A turn without a response, or with silence after a first chunk."""
     return Turn(hang=True) if first is None else Turn(text=first, hang="after")
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Turns, and those of lanes that have their own."""
+    """The turns of the default lane, and of lanes with their own."""
 
     turns: Sequence[Turn] = ()
     lanes: Mapping[str, Sequence[Turn]] = {}
@@ -194,27 +194,27 @@ class Script(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str, syntax: Literal["toml", "json"] = "toml") -> Script:
         """The same from a string. A message begins with the place: ``:3:7: …``."""
-        table = _toml(text) if syntax == "toml" else _json(text)
+        table = _parse_toml(text) if syntax == "toml" else _parse_json(text)
         if not isinstance(table, dict):
             raise ConfigError(": a script is a table with [[turn]] entries")
         check_names(":", table, ("turn", "lane"))
         lanes = table.get("lane", {})
         if not isinstance(lanes, dict):
-            raise ConfigError(": lane is a table: [[lane.NAME.turn]]")
-        own: dict[str, tuple[Turn, ...]] = {}
+            raise ConfigError(": lane must be a table: [[lane.NAME.turn]]")
+        lane_turns: dict[str, tuple[Turn, ...]] = {}
         for name, lane in lanes.items():
             if not isinstance(lane, dict):
-                raise ConfigError(f": lane {name!r} is a table: [[lane.{name}.turn]]")
+                raise ConfigError(f": lane {name!r} must be a table: [[lane.{name}.turn]]")
             check_names(f": lane {name!r}:", lane, ("turn",))
-            own[name] = _turns(f": lane {name!r}, ", lane.get("turn", []))
-        return cls(_turns(": ", table.get("turn", [])), own)
+            lane_turns[name] = _parse_turns(f": lane {name!r}, ", lane.get("turn", []))
+        return cls(_parse_turns(": ", table.get("turn", [])), lane_turns)
 
 
 Source: TypeAlias = "Script | Sequence[Turn] | Callable[[Request], Turn]"
 
 
 class Cursor:
-    """How far one lane has come in its script."""
+    """The position of one lane in its script."""
 
     def __init__(self, source: Iterable[Turn] | Callable[[Request], Turn]) -> None:
         self.served = 0
@@ -246,25 +246,27 @@ def pieces(text: str | Sequence[str]) -> Sequence[str]:
 
 
 def check_names(where: str, table: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ``ConfigError`` on a name that is not known, with the one that was probably meant."""
+    """Raise ``ConfigError`` on a name that is not known, with the closest known name."""
     for name in table:
         if name not in known:
             from difflib import get_close_matches
 
             close = get_close_matches(name, known, 1)
-            meant = f", did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+            meant = (
+                f", did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}"
+            )
             raise ConfigError(f"{where} unknown key {name!r}{meant}")
 
 
-def _turns(where: str, entries: Json) -> tuple[Turn, ...]:
+def _parse_turns(where: str, entries: Json) -> tuple[Turn, ...]:
     if not isinstance(entries, list):
-        raise ConfigError(f"{where}turn is a list of tables: [[turn]]")
-    return tuple(_turn(f"{where}turn {n}:", entry) for n, entry in enumerate(entries, 1))
+        raise ConfigError(f"{where}turn must be a list of tables: [[turn]]")
+    return tuple(_parse_turn(f"{where}turn {n}:", entry) for n, entry in enumerate(entries, 1))
 
 
-def _turn(where: str, entry: Json) -> Turn:
+def _parse_turn(where: str, entry: Json) -> Turn:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{where} a turn is a table")
+        raise ConfigError(f"{where} a turn must be a table")
     if "call" in entry:
         entry = {"calls" if key == "call" else key: value for key, value in entry.items()}
     check_names(where, entry, Turn.__struct_fields__)
@@ -282,7 +284,7 @@ def _turn(where: str, entry: Json) -> Turn:
         raise ConfigError(f"{where}{place} {what[:1].lower()}{what[1:]}") from error
 
 
-def _toml(text: str) -> Json:
+def _parse_toml(text: str) -> Json:
     import tomllib
 
     try:
@@ -295,7 +297,7 @@ def _toml(text: str) -> Json:
         raise ConfigError(f":{line}:{column}: {str(error)[: at.start()]}") from error
 
 
-def _json(text: str) -> Json:
+def _parse_json(text: str) -> Json:
     import json
 
     try:

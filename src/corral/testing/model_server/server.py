@@ -1,4 +1,27 @@
-"""``ModelServer``: a model behind a real port, saying what its script says."""
+"""``ModelServer``: an HTTP server that answers like a model vendor, from a script.
+
+Theory of operation
+-------------------
+The server listens on 127.0.0.1. ``async with`` serves it as a task of the running event loop;
+``with`` serves it in a thread with an event loop of its own.
+
+A request takes this way, always in the loop that serves:
+
+1. The path selects a lane: ``/lane/NAME/...``, else the lane ``default``. A lane has a cursor,
+   which is its position in its script; lanes do not affect each other.
+2. The first wire (Anthropic, Responses, chat completions, Gemini) that knows the path decodes
+   the request. It is recorded in ``requests`` before anything else happens.
+3. The API key is checked. Any key is accepted unless the server was given one.
+4. The cursor takes the first turn that applies. If there is none, or the turn's ``expect`` does
+   not hold, or the script raises, the client gets status 400, which no client retries, and the
+   reason is added to ``failures``.
+5. The wire encodes the turn; ``http`` sends it, with the delays and faults of the turn.
+
+Guarantees: ``requests`` and ``failures`` can be read from any thread at any time. Requests are
+handled one at a time in the order of arrival, so a script needs no locks. Leaving the context
+closes all connections, also those in a scripted hang. If the server crashes, leaving the
+context raises its error.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +46,15 @@ from corral.testing.model_server.script import Cursor, Script, Source
 from corral.testing.model_server.wire import Wire
 
 END_TIMEOUT = 10.0
-"""Ending is a matter of milliseconds; this only keeps a bug from becoming a hang."""
+"""Seconds. Ending takes milliseconds; this limit keeps a bug from becoming a hang."""
 
 
 WIRES: Sequence[Wire] = (anthropic, responses, chat, gemini)
-"""The last also answers for paths that nobody knows."""
+"""The last one also answers unknown paths."""
 
 
 class Lane:
-    """A script with a cursor of its own, at an address of its own."""
+    """A script with its own cursor and its own URL."""
 
     def __init__(self, server: ModelServer, name: str, source: Source) -> None:
         self.name = name
@@ -44,21 +67,21 @@ class Lane:
 
     @property
     def env(self) -> dict[str, str]:
-        """Like the server's, but to this lane."""
+        """As ``ModelServer.env``, with the URL of this lane."""
         return _env(self.url, self._server.key)
 
     @property
     def requests(self) -> list[Request]:
-        """What arrived on this lane so far."""
+        """The requests to this lane so far."""
         return [request for request in self._server.requests if request.lane == self.name]
 
 
 class ModelServer:
     """Serves a script on 127.0.0.1. Readable from every thread while it runs.
 
-    ``async with`` serves on the running loop; ``with`` in a thread of its own, for
-    synchronous tests. Leaving closes every connection, whatever its client is doing.
-    Any key is taken, but there must be one; ``key`` names the only right one.
+    ``async with`` serves in the running event loop; ``with`` in a thread, for synchronous tests.
+    Leaving closes all connections. Any API key is accepted, but there must be one; with ``key``
+    only that one is.
     """
 
     def __init__(self, script: Source = (), *, key: str | None = None, port: int = 0) -> None:
@@ -78,19 +101,19 @@ class ModelServer:
     @property
     def url(self) -> str:
         if self._listener is None:
-            raise ConfigError("the model server is not running", hint="use `with server:`")
+            raise ConfigError("the model server is not running", hint="Use `with server:`.")
         port: int = self._listener.getsockname()[1]
         return f"http://127.0.0.1:{port}"
 
     @property
     def key(self) -> str:
-        """One that is taken."""
+        """An API key that the server accepts."""
         return "scripted" if self._key is None else self._key
 
     @property
     def env(self) -> dict[str, str]:
-        """Variables that send each vendor's own clients here: ``OPENAI_BASE_URL`` and the like,
-        and a key for each."""
+        """Variables that direct the vendors' clients to this server: ``OPENAI_BASE_URL`` and so on,
+        with a key for each."""
         return _env(self.url, self.key)
 
     @property
@@ -101,14 +124,14 @@ class ModelServer:
 
     @property
     def failures(self) -> list[str]:
-        """Expectations not met, requests not understood or without a turn. Assert it is empty."""
+        """Unmet expectations, invalid requests, requests without a turn. Assert it is empty."""
         with self._lock:
             return list(self._failures)
 
     def lane(self, name: str, script: Source | None = None) -> Lane:
         """The lane ``name``; giving a script makes it start over with that.
 
-        A lane without one plays the script file's lane of that name, or else the default.
+        Without a script, it uses the lane of that name in the server's script, else the default.
         """
         with self._lock:
             if script is None and name in self._lanes:
@@ -122,18 +145,18 @@ class ModelServer:
     async def wait_for_requests(self, count: int, timeout: float = 10.0) -> list[Request]:
         """The requests, once there are ``count`` of them. Raises ``TimeoutError``."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        watched = self._watched(count, lambda: loop.call_soon_threadsafe(arrived.set))
-        with watched, contextlib.suppress(TimeoutError):
+        watch = self._watch_count(count, lambda: loop.call_soon_threadsafe(arrived.set))
+        with watch, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await arrived.wait()
-        return self._at_least(count, timeout)
+        return self._require_count(count, timeout)
 
     def wait_for_requests_sync(self, count: int, timeout: float = 10.0) -> list[Request]:
         """The same, for code without a loop. Blocks: not on the loop that serves."""
         arrived = threading.Event()
-        with self._watched(count, arrived.set):
+        with self._watch_count(count, arrived.set):
             arrived.wait(timeout)
-        return self._at_least(count, timeout)
+        return self._require_count(count, timeout)
 
     async def __aenter__(self) -> Self:
         listener = self._listen()
@@ -154,14 +177,14 @@ class ModelServer:
                 if task.done() and not task.cancelled():
                     task.result()
         finally:
-            self._unlisten()
+            self._close_listener()
 
     def __enter__(self) -> Self:
         listener = self._listen()
         started: Future[Callable[[], None]] = Future()
         ended: Future[None] = Future()
 
-        async def life() -> None:
+        async def serve_until_cancelled() -> None:
             loop = asyncio.get_running_loop()
             task = asyncio.create_task(serve(listener, self._handle))
 
@@ -176,8 +199,8 @@ class ModelServer:
         def run() -> None:
             try:
                 with contextlib.suppress(asyncio.CancelledError):
-                    asyncio.run(life())
-            except BaseException as error:  # handed to the thread that leaves
+                    asyncio.run(serve_until_cancelled())
+            except BaseException as error:  # raised again in the thread that leaves the context
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
@@ -201,28 +224,28 @@ class ModelServer:
                     self._thread.join(END_TIMEOUT)
         finally:
             self._end = self._thread = None
-            self._unlisten()
+            self._close_listener()
 
     def _listen(self) -> socket.socket:
         if self._listener is not None:
-            raise ConfigError("the model server is running already")
+            raise ConfigError("the model server is already running")
         try:
             listener = socket.create_server(("127.0.0.1", self._port), backlog=BACKLOG)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on 127.0.0.1:{self._port}: {error.strerror}",
-                hint="choose another port, or 0 for any that is free",
+                hint="Choose another port, or 0 for a free one.",
             ) from error
         self._listener = listener
         return listener
 
-    def _unlisten(self) -> None:
+    def _close_listener(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     def _handle(self, incoming: Incoming) -> ServerResponse:
-        name, incoming = _laned(incoming)
+        name, incoming = _split_lane(incoming)
         for wire in WIRES:
             received = wire.receive(incoming, name)
             if received is not None:
@@ -230,14 +253,14 @@ class ModelServer:
         else:
             return WIRES[-1].refuse(404, f"Nothing here: {incoming.verb} {incoming.path}")
         key = wire.credential(incoming)
-        refused = key is None or (self._key is not None and key != self._key)
+        is_rejected = key is None or (self._key is not None and key != self._key)
         if isinstance(received, ServerResponse):
             if received.status == 400:
-                self._note(f"not understood: {incoming.path}: {received.pieces[0].decode()}")
-            return wire.refuse_key(key) if refused else received
+                self._add_failure(f"not understood: {incoming.path}: {received.pieces[0].decode()}")
+            return wire.refuse_key(key) if is_rejected else received
         lane = self.lane(name)
         self._record(received)
-        if refused:
+        if is_rejected:
             return wire.refuse_key(key)
         return self._answer(wire, lane, received)
 
@@ -252,18 +275,18 @@ class ModelServer:
             if turn.expect is not None and (wrong := turn.expect.complaints(request)):
                 return self._fail(wire, lane, f"not as expected: {'; '.join(wrong)}", request)
             return wire.reply(request, turn)
-        except Exception as error:  # a test's own function, or a turn that is no JSON: serve on
+        except Exception as error:  # raised by the test's function or by a turn that is not JSON
             return self._fail(wire, lane, f"the script raised {type(error).__name__}: {error}")
 
     def _fail(
         self, wire: Wire, lane: Lane, why: str, request: Request | None = None
     ) -> ServerResponse:
-        """400: the one status that no client tries again."""
+        """Answer with 400, the status that no client retries."""
         message = f"{why} (lane {lane.name})"
-        self._note(message if request is None else f"{message}: {request!r}")
+        self._add_failure(message if request is None else f"{message}: {request!r}")
         return wire.refuse(400, message)
 
-    def _note(self, failure: str) -> None:
+    def _add_failure(self, failure: str) -> None:
         with self._lock:
             self._failures.append(failure)
 
@@ -274,24 +297,24 @@ class ModelServer:
                 watcher()
 
     @contextlib.contextmanager
-    def _watched(self, count: int, enough: Callable[[], object]) -> Generator[None, None, None]:
-        def look() -> None:
+    def _watch_count(self, count: int, enough: Callable[[], object]) -> Generator[None, None, None]:
+        def check() -> None:
             if len(self._requests) >= count:
                 enough()
 
         with self._lock:
-            self._watchers.append(look)
-            look()
+            self._watchers.append(check)
+            check()
         try:
             yield
         finally:
             with self._lock:
-                self._watchers.remove(look)
+                self._watchers.remove(check)
 
-    def _at_least(self, count: int, timeout: float) -> list[Request]:
+    def _require_count(self, count: int, timeout: float) -> list[Request]:
         requests = self.requests
         if len(requests) < count:
-            raise TimeoutError(f"{len(requests)} of {count} requests came within {timeout:g} s")
+            raise TimeoutError(f"{len(requests)} of {count} requests arrived within {timeout:g} s")
         return requests
 
 
@@ -299,8 +322,8 @@ def _env(url: str, key: str) -> dict[str, str]:
     return {name: value for wire in WIRES for name, value in wire.env(url, key).items()}
 
 
-def _laned(incoming: Incoming) -> tuple[str, Incoming]:
-    """The lane of a path, and the call without it."""
+def _split_lane(incoming: Incoming) -> tuple[str, Incoming]:
+    """The lane named in the path, and the request without it."""
     found = re.match(r"/+lane/([^/?]+)", incoming.target)
     if found is None:
         return "default", incoming
