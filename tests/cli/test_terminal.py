@@ -169,16 +169,16 @@ def test_a_long_question_is_allowed_only_after_its_last_page(workspace: Path) ->
         screen("run", *MODEL, "Go", cwd=workspace, env=server.env, size=(24, 80)) as shown,
     ):
         shown.until("not shown here")
-        shown.until("all was shown: ")
+        shown.until("all pages first: ")
         assert "touch x" in shown.text
         assert "echo line 30" not in shown.text
         shown.type("y\n")
         for page in ("20", "40", "60"):
-            shown.until("all was shown: ")
+            shown.until("all pages first: ")
             shown.text = ""
             shown.type("v\n")
             shown.until(f"to {page} of")
-        shown.until("all was shown: ")
+        shown.until("all pages first: ")
         assert not (workspace / "x").exists()
         shown.type("v\n")
         shown.until("allow once (y)")

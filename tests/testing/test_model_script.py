@@ -74,9 +74,9 @@ def test_the_constructors_are_turns() -> None:
         ("a.json", "[]", "a.json: a script is a table with [[turn]] entries"),
         ("a.toml", "turns = []", "a.toml: unknown key 'turns', did you mean 'turn'?"),
         ("a.toml", "turn = 3", "a.toml: turn must be a list of tables: [[turn]]"),
-        ("a.toml", "turn = [3]", "a.toml: turn 1: a turn is a table"),
-        ("a.toml", "lane = 3", "a.toml: lane is a table: [[lane.NAME.turn]]"),
-        ("a.toml", "lane.x = 3", "a.toml: lane 'x' is a table: [[lane.x.turn]]"),
+        ("a.toml", "turn = [3]", "a.toml: turn 1: a turn must be a table"),
+        ("a.toml", "lane = 3", "a.toml: lane must be a table: [[lane.NAME.turn]]"),
+        ("a.toml", "lane.x = 3", "a.toml: lane 'x' must be a table: [[lane.x.turn]]"),
         (
             "a.toml",
             "[[turn]]\n[[turn]]\n[[turn]]\ntxt = 'x'",

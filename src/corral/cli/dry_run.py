@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from corral.agents.spec import InProcess, Launch
 from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
@@ -17,8 +18,12 @@ from corral.system.paths import sessions
 def dry_run(agent: str, options: dict[str, Any], text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run; write and start nothing."""
     prepared = prepare(agent, options, has_asker=is_interactive())
-    place = prepared.launch_context(sessions() / "SESSION")
-    launch = prepared.agent.launch(prepared.run, place, resolve_prompt(prepared, text), None)
+    prompt = resolve_prompt(prepared, text)
+    if isinstance(prepared.agent.transport, InProcess):
+        launch = Launch(argv=(), env={}, stdin=b"")
+    else:
+        place = prepared.launch_context(sessions() / "SESSION")
+        launch = prepared.agent.launch(prepared.run, place, prompt, None)
     shown: dict[str, Any] = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,

@@ -100,7 +100,7 @@ class Pages:
     def prompt(self) -> str:
         if self.more:
             what = "the next page" if self._shown else "all of it, page by page"
-            return f"  view {what} (v), no (n), stop (c)? Allowing needs all pages shown: "
+            return f"  view {what} (v), no (n), stop (c)? To allow it, view all pages first: "
         return "  allow once (y), for this session (a), no (n), stop (c)? "
 
 
