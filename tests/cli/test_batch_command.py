@@ -111,7 +111,7 @@ def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> 
         (("t.jsonl", "-p", "@gone.md"), "gone.md"),
         (("t.jsonl", "-p", "{{n}}", "--schema", "bad.jsonl"), "is not JSON"),
         (("t.jsonl", "-p", "{{n}}", "-o", "no/such/r.jsonl"), "results cannot be written"),
-        (("t.jsonl", "-p", "{{n}}", "-o", "notes.txt"), "is no result of a batch"),
+        (("t.jsonl", "-p", "{{n}}", "-o", "notes.txt"), "is not a batch result"),
         (("t.jsonl", "-p", "{{n}}", "--no-durable", "--queue", "q"), "both given"),
         (("t.jsonl", "-p", "{{n}}", "--agent", "nobody-cli"), "nobody-cli"),
         (("t.jsonl", "-p", "{{n}}", "--concurrency", "0"), "concurrency"),

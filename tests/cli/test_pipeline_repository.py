@@ -33,8 +33,8 @@ def refused(tmp_path: Path, **given: Any) -> str:
 
 def test_what_does_not_go_together_is_refused(repository: Path, tmp_path: Path) -> None:
     said = refused(tmp_path, repository=repository, workspace=tmp_path)
-    assert "a workspace and a repository both given" in said
-    assert "of which repository" in refused(tmp_path, commit="main")
+    assert "workspace and repository cannot be combined" in said
+    assert "commit needs a repository" in refused(tmp_path, commit="main")
     for given in ({"repository": repository}, {"artifacts": f"file://{tmp_path}/left"}):
         assert "durable" in refused(tmp_path, durable=False, **given)
     assert "no file system" in refused(tmp_path, artifacts="nothing-like-it://x")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.durable.batch.output_file import Output
+from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
 
@@ -21,13 +21,13 @@ def test_half_a_line_is_cut_off_at_every_byte(workspace: Path) -> None:
     whole, more = line_of(ONE), line_of(TWO)
     for cut in range(len(more)):
         path.write_bytes(whole + more[:cut])
-        with closing(Output(path)) as out:
+        with closing(OutputFile(path)) as out:
             assert out.known == {"1": ONE}
             out.write([TWO])
         assert path.read_bytes() == whole + more
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        with closing(Output(path)) as out:
+        with closing(OutputFile(path)) as out:
             assert out.known == {}
         assert path.read_bytes() == b""
 
@@ -39,30 +39,30 @@ def test_half_a_line_is_cut_off_at_every_byte(workspace: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(workspace: Path, foreign: bytes) -> None:
     path = workspace / "r.jsonl"
     path.write_bytes(foreign)
-    with pytest.raises(ConfigError, match="Name another file"):
-        Output(path)
+    with pytest.raises(ConfigError, match="Choose another file"):
+        OutputFile(path)
     assert path.read_bytes() == foreign
 
 
 def test_only_one_process_writes_to_it_also_when_it_is_replaced(workspace: Path) -> None:
     path = workspace / "r.jsonl"
-    with closing(Output(path)) as out:
+    with closing(OutputFile(path)) as out:
         with pytest.raises(ConfigError, match="another process"):
-            Output(path)
+            OutputFile(path)
         out.write([ONE, TWO])
         out.replace({"1": ONE})
         with pytest.raises(ConfigError, match="another process"):
-            Output(path)
+            OutputFile(path)
         out.write([TWO])
     assert path.read_bytes() == line_of(ONE) + line_of(TWO)
     assert os.listdir(workspace) == ["r.jsonl"]
-    Output(path).close()
+    OutputFile(path).close()
 
 
 @pytest.mark.parametrize("place", ["gone/r.jsonl", ".", "/dev/null"])
 def test_where_nothing_can_be_written_is_said_at_once(workspace: Path, place: str) -> None:
     with pytest.raises(ConfigError, match="the results cannot be written to"):
-        Output(workspace / place)
+        OutputFile(workspace / place)
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(workspace: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(workspace: Path) -> None:
     import signal
 
     path = workspace / "r.jsonl"
-    with closing(Output(path)) as out:
+    with closing(OutputFile(path)) as out:
         out.write([ONE])
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -86,5 +86,5 @@ def test_a_full_disk_leaves_the_file_as_it_was(workspace: Path) -> None:
         assert path.read_bytes() == line_of(ONE)
         out.write([TWO])
     assert os.listdir(workspace) == ["r.jsonl"]
-    with closing(Output(path)) as out:
+    with closing(OutputFile(path)) as out:
         assert out.known == {"1": ONE, "2": TWO}

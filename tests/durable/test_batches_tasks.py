@@ -14,7 +14,7 @@ from corral.errors import ConfigError
 def read(tmp_path: Path, data: bytes | str, name: str = "tasks.jsonl") -> list[BatchTask]:
     file = tmp_path / name
     file.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return batch_tasks.read(file)
+    return batch_tasks.read_tasks(file)
 
 
 def ids(tasks: list[BatchTask]) -> list[str]:
@@ -47,27 +47,27 @@ def test_lines_of_a_text_file_are_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("t.jsonl", b"", "holds no tasks"),
-        ("t.jsonl", b"\n \r\n", "holds no tasks"),
-        ("t.csv", b"", "holds no tasks"),
-        ("t.csv", b"id,x\n", "holds no tasks"),
-        ("t.jsonl", b'{"x": 1}\n{"x": \n', "line 2 is no JSON"),
-        ("t.jsonl", b'{"x": 1}\n[1]\n', "line 2: a task is an object or a text"),
-        ("t.jsonl", b"17\n", "line 1: a task is an object or a text"),
-        ("t.jsonl", b"\x00\x01\x02\xff\xfe" * 40, "line 1 is no JSON"),
-        ("t.jsonl", b'"\xff"\n', "line 1 is no JSON"),
-        ("t.jsonl", b'{"x": "' + b"a" * 600_000 + b'"}\n', "line 1: 600,"),
-        ("t.jsonl", b"[" * 100_000 + b"\n", "line 1 is no JSON"),
+        ("t.jsonl", b"", "contains no tasks"),
+        ("t.jsonl", b"\n \r\n", "contains no tasks"),
+        ("t.csv", b"", "contains no tasks"),
+        ("t.csv", b"id,x\n", "contains no tasks"),
+        ("t.jsonl", b'{"x": 1}\n{"x": \n', "line 2 is not JSON"),
+        ("t.jsonl", b'{"x": 1}\n[1]\n', "line 2: a task must be an object or a text"),
+        ("t.jsonl", b"17\n", "line 1: a task must be an object or a text"),
+        ("t.jsonl", b"\x00\x01\x02\xff\xfe" * 40, "line 1 is not JSON"),
+        ("t.jsonl", b'"\xff"\n', "line 1 is not JSON"),
+        ("t.jsonl", b'{"x": "' + b"a" * 600_000 + b'"}\n', "line 1: the task has 600,"),
+        ("t.jsonl", b"[" * 100_000 + b"\n", "line 1 is not JSON"),
         ("t.txt", b"\xff\xfe\n", "line 1 is not UTF-8"),
         ("t.txt", b"a\0b\n", "NUL"),
         ("t.csv", b"\xff\xfe\n", "is not UTF-8"),
         ("t.csv", b"a,b\n1\n", "line 2 has 1 columns, the header 2"),
         ("t.csv", b"a,a\n1,2\n", "must name each column once"),
         ("t.csv", b'a\n"open\n', "line 2: unexpected end"),
-        ("t.jsonl", b'{"id": "a"}\n{"id": "a"}\n', "line 2: the id 'a' is that of t.jsonl line 1"),
-        ("t.jsonl", b'"x"\n{"id": 1}\n', "line 2: the id '1' is that of t.jsonl line 1"),
-        ("t.jsonl", b'{"id": true}\n', "an id is a text or a number"),
-        ("t.jsonl", b'{"id": "a\\nb"}\n', "is no id"),
+        ("t.jsonl", b'{"id": "a"}\n{"id": "a"}\n', "line 2: t.jsonl line 1 already has the id 'a'"),
+        ("t.jsonl", b'"x"\n{"id": 1}\n', "line 2: t.jsonl line 1 already has the id '1'"),
+        ("t.jsonl", b'{"id": true}\n', "an id must be a text or a number"),
+        ("t.jsonl", b'{"id": "a\\nb"}\n', "is not a valid id"),
     ],
 )
 def test_what_is_no_task_is_named_with_its_line(
@@ -80,29 +80,35 @@ def test_what_is_no_task_is_named_with_its_line(
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        batch_tasks.read(tmp_path / "gone.jsonl")
+        batch_tasks.read_tasks(tmp_path / "gone.jsonl")
 
 
 def test_a_missing_field_is_named_with_its_task() -> None:
-    tasks = batch_tasks.made([{"id": "a", "x": 1, "deep": {"y": 2}}, {"id": "b", "x": 1}])
-    assert batch_tasks.ready(tasks, "{{x}}", {})
+    tasks = batch_tasks.make_tasks([{"id": "a", "x": 1, "deep": {"y": 2}}, {"id": "b", "x": 1}])
+    assert batch_tasks.check_tasks(tasks, "{{x}}", {})
     with pytest.raises(ConfigError, match=r"task 'b' has no field 'deep\.y'"):
-        batch_tasks.ready(tasks, "{{x}} {{deep.y}}", {})
+        batch_tasks.check_tasks(tasks, "{{x}} {{deep.y}}", {})
     with pytest.raises(ConfigError, match="the prompt of task 'a' is empty"):
-        batch_tasks.ready(batch_tasks.made([{"id": "a", "x": " "}]), "{{x}}", {})
+        batch_tasks.check_tasks(batch_tasks.make_tasks([{"id": "a", "x": " "}]), "{{x}}", {})
     with pytest.raises(ConfigError, match="the prompt is empty"):
-        batch_tasks.ready(tasks, " \n", {})
+        batch_tasks.check_tasks(tasks, " \n", {})
 
 
 def test_a_value_with_holes_is_not_filled_again() -> None:
-    (one,) = batch_tasks.ready(batch_tasks.made([{"x": "{{y}}", "y": "no"}]), "{{x}}", {})
-    (other,) = batch_tasks.ready(batch_tasks.made([{"x": "no", "y": "no"}]), "{{x}}", {})
+    (one,) = batch_tasks.check_tasks(
+        batch_tasks.make_tasks([{"x": "{{y}}", "y": "no"}]), "{{x}}", {}
+    )
+    (other,) = batch_tasks.check_tasks(
+        batch_tasks.make_tasks([{"x": "no", "y": "no"}]), "{{x}}", {}
+    )
     assert one.digest != other.digest
 
 
 def test_the_digest_is_of_the_question_and_of_nothing_else() -> None:
     def digest(fields: dict[str, str], template: str, **terms: str) -> str:
-        return batch_tasks.ready(batch_tasks.made([fields]), template, {**terms})[0].digest
+        return batch_tasks.check_tasks(batch_tasks.make_tasks([fields]), template, {**terms})[
+            0
+        ].digest
 
     base = digest({"x": "1"}, "do {{x}}", model="m")
     assert digest({"x": "1", "note": "new"}, "do {{x}}", model="m") == base
@@ -120,4 +126,4 @@ def test_what_has_changed_is_said_in_words() -> None:
 
 def test_no_tasks_at_all() -> None:
     with pytest.raises(ConfigError, match="there are no tasks"):
-        batch_tasks.made([])
+        batch_tasks.make_tasks([])

@@ -81,7 +81,7 @@ def test_somebody_elses_database(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x") as opened:
         opened.execute("CREATE TABLE theirs (a)")
     opened.close()
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="another program"):
         prepared(tmp_path / "x")
 
 

@@ -146,7 +146,7 @@ def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(
     assert closed.completed == ["start", "a", "b", "c", "exit"]
     assert closed.context["done.a"] == "a.1"
     assert world.attempt_counts() == {"a.1#1": 1, "b.1#1": 2, "b.1#2": 2, "c.1#1": 2}
-    assert asyncio.run(service.show("f", db=world.db)).begun.forked_from == "r"
+    assert asyncio.run(service.show("f", db=world.db)).run_input.forked_from == "r"
 
 
 def test_a_fork_from_where_the_run_has_not_been_is_refused(world: DurableProcesses) -> None:
@@ -165,7 +165,7 @@ def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: DurableProce
     changed = loader.load(CHAIN)
 
     async def go_on(accept: bool) -> str:
-        return await durable_fork.go_on_changed(
+        return await durable_fork.resume_with_changed_graph(
             "r",
             changed,
             folder=world.folder / "n",
@@ -174,7 +174,7 @@ def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: DurableProce
             queue="default",
         )
 
-    with pytest.raises(ConfigError, match="has changed since it began"):
+    with pytest.raises(ConfigError, match="has changed since it started"):
         asyncio.run(go_on(False))
     new = asyncio.run(go_on(True))
     assert new != "r"
@@ -185,7 +185,7 @@ def test_a_changed_pipeline_is_refused_unless_it_is_accepted(world: DurableProce
 
 def test_a_pipeline_that_only_moved_in_its_file_has_not_changed() -> None:
     moved = CHAIN.replace("digraph", "// a word\n\n  digraph")
-    assert durable_fork.same(loader.load(CHAIN), loader.load(moved))
+    assert durable_fork.is_same_graph(loader.load(CHAIN), loader.load(moved))
 
 
 def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: DurableProcesses) -> None:

@@ -42,16 +42,16 @@ def test_a_run_works_in_a_worktree_and_leaves_a_branch(
 ) -> None:
     (repository / "file").write_text("not committed\n")
     world.worker()
-    place = begin(world, pipeline(world), repository, artefacts=f"file://{world.folder}/left")
+    place = begin(world, pipeline(world), repository, artifacts_url=f"file://{world.folder}/left")
     closed = world.wait_for_run()
-    left = closed.left["workspace"]
+    left = closed.saved["workspace"]
     assert isinstance(left, dict)
     assert left.get("files") == ["copy", "file"], closed.outcomes["a"]
     assert git(repository, "show", f"{left['branch']}:copy") == "one\ntwo"
     assert (repository / "file").read_text() == "not committed\n"
     assert git(repository, "worktree", "list").count("\n") == 0
     assert not place.parent.exists()
-    assert closed.left["artefacts"] == ["changes.patch"]
+    assert closed.saved["artifacts"] == ["changes.patch"]
     assert "+two" in (world.folder / "left" / "r" / "changes.patch").read_text()
 
 
@@ -68,27 +68,27 @@ def test_a_worktree_that_is_gone_is_made_again_with_what_was_kept(
     subprocess.run(["rm", "-rf", str(place.parent)], check=True, timeout=60)
     (world.folder / "go").touch()
     world.worker()
-    left = world.wait_for_run().left["workspace"]
+    left = world.wait_for_run().saved["workspace"]
     assert isinstance(left, dict)
     assert git(repository, "show", f"{left['branch']}:copy") == "one\ntwo"
     assert world.lines() == ["begin a", "begin b", "begin b"]
 
 
-def test_artefacts_come_back_as_they_went(tmp_path: Path) -> None:
+def test_artifacts_come_back_as_they_went(tmp_path: Path) -> None:
     (tmp_path / "a" / "deep").mkdir(parents=True)
     (tmp_path / "a" / "deep" / "file").write_bytes(b"\0\1")
     (tmp_path / "a" / "other").write_text("x")
     url = f"file://{tmp_path}/shared"
-    assert artifacts.put(tmp_path / "a", url, "run/1") == ["deep/file", "other"]
-    assert artifacts.put(tmp_path / "a", url, "run/1") == ["deep/file", "other"]
-    assert artifacts.get(url, "run/1", tmp_path / "b") == ["deep/file", "other"]
+    assert artifacts.upload(tmp_path / "a", url, "run/1") == ["deep/file", "other"]
+    assert artifacts.upload(tmp_path / "a", url, "run/1") == ["deep/file", "other"]
+    assert artifacts.download(url, "run/1", tmp_path / "b") == ["deep/file", "other"]
     assert (tmp_path / "b" / "deep" / "file").read_bytes() == b"\0\1"
 
 
-def test_a_place_for_artefacts_that_will_not_do_is_told(tmp_path: Path) -> None:
+def test_a_place_for_artifacts_that_will_not_do_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no file system"):
         artifacts.check("nothing-like-it://x")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").touch()
-    with pytest.raises(StorageFailed, match="cannot be put"):
-        artifacts.put(tmp_path / "a", "file:///proc/nowhere", "r")
+    with pytest.raises(StorageFailed, match="cannot upload"):
+        artifacts.upload(tmp_path / "a", "file:///proc/nowhere", "r")

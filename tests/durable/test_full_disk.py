@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.durable.agent_host.client import RESERVED, Place, StoredOutcome
+from corral.durable.agent_host.client import RESERVED, HostFiles, StoredOutcome
 from corral.durable.dbos import database
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -119,7 +119,7 @@ def test_a_node_whose_result_cannot_be_written_fails_and_names_the_folder(
 def test_a_result_that_cannot_be_written_leaves_a_failure_in_the_reserved_room(
     tmp_path: Path,
 ) -> None:
-    place = Place(tmp_path)
+    place = HostFiles(tmp_path)
     for name in ("cut", "lost"):
         place.job(name).mkdir(parents=True)
         place.reserve(name)
@@ -127,14 +127,14 @@ def test_a_result_that_cannot_be_written_leaves_a_failure_in_the_reserved_room(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500, limits[1]))
     try:
-        place.keep("cut", StoredOutcome(outcome=Outcome(notes="x" * 5_000)))
-        place.keep("lost", StoredOutcome(outcome=Outcome(notes="x" * (RESERVED + 1))))
+        place.write_result("cut", StoredOutcome(outcome=Outcome(notes="x" * 5_000)))
+        place.write_result("lost", StoredOutcome(outcome=Outcome(notes="x" * (RESERVED + 1))))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     for name in ("cut", "lost"):
         kept = place.result(name)
         assert kept is not None
         assert kept.outcome is not None
-        reason = f"its result cannot be written to {place.job(name)}: File too large"
+        reason = f"the result cannot be written to {place.job(name)}: File too large"
         assert kept.outcome.failure_reason.startswith(reason)
         assert [each.name for each in place.job(name).iterdir()] == ["result.json"]

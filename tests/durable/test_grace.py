@@ -103,8 +103,8 @@ def test_beyond_its_grace_a_worker_ends_and_another_goes_on(
             with suppress(ProcessLookupError):
                 worker.kill()
     assert worker.returncode == 1
-    assert "was away for 1 s: this worker ends" in said.splitlines()[-2], said
-    assert "taken up by others" in said.splitlines()[-1]
+    assert "was not reachable for 1 s: this worker ends" in said.splitlines()[-2], said
+    assert "take over its runs" in said.splitlines()[-1]
     assert "Traceback" not in said
     assert not is_alive(pid), "an agent without a worker"
     power(True)

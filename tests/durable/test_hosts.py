@@ -44,7 +44,7 @@ def began(world: DurableProcesses, times: int = 1) -> None:
 
 
 def host_pid(run: str = "r") -> int:
-    return int((client.Place.of(run).folder / "pid").read_text())
+    return int((client.HostFiles.for_run(run).folder / "pid").read_text())
 
 
 def test_a_command_outlives_its_worker_and_is_found_at_work(file_world: DurableProcesses) -> None:
@@ -96,7 +96,7 @@ def test_a_node_may_rather_fail_than_be_begun_twice(file_world: DurableProcesses
     assert world.wait(run) == 0, world.output()
     slow = world.wait_for_run().outcomes["slow"]
     assert slow.status == "fail"
-    assert "cut short by a crash" in slow.failure_reason
+    assert "crash interrupted it" in slow.failure_reason
     assert world.attempt_counts() == {"slow.1#1": 1}
 
 
@@ -134,10 +134,10 @@ def test_the_neighbours_of_what_kills_their_host_are_not_blamed_for_it(
     assert world.wait(run) == 0, world.output()
     closed = world.wait_for_run()
     assert closed.outcomes["poison"].status == "fail"
-    assert "its host was killed while it ran, 3 times" in closed.outcomes["poison"].failure_reason
+    assert "agent host was killed while it ran, 3 times" in closed.outcomes["poison"].failure_reason
     assert [closed.outcomes[name].status for name in ("n0", "n1", "n2")] == ["success"] * 3
     assert world.attempt_counts() == {"n0": 2, "n1": 2, "n2": 2, "poison": 3}
-    wait_until(lambda: not client.Place.of("r").folder.exists(), "all hosts to be gone")
+    wait_until(lambda: not client.HostFiles.for_run("r").folder.exists(), "all hosts to be gone")
 
 
 def test_cancelling_a_run_ends_what_goes_on_apart(file_world: DurableProcesses) -> None:
@@ -154,7 +154,7 @@ def test_cancelling_a_run_ends_what_goes_on_apart(file_world: DurableProcesses) 
         lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()),
         "the command to be gone",
     )
-    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not client.HostFiles.for_run("r").folder.exists(), "the host to be gone")
 
 
 def test_cancelling_a_run_ends_its_command(file_world: DurableProcesses) -> None:
@@ -168,7 +168,7 @@ def test_cancelling_a_run_ends_its_command(file_world: DurableProcesses) -> None
     assert world.wait_for_run().status == "cancelled"
     pid = int(pids.read_text())
     wait_until(lambda: not is_alive(pid), "the command to be gone")
-    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not client.HostFiles.for_run("r").folder.exists(), "the host to be gone")
 
 
 @pytest.mark.parametrize("attrs", ["", ", detached=false"])
@@ -184,7 +184,7 @@ def test_cancelling_a_run_that_nobody_runs_ends_its_command(
     closed = world.wait_for_run()
     assert (closed.status, closed.reason) == ("cancelled", "no more")
     wait_until(lambda: not is_alive(int(pids.read_text())), "the command to be gone")
-    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not client.HostFiles.for_run("r").folder.exists(), "the host to be gone")
 
 
 def test_a_host_goes_when_its_run_has_ended_and_takes_its_files_along(
@@ -193,7 +193,7 @@ def test_a_host_goes_when_its_run_has_ended_and_takes_its_files_along(
     world = file_world
     go(world)
     assert world.wait(world.run(pipeline(world))) == 0, world.output()
-    wait_until(lambda: not client.Place.of("r").folder.exists(), "the host to be gone")
+    wait_until(lambda: not client.HostFiles.for_run("r").folder.exists(), "the host to be gone")
 
 
 @pytest.mark.parametrize("said", ["false", "true"])
@@ -201,7 +201,7 @@ def test_a_node_says_itself_whether_it_is_detached(file_world: DurableProcesses,
     world = file_world
     run = world.run(pipeline(world, attrs=f", detached={said}"), detached=said != "true")
     began(world)
-    assert client.Place.of("r").folder.exists() == (said == "true")
+    assert client.HostFiles.for_run("r").folder.exists() == (said == "true")
     go(world)
     assert world.wait(run) == 0, world.output()
 
@@ -220,7 +220,7 @@ def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(
     began(world)
     world.kill(run)
     assert world.wait(world.run(graph)) == 0, world.output()
-    assert "cut short by a crash" in world.wait_for_run().outcomes["slow"].failure_reason
+    assert "crash interrupted it" in world.wait_for_run().outcomes["slow"].failure_reason
     assert world.attempt_counts() == {"slow.1#1": 1}
 
 
@@ -231,7 +231,7 @@ def test_a_policy_for_crashes_that_there_is_not_fails_the_node(tmp_path: Path) -
     from corral.pipelines.scheduler.outcome import Outcome
 
     visit = RunNode(id="a.1", node="a", number=1, context={})
-    told = attempt_runner.begin(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
+    told = attempt_runner.apply_crash_rule(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
     assert isinstance(told, Outcome)
     assert "write rerun, fail, resume" in told.failure_reason
 
@@ -244,18 +244,18 @@ def test_an_agent_that_was_cut_short_goes_on_in_its_own_session(tmp_path: Path) 
 
     node = Node("fix", {"prompt": "Mend it.", "on_crash": "resume"})
     visit = RunNode(id="fix.1", node="fix", number=1, context={})
-    first = attempt_runner.begin(tmp_path, node, visit, 1)
+    first = attempt_runner.apply_crash_rule(tmp_path, node, visit, 1)
     assert isinstance(first, tuple)
     assert first[0].text("prompt") == "Mend it."
     assert (first[1].fidelity, first[1].thread) == ("full", "fix.1")  # so its session is kept
     said = events.to_json(events.Text(run_id="2026-s.1", agent="codex-cli", delta="I look"))
     (tmp_path / "events.ndjson").write_bytes(said + b'\n{"type": "te')
-    second = attempt_runner.begin(tmp_path, node, visit, 1)
+    second = attempt_runner.apply_crash_rule(tmp_path, node, visit, 1)
     assert isinstance(second, tuple)
     assert second[0].text("prompt") == attempt_runner.GO_ON + "Mend it."
     held = second[1].context["internal.thread.fix.1"]
     assert held == {"agent": "codex-cli", "resume_token": "2026-s"}
     # Another attempt, after one that came to its end, begins anew.
-    third = attempt_runner.begin(tmp_path, node, visit, 2)
+    third = attempt_runner.apply_crash_rule(tmp_path, node, visit, 2)
     assert isinstance(third, tuple)
     assert third[0].text("prompt") == "Mend it."

@@ -36,12 +36,12 @@ def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: DurableProce
     assert asyncio.run(service.list_runs(db=world.db))[0].asks == 1
     world.kill(worker)
     reply(world, "n")
-    with pytest.raises(service.NotAsked, match="answered already"):
+    with pytest.raises(service.NoSuchQuestion, match="already answered"):
         reply(world, "y")  # the first counts, though nobody has taken it up
     assert asyncio.run(service.list_runs(db=world.db))[0].status == "interrupted"
     world.worker()
     assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
-    with pytest.raises(service.NotAsked):
+    with pytest.raises(service.NoSuchQuestion):
         reply(world, "y")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.repositories import bare, git, repository
 
-from corral.durable.payloads import OwnTree, RunConfig
+from corral.durable.payloads import RunConfig, RunWorktree
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
@@ -34,7 +34,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> On:
     return change
 
 
-def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> OwnTree:
+def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> RunWorktree:
     tree = run_worktree.choose(run, where, commit)
 
     async def whole() -> None:
@@ -45,13 +45,13 @@ def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> Own
     return tree
 
 
-def setting(tree: OwnTree, tmp_path: Path) -> RunConfig:
+def setting(tree: RunWorktree, tmp_path: Path) -> RunConfig:
     return run_worktree.local_config(
         RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree)
     )
 
 
-def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
+def does(tree: RunWorktree, tmp_path: Path, visit: str, command: str) -> Outcome:
     """A node that runs this command there."""
     here = setting(tree, tmp_path)
 
@@ -65,13 +65,13 @@ def does(tree: OwnTree, tmp_path: Path, visit: str, command: str) -> Outcome:
 
 
 @asynccontextmanager
-async def at_work(tree: OwnTree, tmp_path: Path) -> AsyncGenerator[Path]:
+async def at_work(tree: RunWorktree, tmp_path: Path) -> AsyncGenerator[Path]:
     here = setting(tree, tmp_path)
     async with run_worktree.used(here):
         yield Path(here.workspace)
 
 
-def close(tree: OwnTree, tmp_path: Path) -> dict[str, object]:
+def close(tree: RunWorktree, tmp_path: Path) -> dict[str, object]:
     return dict(asyncio.run(run_worktree.close(setting(tree, tmp_path), "r")))
 
 
@@ -231,7 +231,7 @@ def test_a_repository_that_cannot_be_used_is_refused(
 
 def test_a_branch_that_is_taken_is_refused(repository: Path, on: On) -> None:
     git(repository, "branch", "corral/r")
-    with pytest.raises(ConfigError, match="there is a branch corral/r already"):
+    with pytest.raises(ConfigError, match="the branch corral/r already exists"):
         reserve(repository)
     git(repository, "branch", "-D", "corral/r")
     git(repository, "branch", "corral")  # no other can be below it
@@ -266,7 +266,7 @@ def test_a_strange_name_of_a_run_will_do(repository: Path, on: On, tmp_path: Pat
 def test_a_branch_that_somebody_removed_is_told(bare: Path, on: On, tmp_path: Path) -> None:
     tree = reserve(bare)
     git(bare, "branch", "-D", tree.branch)
-    with pytest.raises(StorageFailed, match="is gone from"):
+    with pytest.raises(StorageFailed, match="was deleted in"):
         does(tree, tmp_path, "a.1", "true")
 
 
@@ -281,9 +281,9 @@ def test_a_tree_that_nobody_uses_any_more_goes(bare: Path, on: On, tmp_path: Pat
             os.utime(places[1].parent / "tree.json", (0, 0))
             await asyncio.to_thread(does, await asyncio.to_thread(later), tmp_path, "a.1", "true")
 
-    def later() -> OwnTree:
+    def later() -> RunWorktree:
         return run_worktree.choose("new", bare)
 
-    with pytest.raises(StorageFailed, match="is gone from"):  # it was not reserved
+    with pytest.raises(StorageFailed, match="was deleted in"):  # it was not reserved
         asyncio.run(whole())
     assert [place.exists() for place in places] == [False, True]

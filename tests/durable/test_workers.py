@@ -145,7 +145,7 @@ def shown_messages(world: DurableProcesses) -> list[Ended]:
     from corral.durable.dbos.client import with_client
     from corral.durable.dbos.database import find
 
-    found = asyncio.run(with_client(find(world.db), lambda c: query.replayed(c, "r")[1].messages))
+    found = asyncio.run(with_client(find(world.db), lambda c: query.replay_run(c, "r")[1].messages))
     return [each for each in found if isinstance(each, Ended)]
 
 
@@ -155,13 +155,13 @@ def test_a_node_that_kills_its_workers_is_given_up(world: DurableProcesses) -> N
         ' a [type="t.kill", error_policy=continue]; start -> a -> b -> exit }'
     )
     submit(world, graph)
-    quick = {"visits.RECOVERIES": 1, "runs.LOOK": 0.3}
+    quick = {"visits.RECOVERIES": 1, "runs.CHECK": 0.3}
     for _ in range(2):
         worker = world.start("work", queue_names=["default"], ready="/dev/null", constants=quick)
         assert world.wait(worker) == -signal.SIGKILL, world.output()
     world.worker(constants=quick)
     closed = world.wait_for_run()
-    assert "died again and again" in closed.outcomes["a"].failure_reason
+    assert "died too many times" in closed.outcomes["a"].failure_reason
     assert closed.completed == ["start", "a", "b", "exit"]
     assert world.attempt_counts() == {"a.1#1": 2, "b.1#1": 1}
 
@@ -212,7 +212,7 @@ def test_a_node_that_is_cancelled_from_outside_is_told_to_its_run(world: Durable
     from corral.durable.dbos.client import with_client
     from corral.durable.dbos.database import find
 
-    world.worker(constants={"runs.LOOK": 0.3})
+    world.worker(constants={"runs.CHECK": 0.3})
     submit(
         world,
         'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'

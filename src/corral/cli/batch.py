@@ -187,9 +187,9 @@ def _interrupted(batch: Batch) -> int:
         return INTERRUPTED
     done = report.succeeded + report.failed
     hint = "run the same command again to continue"
-    if batch.lingers and report.left:
+    if batch.runs_on and report.left:
         hint = f"running tasks finish in the background; {hint}"
-    if not batch.durable and not batch.keeps:
+    if not batch.durable and not batch.has_results_file:
         hint = "nothing was stored because there was no --output"
     echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
     from shlex import join

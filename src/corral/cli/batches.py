@@ -109,7 +109,7 @@ def cancel(name: str, db: str | None) -> None:
     from corral.errors import ConfigError
 
     shown = asyncio.run(query.show_batch(name, db=db)).overview
-    if shown.status in query.OVER:
+    if shown.status in query.ENDED:
         raise ConfigError(f"{name} has already ended: {shown.status}")
     count = asyncio.run(query.cancel_batch(name, db=db))
     echo(f"{name} is cancelled, with {count:,} tasks")

@@ -1,7 +1,7 @@
-"""``corral.pipelines.run`` and its kin: a pipeline from its file to its end.
+"""``corral.pipelines.run``, ``resume``, ``fork``, ``answer``, ``cancel``, ``runs`` and ``show``.
 
-Durable unless told otherwise: what is done is never done twice, whatever dies meanwhile.
-In memory (``durable=False``) nothing but the run folder is left, and no engine is needed.
+Runs are durable by default: what has finished is never run twice, whatever crashes. In memory
+(``durable=False``) only the run directory is left, and no engine is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from corral.durable.dbos import adapter
 from corral.durable.prepare_run import (
     Pipeline,
     as_json,
-    folder_of,
-    graph_now,
-    place_of,
+    current_graph,
     prepare,
-    source_of,
+    run_folder,
+    source_path,
+    workspace_path,
 )
-from corral.durable.result import PipelineResult, ended, waiting
+from corral.durable.result import PipelineResult, result_from_output, waiting_result
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
 OnStart: TypeAlias = Callable[[str, Path], None]
-"""Told the run's id and its folder."""
+"""Called with the id and the directory of the run."""
 
 
 async def run(
@@ -83,20 +83,26 @@ async def run(
     check: bool = False,
     options: RunKwargs | None = None,
 ) -> PipelineResult:
-    """Run a pipeline (a file, a text, a graph) to its end, or to where it waits for people.
+    """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
 
-    ``people`` answers the gates; without anybody a durable run that comes to one returns as
-    ``waiting``. ``queue`` leaves the work to the workers of that queue. ``options`` are those
-    of ``corral.run``, for every agent in it; ``ask`` answers their questions, in memory only.
-    ``repository`` (a folder, a bare repository or a URL): it works in a worktree of its own, at
-    ``commit``; its work becomes a branch there, the result's ``branch``. What its nodes leave
-    in the run's ``artifacts/`` is put to the URL ``artifacts``: any file system of fsspec's.
-    ``on_start`` is told the run's id and folder. With ``check`` anything but a success is
-    raised. What is wrong with the call or the pipeline is raised in any case, before anything
-    is spent.
+    ``goal``, ``values``: the goal and the values of the pipeline. ``agent``, ``model``: defaults of
+    its nodes. ``workspace``: where agents and commands work. ``repository`` (a directory, a bare
+    repository or a URL): the run works in a worktree of its own, at ``commit``, and its changes
+    become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
+    which the run's ``artifacts/`` are uploaded. ``run_dir``: the run directory. ``simulate``: no
+    agent is started. ``people`` answers human gates; without it a durable run that reaches one
+    returns as ``waiting``. ``ask`` answers permission requests of agents, only in memory.
+    ``on_event`` is called with each event, ``on_start`` with the run's id and directory.
+    ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
+    this queue execute the run. ``imports``: modules that register node kinds. ``source``: the
+    pipeline's file, if a text or a graph is given. ``transforms``, ``rules``: additional transforms
+    and lint rules. ``options``: options of ``corral.run`` for every agent.
+
+    Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
+    result but a success raises ``ProcessFailed``.
     """
-    _check_places(workspace, repository, commit, artifacts, durable=durable)
-    place = place_of(workspace)
+    _check_workspace_options(workspace, repository, commit, artifacts, durable=durable)
+    place = workspace_path(workspace)
     graph = prepare(
         pipeline,
         values=values,
@@ -112,16 +118,16 @@ async def run(
     if queue is None and repository is None:
         preflight.check(graph, desk, place, values or {})
     name = new_id(graph.name)
-    folder = folder_of(name, run_dir)
+    folder = run_folder(name, run_dir)
     if durable:
         if ask is not None:
-            raise ConfigError("ask= answers only where the run is in memory: durable=False")
+            raise ConfigError("ask= works only for runs in memory: durable=False")
         adapter.require()
         tree = None
         if repository is not None:
             tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
         async with engine():
-            async with _turn(), run_worktree.reserved(tree, stays=queue is None):
+            async with _engine_lock(), run_worktree.reserved(tree, stays=queue is None):
                 if tree is not None:
                     place = run_worktree.workspace_folder(tree)
                     loader.check(graph, place)
@@ -140,18 +146,18 @@ async def run(
                     model=model or "",
                     options=as_json(options or {}),
                     imports=imports,
-                    source=source_of(pipeline, source),
+                    source=source_path(pipeline, source),
                     goal=goal or "",
                     tree=tree,
-                    artefacts=artifacts,
+                    artifacts_url=artifacts,
                 )
             watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
-            result = await _seen_through(watched, folder, on_start)
+            result = await _follow_to_end(watched, folder, on_start)
     else:
         if on_start is not None:
             on_start(name, folder)
         async with desk:
-            came = await memory_runner.run(
+            output = await memory_runner.run(
                 graph,
                 desk=desk,
                 people=people,
@@ -161,26 +167,26 @@ async def run(
                 run_id=name,
                 on_event=on_event,
             )
-        result = ended(name, came, folder)
+        result = result_from_output(name, output, folder)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
 
 
-def _check_places(
+def _check_workspace_options(
     workspace: object, repository: object, commit: object, artifacts: str, *, durable: bool
 ) -> None:
     if commit is not None and repository is None:
-        raise ConfigError("a commit of which repository?", hint="Give --repository too.")
+        raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
     if repository is not None and workspace is not None:
         raise ConfigError(
-            "a workspace and a repository both given",
-            hint="A run works in the workspace as it is, or in a worktree of the repository.",
+            "workspace and repository cannot be combined",
+            hint="A run works in the workspace itself, or in a worktree of the repository.",
         )
     if not durable and (repository is not None or artifacts):
         raise ConfigError(
-            "a repository, or a place for artifacts, is for durable runs",
-            hint="Leave out --no-durable (durable=False).",
+            "repository and artifacts need a durable run",
+            hint="Remove --no-durable (durable=False).",
         )
     if artifacts:
         workspace_artifacts.check(artifacts)
@@ -210,37 +216,39 @@ async def resume(
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
-    """Go on with a run that was left, in this process, and see it through; what is done is
-    not done again. A run that some worker is at, or that has ended, is only looked at.
+    """Continue an interrupted run in this process and follow it to its end; finished nodes are not
+    run again. A run that a worker executes, or that has ended, is only followed.
 
-    Where the pipeline's file has changed since the run began, that is refused; with
-    ``accept_changed_graph`` a new run goes on with the new one, from all that is finished.
+    If the pipeline's file has changed since the run started, this raises ``ConfigError``; with
+    ``accept_changed_graph`` a new run continues with the new graph, from all that has finished.
     """
     shown = await query.show(run, db=db)
     graph, folder, name = shown.graph, Path(shown.folder), run
-    told = max((event.seq for event in shown.events), default=0)
-    now = None if shown.closed else graph_now(shown)
+    reported = max((event.seq for event in shown.events), default=0)
+    now = None if shown.closed else current_graph(shown)
     async with engine():
-        if now is None or durable_fork.same(now, graph):
+        if now is None or durable_fork.is_same_graph(now, graph):
             if shown.closed is None:
-                async with _turn():
+                async with _engine_lock():
                     await service.resume(run, db=db)
         else:
             if not accept_changed_graph:
-                source = shown.begun.setting.source
+                source = shown.run_input.config.source
                 raise ConfigError(
-                    f"the pipeline of {run} has changed since it began: {source}",
+                    f"the pipeline of {run} has changed since it started: {source}",
                     hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
                     " current file, as a new run that keeps what is finished.",
                 )
-            graph, name, told = now, new_id(now.name), 0
+            graph, name, reported = now, new_id(now.name), 0
             folder = folder.with_name(name)
-            async with _turn():
-                await durable_fork.go_on_changed(
+            async with _engine_lock():
+                await durable_fork.resume_with_changed_graph(
                     run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
-        watched = follow.RunFollower(name, db=db, people=people, on_event=on_event, told=told)
-        return await _seen_through(watched, folder, on_start)
+        watched = follow.RunFollower(
+            name, db=db, people=people, on_event=on_event, reported=reported
+        )
+        return await _follow_to_end(watched, folder, on_start)
 
 
 async def fork(
@@ -255,21 +263,21 @@ async def fork(
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
-    """Run again from this node on, as a run of its own: what was done before it counts as
-    done. With the pipeline's file as it is now, unless a graph is given."""
+    """Start a new run that continues ``run`` from this node; earlier results are kept. It uses
+    the pipeline's file as it is now, unless a graph is given."""
     shown = await query.show(run, db=db)
-    now = graph or graph_now(shown) or shown.graph
+    now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(f"the pipeline has no node {node!r}")
     name = new_id(now.name)
-    folder = folder_of(name, run_dir)
+    folder = run_folder(name, run_dir)
     async with engine():
-        async with _turn():
+        async with _engine_lock():
             await durable_fork.fork(
                 run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
             )
         watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
-        return await _seen_through(watched, folder, on_start)
+        return await _follow_to_end(watched, folder, on_start)
 
 
 async def answer(
@@ -280,30 +288,30 @@ async def answer(
     by: str = "",
     db: str | None = None,
 ) -> None:
-    """Answer what the run asks; ``gate`` says which, by its node or the question's id;
-    what a pipeline within it asks counts too. Raises
-    ``ConfigError`` where nothing such is asked, or the answer is none of the choices."""
+    """Answer an open question of the run or of its nested runs; ``gate`` is the node or the
+    question's id. Raises ``ConfigError`` if no such question is open, or if the answer is not one
+    of the choices."""
     found = await query.show(run, db=db)
     if found.closed is not None:
-        raise service.NotAsked(f"{run} has ended already: {found.closed.status}")
+        raise service.NoSuchQuestion(f"{run} has already ended: {found.closed.status}")
     words = said if isinstance(said, Answer) else Answer(value=said)
     await open_questions.answer(run, words, gate=gate, by=by, db=db)
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """End a run and whatever it has at work; one that has ended is left as it is. Raises
-    ``ConfigError`` where there is none."""
+    """Cancel a run and everything that it runs; one that has ended stays as it is. Raises
+    ``ConfigError`` if there is no such run."""
     await query.show(run, db=db)
     await service.cancel(run, reason=reason, db=db)
 
 
 async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.Overview]:
-    """The runs of a database, the newest first."""
+    """The runs of a database, newest first."""
     return await query.list_runs(db=db, limit=limit)
 
 
 async def show(run: str, *, db: str | None = None) -> query.Shown:
-    """Where a run stands. Raises ``ConfigError`` where there is none."""
+    """The state of a run. Raises ``ConfigError`` if there is no such run."""
     return await query.show(run, db=db)
 
 
@@ -312,35 +320,35 @@ def new_id(name: str) -> str:
     return service.new_id(name)
 
 
-async def _seen_through(
+async def _follow_to_end(
     watched: follow.RunFollower, folder: Path, on_start: OnStart | None
 ) -> PipelineResult:
     if on_start is not None:
         on_start(watched.run, folder)
     closed = await watched.run_to_end()
     if closed is not None:
-        return ended(watched.run, closed, folder)
+        return result_from_output(watched.run, closed, folder)
     asked = await open_questions.questions(watched.run, db=watched.db)
-    return waiting(await query.show(watched.run, db=watched.db), asked)
+    return waiting_result(await query.show(watched.run, db=watched.db), asked)
 
 
-_in_use = 0
-"""Runs of this process that use its engine; the last one ends it."""
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+_engine_users = 0
+"""Number of runs in this process that use its engine; the last one stops it."""
+_engine_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-def _turn() -> asyncio.Lock:
-    """One begins or ends the engine at a time: it is one for the process. A lock belongs to the
-    loop in which somebody first waited for it."""
-    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+def _engine_lock() -> asyncio.Lock:
+    """Held while the engine of this process starts or stops. A lock belongs to one event loop,
+    so there is one per loop."""
+    return _engine_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 @asynccontextmanager
 async def engine() -> AsyncGenerator[None]:
-    """While this lasts, the engine of this process is not ended. Raises ``StorageFailed`` where
-    it fails: its disk is full, say. What it ran can be resumed."""
-    global _in_use  # noqa: PLW0603
-    _in_use += 1
+    """Within the block the engine of this process is not stopped. Raises ``StorageFailed`` if the
+    engine fails, for example on a full disk; its runs can be resumed."""
+    global _engine_users  # noqa: PLW0603
+    _engine_users += 1
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     asked = task.cancelling() if task is not None else 0
@@ -365,15 +373,15 @@ async def engine() -> AsyncGenerator[None]:
             raise
         is_ours = task is None or not isinstance(error, asyncio.CancelledError)
         if not is_ours and task is not None and task.uncancel() > asked:
-            raise  # somebody else wants it to end too
+            raise  # somebody else has cancelled it too
         raise failure from None
     finally:
         inside = False
-        _in_use -= 1
-        await asyncio.shield(_ended_where_unused())
+        _engine_users -= 1
+        await asyncio.shield(_close_unused_engine())
 
 
-async def _ended_where_unused() -> None:
-    async with _turn():
-        if not _in_use:
+async def _close_unused_engine() -> None:
+    async with _engine_lock():
+        if not _engine_users:
             await asyncio.to_thread(service.close)

@@ -1,6 +1,6 @@
-"""A durable run, seen through by somebody who waits: its events as they come, people asked.
+"""Follow a durable run to its end: report its events, ask people its questions.
 
-Ends with the run, or where it waits for nobody but people and there is none to ask.
+Returns when the run has ended, or when it waits only for people and nobody is here to ask.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any
 from corral.durable import open_questions, service
 from corral.durable.open_questions import OpenQuestion
 from corral.durable.payloads import RunOutput
-from corral.pipelines import events as happened
-from corral.pipelines import node_kinds
+from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.scheduler.commands import Answer
 
 QUIET = 0.5
-"""Seconds without an event until it is looked whether only people are waited for."""
-LOOK = 0.1
-"""Seconds between two looks for questions, where there is somebody to answer."""
-PATIENCE = 300.0
-"""Seconds: a question that expires sooner is waited out, though nobody is here to answer."""
+"""Seconds without an event until it is checked whether the run waits only for people."""
+POLL = 0.1
+"""Seconds between two checks for questions, if somebody is here to answer."""
+SHORT_TIMEOUT = 300.0
+"""Seconds: if a question expires sooner, its timeout is awaited though nobody can answer."""
 
 
 def _is_busy(name: str) -> bool:
@@ -33,7 +32,7 @@ def _is_busy(name: str) -> bool:
 
 
 class RunFollower:
-    """``people`` None: nobody can be asked here. ``told``: events up to this number are known."""
+    """``people`` None: nobody can be asked. ``reported``: events up to this number are known."""
 
     def __init__(
         self,
@@ -41,27 +40,27 @@ class RunFollower:
         *,
         db: str | None = None,
         people: Interviewer | None = None,
-        on_event: Callable[[happened.RunEvent], None] | None = None,
-        told: int = 0,
+        on_event: Callable[[events.RunEvent], None] | None = None,
+        reported: int = 0,
     ) -> None:
         self.run, self.db, self.people = run, db, people
-        self._on_event, self._told, self._is_new = on_event, told, told == 0
+        self._on_event, self._reported, self._is_new = on_event, reported, reported == 0
         self._open: set[str] = set()
-        """Questions of the run itself. Of those within it, the database is asked."""
+        """Open questions of the run itself. Those of nested runs are read from the database."""
         self._working: set[str] = set()
         self._within: set[str] = set()
         self._asking: dict[asyncio.Task[Answer], OpenQuestion] = {}
-        self._said: set[str] = set()
+        self._answered_ids: set[str] = set()
         self._quiet = 0
 
     async def run_to_end(self) -> RunOutput | None:
-        """What it came to; None where it waits for people."""
-        events = service.follow(self.run, db=self.db)
-        coming = _next(events)
+        """The output of the run; None if it waits for people."""
+        stream = service.follow(self.run, db=self.db)
+        coming = _next_event(stream)
         try:
             while True:
                 looks = bool(self._open or self._within)
-                pause = QUIET if self.people is None else LOOK
+                pause = QUIET if self.people is None else POLL
                 ready, _ = await asyncio.wait(
                     {coming, *self._asking},
                     timeout=pause if looks else None,
@@ -73,57 +72,57 @@ class RunFollower:
                     event = coming.result()
                     if event is None:
                         return await service.wait(self.run, db=self.db)
-                    coming = _next(events)
-                    self._seen(event)
+                    coming = _next_event(stream)
+                    self._on_event_received(event)
                 elif looks and self.people is not None:
                     await self._ask(self.people)
                 elif looks and await self._waits_for_people():
                     return None
         finally:
-            await _ended([coming, *self._asking])
-            await events.aclose()
+            await _cancel_all([coming, *self._asking])
+            await stream.aclose()
 
-    def _seen(self, event: happened.RunEvent) -> None:
+    def _on_event_received(self, event: events.RunEvent) -> None:
         self._quiet = 0
-        of_the_run = isinstance(event, happened.PipelineEvent)
-        self._is_new = self._is_new or (of_the_run and event.seq > self._told)
+        of_the_run = isinstance(event, events.PipelineEvent)
+        self._is_new = self._is_new or (of_the_run and event.seq > self._reported)
         if self._on_event is not None and self._is_new:
             self._on_event(event)
-        self._is_new = self._is_new or (of_the_run and event.seq >= self._told)
+        self._is_new = self._is_new or (of_the_run and event.seq >= self._reported)
         match event:
-            case happened.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
+            case events.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
                 self._within.add(visit)
-            case happened.StepStarted(kind=kind, visit=visit) if _is_busy(kind):
+            case events.StepStarted(kind=kind, visit=visit) if _is_busy(kind):
                 self._working.add(visit)
-            case happened.StepCompleted(visit=visit) | happened.StepFailed(visit=visit):
+            case events.StepCompleted(visit=visit) | events.StepFailed(visit=visit):
                 self._working.discard(visit)
                 self._within.discard(visit)
                 self._open.discard(visit)
-            case happened.InterviewStarted(visit=visit):
+            case events.InterviewStarted(visit=visit):
                 self._open.add(visit)
-            case happened.InterviewCompleted(visit=visit) | happened.InterviewTimeout(visit=visit):
+            case events.InterviewCompleted(visit=visit) | events.InterviewTimeout(visit=visit):
                 self._open.discard(visit)
             case _:
                 pass
 
     async def _ask(self, people: Interviewer) -> None:
-        """Ask what is open by now, and leave off what is not open any more."""
+        """Ask questions that are open, and stop asking those that no longer are."""
         found = await open_questions.questions(self.run, db=self.db)
         asked = {each.id: each for each in found if not each.answered}
-        known = {each.id for each in self._asking.values()} | self._said
+        known = {each.id for each in self._asking.values()} | self._answered_ids
         for task, each in self._asking.items():
             if each.id not in asked:
                 task.cancel()
         for each in asked.values():
             if each.id not in known:
-                self._asking[asyncio.create_task(_asked(people, each))] = each
+                self._asking[asyncio.create_task(_ask_one(people, each))] = each
 
     async def _answered(self, task: asyncio.Task[Answer]) -> None:
         asked = self._asking.pop(task)
-        if task.cancelled():  # it was answered elsewhere
+        if task.cancelled():  # it was answered by somebody else
             return
-        self._said.add(asked.id)
-        with contextlib.suppress(service.NotAsked):  # somebody else was faster
+        self._answered_ids.add(asked.id)
+        with contextlib.suppress(service.NoSuchQuestion):  # somebody else was faster
             await service.answer(asked.run, task.result(), question=asked.question.id, db=self.db)
 
     async def _waits_for_people(self) -> bool:
@@ -131,28 +130,30 @@ class RunFollower:
             return False
         asked = await open_questions.questions(self.run, db=self.db)
         limits = [each.question.timeout for each in asked]
-        lasts = all(limit is None or limit > PATIENCE for limit in limits)
+        lasts = all(limit is None or limit > SHORT_TIMEOUT for limit in limits)
         if not asked or not lasts:
             return False
         if not self._within:
             return True
-        # Between two nodes of a run within there is a moment in which nobody works.
-        self._quiet = 0 if await open_questions.works(self.run, db=self.db) else self._quiet + 1
+        # Between two nodes of a nested run there is a moment in which none runs.
+        self._quiet = (
+            0 if await open_questions.has_running_nodes(self.run, db=self.db) else self._quiet + 1
+        )
         return self._quiet > 1
 
 
-async def _asked(people: Interviewer, asked: OpenQuestion) -> Answer:
+async def _ask_one(people: Interviewer, asked: OpenQuestion) -> Answer:
     return await people.ask(asked.question)
 
 
-def _next(events: AsyncIterator[happened.RunEvent]) -> asyncio.Task[happened.RunEvent | None]:
-    async def coming() -> happened.RunEvent | None:
-        return await anext(events, None)
+def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.RunEvent | None]:
+    async def coming() -> events.RunEvent | None:
+        return await anext(stream, None)
 
     return asyncio.create_task(coming())
 
 
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

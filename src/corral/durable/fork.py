@@ -1,7 +1,7 @@
-"""A run once more, from somewhere in the middle: a new run that knows what came of another.
+"""A new run that continues another from a node in the middle, or with a changed graph.
 
-Nothing of the old one is changed. The new one is driven by the same plan; where that
-orders what is known already, the known outcome is its answer, and nothing is done.
+The old run is not changed. The new one has the same scheduler; where that orders something whose
+result is known, the known result is used and nothing runs.
 """
 
 from __future__ import annotations
@@ -23,26 +23,32 @@ from corral.pipelines.scheduler.commands import Answered, Ended, Expired, Messag
 
 
 def known_before(replay: Replay, node: str) -> dict[str, Message]:
-    """What had come of everything but the last visit of this node and what follows from it.
-    Raises ``ConfigError`` where the node was not visited."""
-    visits = [key for key in replay.ordered if key.rpartition(".")[0] == node]
-    passed = [key for key in replay.passed if key.rpartition(".")[0] == node]
-    if passed and not visits:
-        before = set([*replay.ordered][: replay.passed[passed[-1]]])
-        return {message.id: message for message in answers(replay) if message.id in before}
+    """The results of everything before the last visit of this node. Raises ``ConfigError`` if the
+    node was not visited."""
+    visits = [key for key in replay.command_positions if key.rpartition(".")[0] == node]
+    passed_positions = [key for key in replay.passed_positions if key.rpartition(".")[0] == node]
+    if passed_positions and not visits:
+        before = set([*replay.command_positions][: replay.passed_positions[passed_positions[-1]]])
+        return {message.id: message for message in results_of(replay) if message.id in before}
     if not visits:
-        names = sorted({key.rpartition(".")[0] for key in (*replay.ordered, *replay.passed)})
+        names = sorted(
+            {
+                key.rpartition(".")[0]
+                for key in (*replay.command_positions, *replay.passed_positions)
+            }
+        )
         raise ConfigError(f"{node!r} was not visited", hint=f"Visited: {', '.join(names)}.")
-    chosen = max(visits, key=lambda key: replay.ordered[key])
-    moment = replay.ordered[chosen]
+    chosen = max(visits, key=lambda key: replay.command_positions[key])
+    position = replay.command_positions[chosen]
     return {
         message.id: message
-        for message in answers(replay)
-        if message.id != chosen and replay.ordered.get(message.id, moment + 1) <= moment
+        for message in results_of(replay)
+        if message.id != chosen
+        and replay.command_positions.get(message.id, position + 1) <= position
     }
 
 
-def answers(replay: Replay) -> list[Ended | Answered | Expired]:
+def results_of(replay: Replay) -> list[Ended | Answered | Expired]:
     return [each for each in replay.messages if isinstance(each, Ended | Answered | Expired)]
 
 
@@ -56,9 +62,8 @@ async def fork(
     queue: str | None = None,
     run_id: str | None = None,
 ) -> str:
-    """A new run that goes on from this node, as if all before it had just been done; with
-    another graph, where one is given. A worktree of its own begins with what the old run had
-    kept by then. Returns its id."""
+    """Start a run that continues from this node, with another graph if one is given. Its worktree,
+    if it has one, starts with what the old run had saved before. Returns its id."""
     replay = await _replay(run, db)
     known = known_before(replay, node)
     return await _begin(
@@ -66,7 +71,7 @@ async def fork(
     )
 
 
-async def go_on_changed(
+async def resume_with_changed_graph(
     run: str,
     graph: Graph,
     *,
@@ -76,55 +81,55 @@ async def go_on_changed(
     queue: str | None = None,
     run_id: str | None = None,
 ) -> str:
-    """Take a run up with the graph as it is now. Where it is not the one that the run began
-    with, that is refused; with ``accept_changed_graph`` the run is cancelled, and a new one
-    goes on from all that it has finished. Returns the id of the run that goes on."""
+    """Continue a run with this graph. If it differs from the run's own graph, that raises
+    ``ConfigError``; with ``accept_changed_graph`` the run is cancelled instead, and a new run
+    continues from all that has finished. Returns the id of the run that continues."""
     replay = await _replay(run, db)
-    if same(replay.begun.graph, graph):
+    if is_same_graph(replay.run_input.graph, graph):
         return await service.resume(run, db=db)
     if not accept_changed_graph:
         raise ConfigError(
-            f"the pipeline of {run!r} has changed since it began",
-            hint="Accept that to go on with the new one: what is finished is kept.",
+            f"the pipeline of {run!r} has changed since it started",
+            hint="Accept it to continue with the new one; finished nodes are kept.",
         )
     await service.cancel(run, reason="its pipeline was changed", db=db)
-    known: dict[str, Message] = {each.id: each for each in answers(replay)}
-    known |= await _given(run, replay, db)
+    known: dict[str, Message] = {each.id: each for each in results_of(replay)}
+    known |= await _pending_answers(run, replay, db)
     return await _begin(
         replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
     )
 
 
-def same(one: Graph, other: Graph) -> bool:
-    """Whether two graphs mean the same, wherever they stand in their files."""
+def is_same_graph(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are equal, apart from positions in their files."""
 
-    def bare(graph: Graph) -> bytes:
+    def meaning(graph: Graph) -> bytes:
         nodes = {key: (each.attrs, each.classes) for key, each in graph.nodes.items()}
         edges = [(each.source, each.target, each.attrs) for each in graph.edges]
         return msgspec.json.encode([graph.name, graph.attrs, nodes, edges], order="sorted")
 
-    return bare(one) == bare(other)
+    return meaning(one) == meaning(other)
 
 
 async def _replay(run: str, db: str | None) -> Replay:
-    def look(client: Client) -> Replay:
-        return query.replayed(client, run)[1]
+    def read(client: Client) -> Replay:
+        return query.replay_run(client, run)[1]
 
-    return await with_client(find(db), look)
+    return await with_client(find(db), read)
 
 
-async def _given(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
-    """Answers that were given, and that nobody has taken yet."""
+async def _pending_answers(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
+    """Answers that were sent and that the run has not received."""
 
-    def look(client: Client) -> dict[str, Message]:
+    def read(client: Client) -> dict[str, Message]:
         found: dict[str, Message] = {}
         for question in replay.questions:
-            told = client.find_message(run, answer_key(question.id))
-            if told is not None:
-                found[question.id] = unpack(told, Answered)
+            message = client.find_message(run, answer_key(question.id))
+            if message is not None:
+                found[question.id] = unpack(message, Answered)
         return found
 
-    return await with_client(find(db), look)
+    return await with_client(find(db), read)
 
 
 async def _begin(
@@ -137,14 +142,14 @@ async def _begin(
     queue: str | None,
     run_id: str | None = None,
 ) -> str:
-    begun, setting = replay.begun, replay.begun.setting
-    graph = graph or begun.graph
+    run_input, config = replay.run_input, replay.run_input.config
+    graph = graph or run_input.graph
     name = run_id or service.new_id(graph.name)
-    tree = setting.tree
+    tree = config.tree
     if tree is not None:
-        # As it was after the last of what is known: not with what is to be done again.
+        # The commit after the last known result, without what is run again.
         at = tree.commit
-        for message in answers(replay):
+        for message in results_of(replay):
             if message.id in known and isinstance(message, Ended):
                 at = str(message.outcome.context_updates.get(run_worktree.COMMIT, at))
         base, within = tree.commit, tree.within
@@ -155,21 +160,21 @@ async def _begin(
         return await service.start(
             graph,
             folder=folder,
-            workspace=Path(setting.workspace),
+            workspace=Path(config.workspace),
             db=db,
             queue=queue,
             run_id=name,
-            values=begun.values,
-            simulate=setting.simulate,
-            agent=setting.agent,
-            model=setting.model,
-            options=setting.options,
-            detached=setting.detached,
-            imports=setting.imports,
+            values=run_input.values,
+            simulate=config.simulate,
+            agent=config.agent,
+            model=config.model,
+            options=config.options,
+            detached=config.detached,
+            imports=config.imports,
             tree=tree,
-            artefacts=setting.artefacts,
-            source=setting.source,
-            goal=setting.goal,
+            artifacts_url=config.artifacts_url,
+            source=config.source,
+            goal=config.goal,
             known=known,
-            forked_from=begun.run_id,
+            forked_from=run_input.run_id,
         )

@@ -1,4 +1,4 @@
-"""A run and the runs that are its nodes: what they ask, and whether anybody works there."""
+"""The open questions of a run and of the runs nested in it; and whether any of their nodes runs."""
 
 from __future__ import annotations
 
@@ -21,73 +21,77 @@ class OpenQuestion(msgspec.Struct, frozen=True):
     run: str
     question: Question
     answered: bool = False
-    """It has its answer, which nobody has taken yet."""
+    """Whether an answer was sent that the run has not received yet."""
 
     @property
     def id(self) -> str:
-        """In all of the family."""
+        """Unique over the run and its nested runs."""
         return f"{self.run}/{self.question.id}"
 
 
 async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
-    """Those that wait for a person, of the run itself first."""
+    """The open questions, those of the run itself first."""
 
-    def look(client: Client) -> list[OpenQuestion]:
+    def read(client: Client) -> list[OpenQuestion]:
         found = client.list_workflows(prefix=f"{run}/", name=run_workflow.NAME, states=adapter.OPEN)
-        asked: list[OpenQuestion] = []
+        found_questions: list[OpenQuestion] = []
         for name in [run, *sorted(row.id for row in found)]:
             raw = client.get_event(name, run_workflow.QUESTIONS)
             if isinstance(raw, dict):
                 for question in (unpack(each, Question) for each in raw.values()):
-                    told = client.find_message(name, answer_key(question.id))
-                    asked.append(OpenQuestion(name, question, told is not None))
-        return asked
+                    message = client.find_message(name, answer_key(question.id))
+                    found_questions.append(OpenQuestion(name, question, message is not None))
+        return found_questions
 
-    return await with_client(find(db), look)
+    return await with_client(find(db), read)
 
 
-async def works(run: str, *, db: str | None = None) -> bool:
-    """Whether a node of it, or of the runs within, is at work: timers are not."""
+async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
+    """Whether a node of the run or of its nested runs is running; timers do not count."""
 
-    def look(client: Client) -> bool:
+    def read(client: Client) -> bool:
         found = client.list_workflows(
             prefix=f"{run}/", name=node_workflow.NAME, states=adapter.OPEN
         )
-        return any(not _only_waits(row.id) for row in found)
+        return any(not _is_timer(row.id) for row in found)
 
-    return await with_client(find(db), look)
+    return await with_client(find(db), read)
 
 
-def _only_waits(workflow: str) -> bool:
+def _is_timer(workflow: str) -> bool:
     last = workflow.rpartition("/")[2]
     return last == "timer" or ("~" in last and not last.endswith(".steer"))
 
 
 async def answer(
-    run: str, said: Answer, *, gate: str | None = None, by: str = "", db: str | None = None
+    run: str, reply: Answer, *, gate: str | None = None, by: str = "", db: str | None = None
 ) -> None:
-    """Answer what the family asks; ``gate`` is a node, or a question's id. Raises ``NotAsked``
-    where no such question is open or it is not clear which, and ``ConfigError`` where the
-    answer is none of its choices."""
-    asked = await questions(run, db=db)
-    meant = [
-        each for each in asked if gate in (None, each.question.node, each.question.id, each.id)
+    """Answer a question of the run or of its nested runs; ``gate`` is a node or a question's id.
+    Raises ``NoSuchQuestion`` if none or several match, and ``ConfigError`` if the answer is not one
+    of the choices."""
+    found_questions = await questions(run, db=db)
+    matching = [
+        each
+        for each in found_questions
+        if gate in (None, each.question.node, each.question.id, each.id)
     ]
-    if len(meant) > 1:
-        meant = [each for each in meant if not each.answered]
-    if len(meant) != 1:
-        names = ", ".join(each.id.removeprefix(f"{run}/") for each in asked)
+    if len(matching) > 1:
+        matching = [each for each in matching if not each.answered]
+    if len(matching) != 1:
+        names = ", ".join(each.id.removeprefix(f"{run}/") for each in found_questions)
         if not names:
-            raise service.NotAsked(f"{run} asks nothing")
-        raise service.NotAsked(f"which question of {run}?", hint=f"Open: {names}. Say --gate ID.")
-    question = meant[0].question
+            raise service.NoSuchQuestion(f"{run} has no open question")
+        raise service.NoSuchQuestion(
+            f"which question of {run}?", hint=f"Choose one with --gate: {names}."
+        )
+    question = matching[0].question
     if (
         question.choices
-        and not said.skipped
-        and human_gate.find_choice(question.choices, said.value) is None
+        and not reply.skipped
+        and human_gate.find_choice(question.choices, reply.value) is None
     ):
         listed = ", ".join(f"{choice.key} ({choice.label})" for choice in question.choices)
         raise ConfigError(
-            f"{said.value!r} is no choice of {question.node}", hint=f"There is {listed}."
+            f"{reply.value!r} is not a choice of {question.node}", hint=f"Choices: {listed}."
         )
-    await service.answer(meant[0].run, said, question=question.id, by=by, db=db)
+    await service.answer(matching[0].run, reply, question=question.id, by=by, db=db)

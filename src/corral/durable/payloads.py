@@ -1,7 +1,8 @@
-"""What a run's journal holds, typed: what it began with, and what it came to. All JSON.
+"""What the journal of a run holds, as types: inputs and outputs of the workflows. All JSON.
 
-Small by intent: a node's long texts are files of the run folder, and a graph is kept once,
-with its run. A field may be added with a default; anything else is another protocol.
+They are small by design: long texts of a node are files of the run directory, and a graph is
+stored once, with its run. A field may be added with a default; any other change needs a new
+``adapter.PROTOCOL``.
 """
 
 from __future__ import annotations
@@ -18,48 +19,48 @@ from corral.pipelines.scheduler.outcome import Outcome
 T = TypeVar("T")
 
 
-class OwnTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worktree that a run has for itself, on each machine that works at it."""
+class RunWorktree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The worktree of a run, on each machine that works for it."""
 
     repository: str
-    """A folder of this machine, or what git clones."""
+    """A directory of this machine, or a URL that git can clone."""
     commit: str
-    """That its work is told against."""
+    """The changes of the run are computed against it."""
     branch: str
-    """That its work is kept at."""
+    """The branch that the changes are saved to."""
     within: str = "."
-    """The folder in it that is the workspace."""
+    """The directory in it that is the workspace."""
     begins: str = ""
-    """What another run had kept, where it goes on from that."""
+    """The commit of another run that this one continues from; empty: ``commit``."""
     is_elsewhere: bool = False
-    """Each machine has a copy of the repository."""
+    """Whether each machine has its own copy of the repository."""
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where and how the nodes of a run are worked at."""
+    """Where and how the nodes of a run are executed."""
 
     folder: str
-    """Of the run; below the runs of each machine's own home, where it is no whole path."""
+    """The run directory; a relative path is below ``runs`` of each machine's own home."""
     workspace: str
     simulate: bool = False
     agent: str = ""
     model: str = ""
     options: dict[str, Json] = {}
-    """Of ``corral.run``, for the agents of all nodes."""
+    """Options of ``corral.run`` for the agents of all nodes."""
     detached: bool = False
-    """Whether agents run in a host of their own, which outlives the worker."""
-    tree: OwnTree | None = None
-    """A worktree of the run's own: then the workspace is a folder in it."""
-    artefacts: str = ""
-    """A URL that the run's artefacts are put to at its end."""
+    """Whether agents run in an agent host, which outlives the worker."""
+    tree: RunWorktree | None = None
+    """The run's own worktree; then the workspace is a directory in it."""
+    artifacts_url: str = ""
+    """The URL that the artifacts are uploaded to at the end."""
     imports: tuple[str, ...] = ()
-    """Modules that register node types, for a host to import."""
+    """Modules that register node kinds, for an agent host to import."""
     source: str = ""
-    """The pipeline's file, where it was one."""
+    """The pipeline's file, if it came from one."""
     goal: str = ""
-    """What was given in place of the file's."""
+    """The goal that replaced the one of the file."""
     at_once: int = 0
-    """Nodes at work at once, where that is known: how many agents are kept warm."""
+    """Nodes that run at once, if known: it decides how many agents are kept warm."""
 
 
 class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,45 +68,45 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     run_id: str
     graph: Graph
-    setting: RunConfig
+    config: RunConfig
     queue: str
     at: float = 0.0
-    """Seconds since the epoch, as the one who began it had it."""
+    """Start time by the clock of whoever started it, in seconds since the epoch."""
     values: dict[str, Json] = {}
     known: dict[str, Message] = {}
-    """What came of visits and questions in the run that this one goes on from."""
+    """Results of visits and questions of the run that this one continues, by id."""
     forked_from: str = ""
     reply_to: str = ""
-    """The run whose node this one is, and the visit there."""
+    """The parent run, if this run is a node of another; ``reply_id`` is the visit there."""
     reply_id: str = ""
     depth: int = 0
-    """Pipelines that this one is in."""
+    """Number of runs that this one is nested in."""
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The input of ``corral.node``: a visit, or a wait."""
+    """The input of ``corral.node``: a visit, or a timer."""
 
     run_id: str
     visit: RunNode | None = None
     sleep: float = 0.0
     then: Expired | Woken | None = None
-    """What is told to the run after the sleep."""
+    """The message that is sent to the run after the sleep."""
     child: str = ""
-    """The run that is looked at, after the sleep."""
+    """The child run whose progress is read after the sleep."""
     alone: bool = False
-    """Of no run: the outcome is the workflow's own output, and nobody is told."""
+    """Of no run: the outcome is the workflow's output, and no message is sent."""
 
 
 class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a step came to: an attempt at a node, and what follows from it."""
+    """The output of an attempt's step: its outcome, and whether another attempt follows."""
 
     outcome: Outcome
     pause: float | None = None
-    """Seconds until the next attempt; None: there is none."""
+    """Seconds until the next attempt; None: no further attempt."""
 
 
 class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
-    """Told to a run by one of its visits: another attempt follows. Only for people to see."""
+    """A message from a visit to its run: another attempt follows. Only for display."""
 
     visit: str
     node: str
@@ -124,8 +125,8 @@ class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcomes: dict[str, Outcome] = {}
     cost_usd: float = 0.0
     tokens: int = 0
-    left: dict[str, Json] = {}
-    """``workspace``: the branch of its work. ``artefacts``: their names, or why there are none."""
+    saved: dict[str, Json] = {}
+    """``workspace``: branch, commit and files. ``artifacts``: names, or why the upload failed."""
 
 
 def answer_key(question: str) -> str:

@@ -1,4 +1,4 @@
-"""Before a run: its graph, its folder, what is kept with it. Everything wrong is said here."""
+"""Prepare a run: load and check its graph, choose its directories, encode its options."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from corral.durable.query import Shown
 
 Pipeline: TypeAlias = str | os.PathLike[str] | Graph
-"""A file, the text of one, or a graph that was loaded."""
+"""A file, its text, or a loaded graph."""
 
 
-def place_of(workspace: str | os.PathLike[str] | None) -> Path:
-    """Where agents and commands work. Raises ``ConfigError``."""
+def workspace_path(workspace: str | os.PathLike[str] | None) -> Path:
+    """The directory in which agents and commands work. Raises ``ConfigError``."""
     place = Path(workspace or ".").absolute()
     if not place.is_dir():
-        raise ConfigError(f"the workspace {str(place)!r} is no folder")
+        raise ConfigError(f"the workspace {str(place)!r} is not a directory")
     return place
 
 
@@ -46,13 +46,13 @@ def prepare(
     transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
 ) -> Graph:
-    """The graph that would run: read, transformed, linted, its children found and linted; these
-    not where there is no workspace yet. Raises ``ConfigError``."""
+    """The graph to run: loaded, transformed and linted. With a workspace its child pipelines are
+    found and linted too. Raises ``ConfigError``."""
     for key, value in {**(values or {}), "goal": goal}.items():
         if wrong := not_json(key) or not_json(value):
-            raise ConfigError(f"the value {key!r} is no JSON: it {wrong}")
+            raise ConfigError(f"the value {key!r} is not JSON: it {wrong}")
     if isinstance(pipeline, Graph):
-        graph = pipeline  # as it is: its maker has seen to it
+        graph = pipeline  # its caller has loaded and checked it
     else:
         graph = loader.load(
             pipeline,
@@ -70,48 +70,47 @@ def prepare(
     return graph
 
 
-def graph_now(shown: Shown) -> Graph | None:
-    """The graph of the run's file as it is now; None where it is gone, or came from no file."""
-    setting = shown.begun.setting
-    if not setting.source or not Path(setting.source).is_file():
+def current_graph(shown: Shown) -> Graph | None:
+    """The graph of the run's file as it is now; None if there is no file, or none any more."""
+    config = shown.run_input.config
+    if not config.source or not Path(config.source).is_file():
         return None
     return prepare(
-        Path(setting.source),
-        values=shown.begun.values,
-        goal=setting.goal or None,
-        model=setting.model or None,
-        workspace=Path(setting.workspace) if setting.tree is None else None,
+        Path(config.source),
+        values=shown.run_input.values,
+        goal=config.goal or None,
+        model=config.model or None,
+        workspace=Path(config.workspace) if config.tree is None else None,
     )
 
 
-def source_of(pipeline: Pipeline, source: str) -> str:
+def source_path(pipeline: Pipeline, source: str) -> str:
     if source or isinstance(pipeline, Graph) or (isinstance(pipeline, str) and "{" in pipeline):
         return source
     return str(Path(pipeline).absolute())
 
 
-def folder_of(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
-    """Where the run's files go: it can be written. A folder of another run is not written over.
-    Raises ``ConfigError``."""
+def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
+    """The run directory: writable, and not that of another run. Raises ``ConfigError``."""
     place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
     try:
         paths.make_dir(place)
         if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "it can only be read")
+            raise PermissionError(errno.EACCES, "it is read-only")
         used = run_dir is not None and next(place.iterdir(), None) is not None
     except OSError as error:
         raise ConfigError(
             f"the run folder {place}: {error.strerror}",
-            hint="Name one that can be written, with --run-dir (run_dir=).",
+            hint="Choose a writable one with --run-dir (run_dir=).",
         ) from error
     if used:
-        raise ConfigError(f"the run folder {place} is not empty", hint="Name another, or none.")
+        raise ConfigError(f"the run folder {place} is not empty", hint="Choose another one.")
     return place / run if run_dir is None else place
 
 
 def as_json(options: RunKwargs) -> dict[str, Json]:
-    """Options that can be kept with the run. Raises ``ConfigError`` for those that cannot."""
+    """The options as JSON, to store them with the run. Raises ``ConfigError``."""
     try:
         return cast("dict[str, Json]", msgspec.to_builtins(options, enc_hook=os.fspath))
     except (TypeError, NotImplementedError) as error:
-        raise ConfigError(f"a durable run cannot keep this option: {error}") from error
+        raise ConfigError(f"a durable run cannot store this option: {error}") from error

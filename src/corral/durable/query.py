@@ -1,4 +1,4 @@
-"""Looking at runs: a list of them, one of them, and its events as they come. Runs nothing."""
+"""List runs, show one, and follow its events. Runs nothing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.state import State
 
 Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
-"""``interrupted``: nobody runs it; ``resume`` does, or a worker of its pool."""
+"""``interrupted``: nobody runs it now; ``resume`` does, or a worker of its queue."""
 
-FIRST_LOOK, LAST_LOOK = 0.05, 0.5
-"""Seconds between two looks at a run that is followed: after news, and after a while."""
+FIRST_POLL, LAST_POLL = 0.05, 0.5
+"""Seconds between two reads of a followed run: after an event, and at most."""
 
 LATE = 8
-"""Entries of a journal that may be written after a later one: a receipt is entered when it
-comes, behind the deadline for it, which has the higher number."""
+"""How many journal entries may be written after one with a higher number: a received message is
+written when it arrives, but the end of the wait for it, with a higher number, before."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, as a list shows it. Nothing that a run wrote itself is read for it."""
+    """A run in a list. Its input and output are not read."""
 
     id: str
     status: Status
@@ -43,7 +43,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     goal: str = ""
     folder: str = ""
     asks: int = 0
-    """Open questions."""
+    """Number of open questions."""
     queue: str = ""
     created: float = 0.0
     """Seconds since the epoch."""
@@ -52,11 +52,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, whole."""
+    """The full state of a run."""
 
     id: str
     status: Status
-    begun: RunInput
+    run_input: RunInput
     state: State
     questions: list[Question]
     events: list[RunEvent]
@@ -66,38 +66,38 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def graph(self) -> Graph:
-        return self.begun.graph
+        return self.run_input.graph
 
     @property
     def folder(self) -> str:
-        """On this machine."""
-        return run_worktree.local_config(self.begun.setting).folder
+        """The path on this machine."""
+        return run_worktree.local_config(self.run_input.config).folder
 
     @property
     def workspace(self) -> str:
-        """On this machine."""
-        return run_worktree.local_config(self.begun.setting).workspace
+        """The path on this machine."""
+        return run_worktree.local_config(self.run_input.config).workspace
 
 
 async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Overview]:
-    """Newest first; without the runs that are nodes of others."""
+    """The runs of a database, newest first, without nested runs."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         return []
 
-    def ask(client: Client) -> list[Overview]:
-        with closing(ExecutorLiveness(database)) as lives:
+    def read(client: Client) -> list[Overview]:
+        with closing(ExecutorLiveness(database)) as liveness:
             found = client.list_workflows(name=run_workflow.NAME, limit=limit, top=True)
-            return [_overview(each, lives) for each in found]
+            return [_overview(each, liveness) for each in found]
 
-    return await with_client(database, ask)
+    return await with_client(database, read)
 
 
-def _overview(row: WorkflowInfo, lives: ExecutorLiveness) -> Overview:
+def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> Overview:
     labels = row.labels
     return Overview(
         id=row.id,
-        status=_status(row, lives),
+        status=_status(row, liveness),
         pipeline=str(labels.get("pipeline", "")),
         goal=str(labels.get("goal", "")),
         folder=run_worktree.local_folder(str(labels.get("folder", ""))),
@@ -109,10 +109,10 @@ def _overview(row: WorkflowInfo, lives: ExecutorLiveness) -> Overview:
     )
 
 
-def _status(row: WorkflowInfo, lives: ExecutorLiveness) -> Status:
+def _status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
     match row.state:
         case "PENDING":
-            return "running" if lives.is_alive(row.executor) else "interrupted"
+            return "running" if liveness.is_alive(row.executor) else "interrupted"
         case "CANCELLED":
             return "cancelled"
         case "SUCCESS":
@@ -125,26 +125,26 @@ def _status(row: WorkflowInfo, lives: ExecutorLiveness) -> Status:
                     return "success"
         case "ENQUEUED" | "DELAYED":
             owner = queues.owner(row.queue)
-            return "queued" if owner is None or lives.is_alive(owner) else "interrupted"
+            return "queued" if owner is None or liveness.is_alive(owner) else "interrupted"
         case _:
             return "fail"
 
 
 async def show(run: str, *, db: str | None = None) -> Shown:
-    """Where it stands, as its journal has it. Raises ``ConfigError`` where there is none."""
+    """The state of a run, from its journal. Raises ``ConfigError`` if there is no such run."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         raise run_not_found(run)
 
-    def ask(client: Client) -> Shown:
-        row, replay = replayed(client, run)
+    def read(client: Client) -> Shown:
+        row, replay = replay_run(client, run)
         closed = run_output(client, run)
-        with closing(ExecutorLiveness(database)) as lives:
+        with closing(ExecutorLiveness(database)) as liveness:
             return Shown(
                 id=run,
-                status=_status(row, lives),
-                begun=replay.begun,
-                state=replay.plan.state,
+                status=_status(row, liveness),
+                run_input=replay.run_input,
+                state=replay.scheduler.state,
                 questions=[] if closed else replay.questions,
                 events=list(replay.events),
                 closed=closed,
@@ -152,11 +152,11 @@ async def show(run: str, *, db: str | None = None) -> Shown:
                 ended=row.ended,
             )
 
-    return await with_client(database, ask)
+    return await with_client(database, read)
 
 
-def replayed(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
-    """Blocking. Raises ``ConfigError``."""
+def replay_run(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
+    """The workflow of a run, and its history. Blocking. Raises ``ConfigError``."""
     row = client.get_workflow(run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
         raise run_not_found(run)
@@ -167,34 +167,34 @@ def replayed(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
 
 
 async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
-    """Its events from the first on, as they come, until it has ended."""
+    """The events of a run from the first one, as they come, until it has ended."""
     database = find(db)
     async with open_client(database) as client:
         row = await asyncio.to_thread(client.get_workflow, run)
         if row is None or row.input is None:
             raise run_not_found(run)
         replay = Replay(unpack(row.input, RunInput))
-        diaries = AgentEventReader(replay)
-        told = 0
-        seen: set[int] = set()
-        pause = FIRST_LOOK
+        agent_events = AgentEventReader(replay)
+        reported = 0
+        read_numbers: set[int] = set()
+        pause = FIRST_POLL
         while True:
             is_over = await asyncio.to_thread(_is_over, client, run)
-            offset = max(0, len(seen) - LATE)
+            offset = max(0, len(read_numbers) - LATE)
             found = await asyncio.to_thread(client.journal, run, offset=offset)
-            entries = [entry for entry in found if entry.number not in seen]
+            entries = [entry for entry in found if entry.number not in read_numbers]
             for entry in entries:
-                seen.add(entry.number)
+                read_numbers.add(entry.number)
                 replay.feed(entry)
-            news = replay.events[told:]
-            told += len(news)
+            events = replay.events[reported:]
+            reported += len(events)
             is_quiet = not entries
-            for event in diaries.between(news):
+            for event in agent_events.merge(events):
                 is_quiet = False
                 yield event
             if is_over:
                 return
-            pause = min(pause * 1.4, LAST_LOOK) if is_quiet else FIRST_LOOK
+            pause = min(pause * 1.4, LAST_POLL) if is_quiet else FIRST_POLL
             await asyncio.sleep(pause)
 
 

@@ -1,4 +1,4 @@
-"""What a run of a pipeline came to, as its caller sees it."""
+"""The result of a pipeline run, as its caller sees it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 
 
 class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """The result of a run."""
 
     run: str
-    """Its id."""
+    """The id of the run."""
     status: Literal["success", "fail", "cancelled", "waiting"]
-    """``waiting``: for people, and there was nobody to ask; it can be answered and resumed."""
+    """``waiting``: the run waits for people and nobody was there to ask; it can be answered and
+    resumed."""
     reason: str = ""
     context: dict[str, Json] = {}
     completed: list[str] = []
-    """Nodes, in the order of their ends."""
+    """Nodes, in the order in which they ended."""
     outcomes: dict[str, Outcome] = {}
     questions: list[Question] = []
-    """Where it waits."""
+    """The open questions of a waiting run."""
     cost_usd: float = 0.0
     tokens: int = 0
     folder: str = ""
     branch: str = ""
-    """With ``repository``: where its work is, unless nothing was changed."""
+    """With ``repository``: the branch with the changes; empty if nothing was changed."""
     commit: str = ""
     files: list[str] = []
-    """That are changed there: the first 1,000."""
+    """Files that were changed on the branch: the first 1,000."""
     artifacts: list[str] = []
-    """With ``artifacts``: what was put there."""
+    """With ``artifacts``: the names of the uploaded files."""
     warnings: list[str] = []
-    """What could not be kept at the end, and where it is."""
+    """What could not be saved at the end, and where it is."""
 
     @property
     def ok(self) -> bool:
@@ -52,7 +53,8 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The last answer of an agent or a model, whole where the run folder is at hand."""
+        """The last answer of an agent or a model; possibly shortened if the run directory is not on
+        this machine."""
         for node in reversed(self.completed):
             try:
                 return (Path(self.folder) / file_name(node) / "response.md").read_text("utf-8")
@@ -61,61 +63,61 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.context.get("last_response", ""))
 
 
-def ended(name: str, came: RunOutput | RunResult, folder: Path) -> PipelineResult:
-    left = {} if isinstance(came, RunResult) else came.left
+def result_from_output(name: str, output: RunOutput | RunResult, folder: Path) -> PipelineResult:
+    saved = {} if isinstance(output, RunResult) else output.saved
     return PipelineResult(
         run=name,
-        status=cast("Any", came.status),
-        reason=came.reason,
-        context=came.context,
-        completed=came.completed,
-        outcomes=came.outcomes,
-        cost_usd=came.cost_usd or 0.0,
-        tokens=came.tokens or 0,
+        status=cast("Any", output.status),
+        reason=output.reason,
+        context=output.context,
+        completed=output.completed,
+        outcomes=output.outcomes,
+        cost_usd=output.cost_usd or 0.0,
+        tokens=output.tokens or 0,
         folder=str(folder),
-        **kept(left),
+        **saved_fields(saved),
     )
 
 
-def kept(left: dict[str, Json]) -> dict[str, Any]:
-    """What a run has left, as fields of its result."""
-    work, put = cast("dict[str, Any]", left.get("workspace", {})), left.get("artefacts", [])
+def saved_fields(saved: dict[str, Json]) -> dict[str, Any]:
+    """The saved branch and artifacts of a run, as fields of its result."""
+    work, uploaded = cast("dict[str, Any]", saved.get("workspace", {})), saved.get("artifacts", [])
     warnings: list[str] = []
     if "error" in work:
-        warnings.append(f"its work could not be kept: {work['error']}; see {work['folder']}")
-    if isinstance(put, str):
-        warnings.append(put)
+        warnings.append(f"its work could not be saved: {work['error']}; see {work['folder']}")
+    if isinstance(uploaded, str):
+        warnings.append(uploaded)
     return {
         "branch": work.get("branch", ""),
         "commit": work.get("commit", ""),
         "files": work.get("files", []),
-        "artifacts": put if isinstance(put, list) else [],
+        "artifacts": uploaded if isinstance(uploaded, list) else [],
         "warnings": warnings,
     }
 
 
-def waiting(shown: Shown, asked: list[OpenQuestion]) -> PipelineResult:
-    """Of a run that waits for people."""
+def waiting_result(shown: Shown, open_questions: list[OpenQuestion]) -> PipelineResult:
+    """The result of a run that waits for people."""
     state = shown.state
     return PipelineResult(
         run=shown.id,
         status="waiting",
-        reason="waits for a person",
+        reason="it waits for a person",
         context=state.context,
         completed=state.completed,
         outcomes=state.outcomes,
-        questions=[each.question for each in asked],
+        questions=[each.question for each in open_questions],
         cost_usd=state.cost_usd,
         tokens=state.tokens,
         folder=shown.folder,
     )
 
 
-def plain(result: PipelineResult) -> dict[str, Json]:
-    """As JSON, each outcome with its status: that of a success would be left out."""
-    whole = cast("dict[str, Json]", msgspec.to_builtins(result))
-    whole["outcomes"] = outcomes(result.outcomes)
-    return whole
+def result_to_json(result: PipelineResult) -> dict[str, Json]:
+    """As JSON. Each outcome has its status, which the encoder would omit for a success."""
+    fields = cast("dict[str, Json]", msgspec.to_builtins(result))
+    fields["outcomes"] = outcomes(result.outcomes)
+    return fields
 
 
 def outcomes(found: dict[str, Outcome]) -> dict[str, Json]:

@@ -1,7 +1,7 @@
-"""What is kept, and for how long: runs and batches that ended long ago are forgotten.
+"""Prune runs and batches that ended long ago.
 
-Only by command: nothing is removed behind anybody's back. What has not ended stays, however
-old; so do folders outside corral's own, files of results, branches.
+Only on command: nothing is removed automatically. What has not ended stays, however old it is; so
+do directories outside corral's home, files of results, and branches.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
     """Seconds since the epoch."""
     folders: tuple[str, ...] = ()
-    """Of ours, that go along."""
+    """Directories in corral's home that are removed with it."""
 
 
 async def prune(*, older_than: float, db: str | None = None, dry_run: bool = False) -> list[Pruned]:
-    """Forget the runs and the batches that ended over so many seconds ago, the oldest first,
-    with their folders in corral's home; returns them. ``dry_run``: only says which."""
+    """Delete the runs and batches that ended more than ``older_than`` seconds ago, oldest first,
+    with their directories in corral's home; returns them. ``dry_run``: deletes nothing."""
     if not older_than >= 0:
         raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
     before = time.time() - older_than
@@ -49,7 +49,7 @@ async def prune(*, older_than: float, db: str | None = None, dry_run: bool = Fal
             name=each.id,
             status=each.status,
             ended=each.ended,
-            folders=_ours("runs", [each.folder]),
+            folders=_own_folders("runs", [each.folder]),
         )
         for each in runs
         if each.ended is not None and each.ended < before
@@ -60,19 +60,21 @@ async def prune(*, older_than: float, db: str | None = None, dry_run: bool = Fal
             name=each.name,
             status=each.status,
             ended=each.ended,
-            folders=_ours("batches", [str(folders.home() / "batches" / r) for r in each.rounds]),
+            folders=_own_folders(
+                "batches", [str(folders.home() / "batches" / r) for r in each.rounds]
+            ),
         )
         for each in batches
-        if each.status in query.OVER and each.ended is not None and each.ended < before
+        if each.status in query.ENDED and each.ended is not None and each.ended < before
     ]
     found.sort(key=lambda each: each.ended)
     if not found or dry_run:
         return found
-    return await asyncio.to_thread(_forget, find(db), found)
+    return await asyncio.to_thread(_delete, find(db), found)
 
 
-def _ours(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
-    """Those of the folders that are there, each a folder of corral's own."""
+def _own_folders(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
+    """Those of the directories that exist directly below corral's own."""
     place = (folders.home() / kind).resolve()
     return tuple(
         path
@@ -81,22 +83,22 @@ def _ours(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _forget(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
+def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
     gone: list[Pruned] = []
-    with storage_errors(database), closing(BatchStore(database)) as ledger:
-        batches = query.families(ledger)
+    with storage_errors(database), closing(BatchStore(database)) as store:
+        batches = query.batch_rounds(store)
         for each in found:
             roots = [each.name]
             if each.kind == "batch":
                 roots = [row.id for row in batches.get(each.name, [])]
-            # Asked once more: it may have been taken up again meanwhile.
-            rows = ledger.client.list_workflows(ids=roots)
+            # Checked again: it may have been resumed meanwhile.
+            rows = store.client.list_workflows(ids=roots)
             for root in roots:
-                rows += ledger.client.list_workflows(prefix=f"{root}/")
+                rows += store.client.list_workflows(prefix=f"{root}/")
             if not rows or not all(row.has_ended for row in rows):
                 continue
             # The nodes go first: a run that is left in part is found again, and pruned then.
-            ledger.client.delete([row.id for row in rows])
+            store.client.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
             for folder in each.folders:

@@ -1,8 +1,8 @@
-"""The doors to durable runs: begin, watch, answer, cancel, take up again, look.
+"""Operations on durable runs: start, wait, answer, cancel, resume.
 
-A run without a pool runs in this process, in a thread of the engine's own, and waits to be
-resumed where the process ends before it does. A run in a pool is taken up by the workers
-of that pool (``corral worker``); then this process needs to run nothing.
+A run without a queue runs in this process, in a thread of the engine; if the process ends first,
+the run waits to be resumed. A run on a queue is executed by the workers of that queue
+(``corral worker``); then this process runs nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from corral.durable.dbos.client import Client, Submission, open_client, with_cli
 from corral.durable.dbos.database import Database, find, prepare, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
-    OwnTree,
     RunConfig,
     RunInput,
     RunOutput,
+    RunWorktree,
     answer_key,
     pack,
     unpack,
 )
 from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import Executor
-from corral.durable.workspace import artifacts as leaving
-from corral.durable.workspace import run_worktree
+from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.graph import Graph
@@ -45,15 +44,15 @@ from corral.system.process.registry import ProcessRegistry
 T = TypeVar("T")
 
 POLL = 0.1
-"""Seconds, of an engine that runs for somebody who waits."""
+"""Seconds between two checks for work, in the engine of a process that waits for its run."""
 GOAL = 200
-"""Characters of a goal in a list."""
+"""Characters of a goal that are stored for lists."""
 
 
 def local(
     database: Database, *, limits: Sequence[queues.Limit] = (), poll: float = POLL
 ) -> Executor:
-    """The engine in this process; begun where there is none. Blocking."""
+    """The engine of this process, started if there is none. Blocking."""
     here = executor.running()
     if here is None:
         here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
@@ -65,7 +64,7 @@ def local(
 
 
 def close(drain: float = 0.0) -> None:
-    """End the engine in this process. What it ran waits to be resumed. Blocking."""
+    """Stop the engine of this process. Runs that have not ended can be resumed. Blocking."""
     here = executor.running()
     if here is not None:
         here.stop(drain)
@@ -94,25 +93,26 @@ async def start(
     source: str = "",
     goal: str = "",
     limits: Sequence[queues.Limit] = (),
-    tree: OwnTree | None = None,
-    artefacts: str = "",
+    tree: RunWorktree | None = None,
+    artifacts_url: str = "",
     known: Mapping[str, Message] | None = None,
     forked_from: str = "",
 ) -> str:
-    """Begin a run; returns its id. ``detached``: whether agents outlive this process; by
-    default on one machine (a file), not where others might take a run over (a server).
-    ``tree``: it works there (``run_worktree.choose``, while it is ``reserved``), instead of in the
-    ``workspace``; ``artefacts``: the URL that its artefacts are put to."""
+    """Start a run; returns its id. ``queue``: its workers execute it; None: this process does.
+    ``detached``: whether agents outlive this process; by default yes with a database file, no with
+    a server, where other machines may take the run over. ``tree``: the worktree to work in, instead
+    of the ``workspace``; the caller has it ``reserved``. ``artifacts_url``: where artifacts are
+    uploaded to. ``known``: results of the run that this one continues (``forked_from``)."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     name = run_id or new_id(graph.name)
-    if artefacts:
-        await asyncio.to_thread(leaving.check, artefacts)
-    setting = RunConfig(
-        folder=_kept_folder(folder, tree),
-        workspace=_whole(workspace) if tree is None else tree.within,
+    if artifacts_url:
+        await asyncio.to_thread(artifacts.check, artifacts_url)
+    config = RunConfig(
+        folder=_folder_to_record(folder, tree),
+        workspace=_absolute(workspace) if tree is None else tree.within,
         tree=tree,
-        artefacts=artefacts,
+        artifacts_url=artifacts_url,
         simulate=simulate,
         agent=agent,
         model=model,
@@ -124,51 +124,54 @@ async def start(
     )
     if queue is None:
         queue = (await asyncio.to_thread(local, database, limits=limits)).own or queues.DEFAULT
-    begun = RunInput(
+    run_input = RunInput(
         run_id=name,
         graph=graph,
-        setting=setting,
+        config=config,
         queue=queue,
         at=time.time(),
         values=dict(values or {}),
         known=dict(known or {}),
         forked_from=forked_from,
     )
-    taken = await with_client(database, lambda client: _begin(client, begun))
+    taken = await with_client(database, lambda client: _begin(client, run_input))
     if taken:
-        raise ConfigError(f"there is a run {name!r} already", hint="Name another, or resume it.")
+        raise ConfigError(
+            f"the run {name!r} already exists", hint="Choose another id, or resume it."
+        )
     return name
 
 
-def _whole(path: Path) -> str:
-    """Where we are is asked only where it matters: that folder may be gone."""
+def _absolute(path: Path) -> str:
+    """The current directory is read only if it matters: it may have been deleted."""
     return str(path.absolute())
 
 
-def _kept_folder(folder: Path, tree: OwnTree | None) -> str:
-    """Where machines share nothing but a repository, each has its own, unless one is named."""
+def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
+    """Relative if each machine has a run directory of its own: machines that share only a
+    repository do, unless the caller named a directory."""
     runs_here = paths.home() / "runs"
     if tree is not None and tree.is_elsewhere and folder.is_relative_to(runs_here):
         return str(folder.relative_to(runs_here))
-    return _whole(folder)
+    return _absolute(folder)
 
 
-def _begin(client: Client, begun: RunInput) -> bool:
-    """Whether there was one already."""
-    if client.list_workflows(ids=[begun.run_id]):
+def _begin(client: Client, run_input: RunInput) -> bool:
+    """Submit the run; returns whether it existed already."""
+    if client.list_workflows(ids=[run_input.run_id]):
         return True
-    client.ensure_queue(begun.queue)
+    client.ensure_queue(run_input.queue)
     labels: dict[str, Json] = {
-        "pipeline": begun.graph.name,
-        "goal": begun.graph.goal[:GOAL],
-        "folder": begun.setting.folder,
+        "pipeline": run_input.graph.name,
+        "goal": run_input.graph.goal[:GOAL],
+        "folder": run_input.config.folder,
     }
     client.submit(
         Submission(
             name=run_workflow.NAME,
-            id=begun.run_id,
-            queue=begun.queue,
-            payload=pack(begun),
+            id=run_input.run_id,
+            queue=run_input.queue,
+            payload=pack(run_input),
             labels=labels,
         )
     )
@@ -176,7 +179,7 @@ def _begin(client: Client, begun: RunInput) -> bool:
 
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
-    """What the run came to. Raises ``TimeoutError``."""
+    """The output of the run, when it has ended. Raises ``TimeoutError``."""
     async with open_client(find(db)) as client, asyncio.timeout(timeout):
         pause = 0.02
         while True:
@@ -187,46 +190,46 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
             pause = min(pause * 1.5, 0.5)
 
 
-class NotAsked(ConfigError):
-    """No such question is open, or more than one."""
+class NoSuchQuestion(ConfigError):
+    """No such question is open, or more than one matches."""
 
     code = "not_asked"
 
 
 async def questions(run: str, *, db: str | None = None) -> list[Question]:
-    """Those that wait for a person."""
+    """The open questions of the run."""
     raw = await with_client(find(db), lambda client: client.get_event(run, run_workflow.QUESTIONS))
     return [unpack(each, Question) for each in raw.values()] if isinstance(raw, dict) else []
 
 
 async def answer(
     run: str,
-    said: Answer | str,
+    reply: Answer | str,
     *,
     question: str | None = None,
     by: str = "",
     db: str | None = None,
 ) -> None:
-    """Answer an open question; it need not run. Only the first answer counts: another one is
-    ``NotAsked``, also where the first waits for somebody to go on with the run."""
+    """Answer an open question; nobody needs to run the run meanwhile. Only the first answer counts:
+    another one raises ``NoSuchQuestion``."""
     database = find(db)
-    asked = await questions(run, db=db)
-    chosen = [each for each in asked if question in (None, each.id, each.node)]
+    open_ones = await questions(run, db=db)
+    chosen = [each for each in open_ones if question in (None, each.id, each.node)]
     if len(chosen) != 1:
-        names = ", ".join(each.id for each in asked) or "none"
-        raise NotAsked(f"which question of {run}? Open: {names}")
-    words = said if isinstance(said, Answer) else Answer(value=said)
-    message = pack(Answered(id=chosen[0].id, answer=words, by=by))
+        names = ", ".join(each.id for each in open_ones) or "none"
+        raise NoSuchQuestion(f"{run} has no such open question, or several; open: {names}")
+    answer_given = reply if isinstance(reply, Answer) else Answer(value=reply)
+    message = pack(Answered(id=chosen[0].id, answer=answer_given, by=by))
     key = answer_key(chosen[0].id)
     if not await with_client(database, lambda client: client.send(run, message, key=key)):
-        raise NotAsked(
-            f"{chosen[0].node} of {run} has been answered already",
-            hint="The first answer counts, once somebody is at the run: corral pipeline resume.",
+        raise NoSuchQuestion(
+            f"{chosen[0].node} of {run} was already answered",
+            hint="The first answer counts; `corral pipeline resume` continues the run.",
         )
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """End it, with all its agents. Where nothing runs it, at once; else its engine does."""
+    """Cancel a run with all its agents: at once if nobody runs it, otherwise its engine does."""
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
@@ -237,24 +240,24 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         status = found[0]
         if status.has_ended:
             return None
-        with closing(ExecutorLiveness(database, is_strict=True)) as lives:
-            if status.state == "PENDING" and lives.is_alive(status.executor):
+        with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
+            if status.state == "PENDING" and liveness.is_alive(status.executor):
                 client.send(run, message)
                 return None
         client.set_labels(run, {"reason": reason})
         client.cancel([run], children=True)
         agent_host_client.close(run, cancel=True)
-        ProcessRegistry(paths.ledger()).reap()  # what its engine left, when it was killed
-        return _setting(client, run)
+        ProcessRegistry(paths.ledger()).reap()  # processes of an engine that was killed
+        return _config_of(client, run)
 
-    setting = await with_client(database, end)
-    if setting is not None:
-        await run_worktree.close(setting, run)
+    config = await with_client(database, end)
+    if config is not None:
+        await run_worktree.close(config, run)
 
 
 async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Limit] = ()) -> str:
-    """Take a run up again in this process, where nobody runs it. One that some worker runs,
-    or has ended, is left as it is."""
+    """Continue a run in this process if nobody runs it. A run that a worker executes, or that has
+    ended, stays as it is."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     here = await asyncio.to_thread(local, database, limits=limits)
@@ -265,10 +268,10 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
             raise query.run_not_found(run)
         left = client.list_workflows(ids=[run], states=adapter.OPEN)
         left += client.list_workflows(prefix=f"{run}/", states=adapter.OPEN)
-        with closing(ExecutorLiveness(database, is_strict=True)) as lives:
+        with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
             for each in left:
                 executor_id = queues.responsible(each)
-                if executor_id is None or lives.is_alive(executor_id):
+                if executor_id is None or liveness.is_alive(executor_id):
                     continue
                 target = queues.moved(each.queue, here.queue_names[0], here.all_queues)
                 client.resume([each.id], target)
@@ -277,11 +280,11 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
     return run
 
 
-def _setting(client: Client, run: str) -> RunConfig | None:
+def _config_of(client: Client, run: str) -> RunConfig | None:
     row = client.get_workflow(run)
     if row is None or row.name != run_workflow.NAME or row.input is None:
         return None
-    return unpack(row.input, RunInput).setting
+    return unpack(row.input, RunInput).config
 
 
 follow = query.follow

@@ -43,7 +43,7 @@ def die(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Output(output_file.Output):
+class OutputFile(output_file.OutputFile):
     def write(self, results: Iterable[BatchResult]) -> None:
         whole = list(results)
         if not whole:
@@ -86,7 +86,7 @@ def run(place: str, count: int, at: int, in_order: bool, poisoned: str) -> None:
 async def whole(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
-    setattr(api, "Output", Output)  # noqa: B010
+    setattr(api, "OutputFile", OutputFile)  # noqa: B010
     batch_queue.BatchStore = Ledger  # type: ignore[misc]
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],

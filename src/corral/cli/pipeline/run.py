@@ -235,7 +235,7 @@ def fork(name: str, node: str, **given: Any) -> int:
 
     name = run_id(name)
     shown = _run_async(api.show(name, db=given["db"]))
-    graph = prepare_run.graph_now(shown) or shown.graph
+    graph = prepare_run.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
 
     async def execute(people: Interviewer | None) -> PipelineResult:

@@ -21,7 +21,7 @@ from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
     from corral.durable.open_questions import OpenQuestion
-    from corral.durable.payloads import OwnTree
+    from corral.durable.payloads import RunWorktree
     from corral.durable.query import Shown
 
 RESUME = "corral pipeline resume {run}{db}"
@@ -72,7 +72,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     state = _state(found.status, _unanswered(questions))
     reason = found.closed.reason if found.closed else ""
     _print(f"status     {state}{': ' + reason if reason else ''}")
-    setting = found.begun.setting
+    setting = found.run_input.config
     _print(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
     if found.graph.goal:
         _print(f"goal       {found.graph.goal}")
@@ -150,21 +150,21 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
-    from corral.durable.result import kept, outcomes
+    from corral.durable.result import outcomes, saved_fields
 
-    setting = found.begun.setting
+    config = found.run_input.config
     return {
         "id": found.id,
         "status": "waiting" if _waits(found.status, _unanswered(questions)) else found.status,
         "reason": found.closed.reason if found.closed else "",
         "pipeline": found.graph.name,
         "goal": found.graph.goal,
-        "source": setting.source,
+        "source": config.source,
         "folder": found.folder,
         "workspace": found.workspace,
-        "repository": setting.tree.repository if setting.tree else "",
-        **kept(found.closed.left if found.closed else {}),
-        "forked_from": found.begun.forked_from,
+        "repository": config.tree.repository if config.tree else "",
+        **saved_fields(found.closed.saved if found.closed else {}),
+        "forked_from": found.run_input.forked_from,
         "created": found.created,
         "ended": found.ended,
         "current_node": found.state.current_node,
@@ -179,14 +179,14 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
     }
 
 
-def _print_work(found: Shown, tree: OwnTree) -> None:
+def _print_work(found: Shown, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral.cli.ui.pipeline_output import format_files
-    from corral.durable.result import kept
+    from corral.durable.result import saved_fields
 
     _print(f"repository {tree.repository} at {tree.commit[:12]}")
-    left = found.closed.left if found.closed else {}
-    work = kept(left)
+    left = found.closed.saved if found.closed else {}
+    work = saved_fields(left)
     if work["branch"]:
         _print(f"branch     {tree.branch} at {work['commit'][:12]} · {format_files(work['files'])}")
     elif "workspace" in left and not work["warnings"]:

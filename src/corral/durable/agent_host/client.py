@@ -1,13 +1,20 @@
-"""The host of a run, as its workers see it: a process of its own that works at the nodes.
+"""The agent host of a run, as its workers see it: submit a job, wait for its result, cancel it.
 
-A worker may die at any moment; the host, and the agents in it, go on. A node's attempt is a
-job: a folder with what is to be done, and later with its result. Whoever takes the visit up
-again finds the result there, or the host still at work, and waits on. It is for one
-machine; the files are in corral's own folder, one for each run, readable by the owner.
+A host (``server``) is a process of its own that runs node attempts. A worker may die at any
+moment; the host and the agents in it go on. Whoever takes the node over finds its result, or the
+host still at work, and waits. A host serves one machine; its files are in corral's home, in one
+directory per run (``hosts/<digest>``), readable only by the owner:
 
-A host ends by itself when the run has, or when it has had nothing to do for a while. One
-that is killed takes all its jobs along, and nobody knows which of them did it: each of them
-goes on *apart*, in a host of its own, so that only the guilty one dies again.
+* ``gate``: locked while jobs are submitted and while a host decides to exit;
+* ``lock``: held by the host process as long as it lives; ``wake``: the FIFO that wakes it;
+* ``run.json``: the input of the run; ``end``: exists when the run has ended;
+* ``requests/``: one file per command for the host;
+* ``jobs/NAME/``: ``job.json``, ``begun.N`` for each start, ``reserve`` (disk space for the result)
+  and ``result.json``;
+* ``isolated/NAME/``: the same files (lock, wake, requests) for the host of an isolated job.
+
+A host exits when its run has ended or when it has had no job for a while. If it is killed, each of
+its jobs is isolated in a host of its own, so that only the guilty one can kill its host again.
 """
 
 from __future__ import annotations
@@ -30,15 +37,15 @@ from corral.slug import slug
 from corral.system import file_lock, fs, paths
 from corral.system.process import daemon
 
-FIRST_LOOK, LAST_LOOK = 0.02, 0.25
-"""Seconds between two looks for a result: the first, and after a while."""
+FIRST_POLL, LAST_POLL = 0.02, 0.25
+"""Seconds between two checks for a result: the first pause and the longest."""
 CANCELLED = "cancelled"
 ALL = "all.cancel"
 RESERVED = 64 * 1024
-"""Bytes of disk that are reserved for each job's result before it begins: a job whose result
-cannot be written on a full disk would otherwise have nobody to report that to."""
-APART = "apart"
-"""In the folder of a job: it has a host of its own."""
+"""Bytes of disk reserved for each job's result before it starts: on a full disk a job could not
+report anything otherwise."""
+ISOLATED = "isolated"
+"""A file in a job's directory: the job is isolated in a host of its own."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,22 +54,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job's result."""
+    """The result of a job."""
 
     outcome: Outcome | None = None
     """None: it was cancelled."""
 
 
-class Place:
-    """The files of a host: of one run's, or of one job's that goes on apart from it (in
-    ``home``, that of the run)."""
+class HostFiles:
+    """The files of a host: that of a run, or that of one isolated job (then ``home`` is the
+    directory of the run's host)."""
 
     def __init__(self, folder: Path, home: Path | None = None) -> None:
         self.folder, self.home = folder, home or folder
-        self.is_apart = home is not None
+        self.is_isolated = home is not None
         self.lock = folder / "lock"
         self.fifo = folder / "wake"
-        self.asked = folder / "asked"
+        self.requests = folder / "requests"
         self.log = folder / "host.log"
         self.gate = self.home / "gate"
         self.run = self.home / "run.json"
@@ -70,21 +77,21 @@ class Place:
         self.end = self.home / "end"
 
     @classmethod
-    def of(cls, run_id: str) -> Place:
+    def for_run(cls, run_id: str) -> HostFiles:
         digest = hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()
         return cls(paths.home() / "hosts" / digest)
 
-    def apart(self, name: str) -> Place:
-        return Place(self.home / "apart" / name, self.home)
+    def isolated(self, name: str) -> HostFiles:
+        return HostFiles(self.home / "isolated" / name, self.home)
 
-    def at(self, name: str) -> Place:
-        """Whose host works at this job."""
-        return self.apart(name) if (self.job(name) / APART).exists() else Place(self.home)
+    def for_job(self, name: str) -> HostFiles:
+        """The files of the host that runs this job."""
+        return self.isolated(name) if (self.job(name) / ISOLATED).exists() else HostFiles(self.home)
 
-    def everywhere(self) -> list[Place]:
-        """That of the run, and those of jobs that go on apart."""
-        found = (self.home / "apart").glob("*")
-        return [Place(self.home), *(self.apart(each.name) for each in found)]
+    def all_hosts(self) -> list[HostFiles]:
+        """Those of the run's host and of the hosts of isolated jobs."""
+        found = (self.home / "isolated").glob("*")
+        return [HostFiles(self.home), *(self.isolated(each.name) for each in found)]
 
     def job(self, name: str) -> Path:
         return self.jobs / name
@@ -96,23 +103,23 @@ class Place:
             )
         return None
 
-    def keep(self, name: str, kept: StoredOutcome) -> None:
-        """Write a job's result. Where the disk is full it goes into the reserved room, and where
-        that is too small, a failure that says so does."""
+    def write_result(self, name: str, stored: StoredOutcome) -> None:
+        """Write a job's result. On a full disk it is written into the reserved space; if that is
+        too small, a failure that says so is written instead."""
         folder = self.job(name)
         try:
-            fs.write_atomically(folder / "result.json", msgspec.json.encode(kept), sync=True)
+            fs.write_atomically(folder / "result.json", msgspec.json.encode(stored), sync=True)
         except OSError as error:
             why = error.strerror or str(error)
-            reason = f"its result cannot be written to {folder}: {why}; free some space"
+            reason = f"the result cannot be written to {folder}: {why}; free some space"
             lost = StoredOutcome(outcome=failed(reason, retryable=False))
-            if not any(self._put_in_reserve(folder, each) for each in (kept, lost)):
+            if not any(self._write_into_reserve(folder, each) for each in (stored, lost)):
                 raise
         else:
             (folder / "reserve").unlink(missing_ok=True)
 
-    def _put_in_reserve(self, folder: Path, kept: StoredOutcome) -> bool:
-        data = msgspec.json.encode(kept)
+    def _write_into_reserve(self, folder: Path, stored: StoredOutcome) -> bool:
+        data = msgspec.json.encode(stored)
         if len(data) > RESERVED:
             return False
         try:
@@ -129,44 +136,44 @@ class Place:
             return False
         return True
 
-    def submit(self, begun: RunInput, name: str, job: Job) -> None:
-        """Ask for a job, and see that somebody is there to do it. Asking twice is as good
-        as once. Blocking."""
-        with self._alone():
+    def submit(self, run_input: RunInput, name: str, job: Job) -> None:
+        """Submit a job and make sure that a host runs. Submitting twice has the effect of once.
+        Blocking."""
+        with self._hold_gate():
             if self.result(name) is not None:
                 return
             if not self.run.exists():
                 self.jobs.mkdir(exist_ok=True)
-                fs.write_atomically(self.run, msgspec.json.encode(begun), sync=True)
+                fs.write_atomically(self.run, msgspec.json.encode(run_input), sync=True)
             if not (self.job(name) / "job.json").exists():
-                # Whoever made the folder may have been killed before it wrote the file.
+                # A process that created the directory may have been killed before this.
                 self.job(name).mkdir(exist_ok=True)
                 self.reserve(name)
                 fs.write_atomically(
                     self.job(name) / "job.json", msgspec.json.encode(job), sync=True
                 )
             if not file_lock.is_locked(self.lock):
-                self._set_apart()
-            place = self.at(name)
-            place.open()
-            (place.asked / name).touch()
+                self._isolate_started_jobs()
+            files = self.for_job(name)
+            files.open()
+            (files.requests / name).touch()
             self.end.unlink(missing_ok=True)
-            which = (name,) if place.is_apart else ()
+            which = (name,) if files.is_isolated else ()
             daemon.start(
                 "corral.durable.agent_host.server",
                 str(self.folder),
                 *which,
-                lock=place.lock,
-                log=place.log,
+                lock=files.lock,
+                log=files.log,
             )
-        daemon.wake_fifo(place.fifo)
+        daemon.wake_fifo(files.fifo)
 
     def reserve(self, name: str) -> None:
-        """Room for the result of a job."""
+        """Reserve disk space for the result of a job."""
         path = self.job(name) / "reserve"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # Allocates blocks; a file system without such a call gets them written.
+            # Allocates blocks; other systems have no such call, so zeros are written.
             if sys.platform == "linux":
                 os.posix_fallocate(fd, 0, RESERVED)
             else:
@@ -177,21 +184,21 @@ class Place:
             os.close(fd)
 
     def open(self) -> None:
-        """Whoever asks for something there is heard from now on."""
-        self.asked.mkdir(parents=True, exist_ok=True)
+        """Create the directory for commands and the FIFO."""
+        self.requests.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(self.fifo, 0o600)
 
-    def _set_apart(self) -> None:
-        """What the run's host had begun when it died."""
+    def _isolate_started_jobs(self) -> None:
+        """Isolate the jobs that had started when the run's host died."""
         for folder in self.jobs.iterdir():
             if any(folder.glob("begun.*")) and self.result(folder.name) is None:
-                self.apart(folder.name).open()
-                (folder / APART).touch()
+                self.isolated(folder.name).open()
+                (folder / ISOLATED).touch()
 
     @contextlib.contextmanager
-    def _alone(self) -> Generator[None]:
-        """In a folder that is there."""
+    def _hold_gate(self) -> Generator[None]:
+        """Hold the gate, in a directory that exists."""
         with contextlib.ExitStack() as stack:
             while True:
                 paths.make_dir(self.folder)
@@ -200,103 +207,105 @@ class Place:
                     break
             yield
 
-    def is_at(self, name: str) -> bool:
-        """Whether a host is there for this job."""
+    def is_host_alive(self, name: str) -> bool:
+        """Whether the host of this job is alive."""
         try:
             with file_lock.exclusive(self.gate):
-                return file_lock.is_locked(self.at(name).lock)
+                return file_lock.is_locked(self.for_job(name).lock)
         except FileNotFoundError:
             return False
 
     def cancel(self, name: str) -> None:
-        """End this job. The host answers with a result that says so."""
-        place = self.at(name)
+        """Cancel this job. The host writes a result that says so."""
+        files = self.for_job(name)
         with contextlib.suppress(FileNotFoundError):
-            (place.asked / f"{name}.cancel").touch()
-            daemon.wake_fifo(place.fifo)
+            (files.requests / f"{name}.cancel").touch()
+            daemon.wake_fifo(files.fifo)
 
-    def tidy(self) -> None:
-        """Remove the files, where no other host needs them. Behind the gate."""
-        others = [each for each in self.everywhere() if each.folder != self.folder]
+    def remove(self) -> None:
+        """Remove the files unless another host needs them. Call it while the gate is held."""
+        others = [each for each in self.all_hosts() if each.folder != self.folder]
         if not any(file_lock.is_locked(each.lock) for each in others):
-            # At once: whoever comes meanwhile would make a gate in what is left of it.
-            gone = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
+            # Renamed first: somebody could otherwise create a gate in a half-removed directory.
+            trash = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
             with contextlib.suppress(OSError):
-                self.home.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
-        elif self.is_apart:
+                self.home.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+        elif self.is_isolated:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             self.lock.unlink(missing_ok=True)
 
 
-def name_of(visit: str, attempt: int) -> str:
-    plain = slug(visit, limit=60, allowed="._-", fill="_")
-    return f"{plain}#{attempt}-{hashlib.blake2b(visit.encode(), digest_size=4).hexdigest()}"
+def job_name(visit: str, attempt: int) -> str:
+    readable = slug(visit, limit=60, allowed="._-", fill="_")
+    return f"{readable}#{attempt}-{hashlib.blake2b(visit.encode(), digest_size=4).hexdigest()}"
 
 
 async def attempt(
-    begun: RunInput, visit: RunNode, number: int, is_leaving: Callable[[], bool]
+    run_input: RunInput, visit: RunNode, number: int, is_leaving: Callable[[], bool]
 ) -> Outcome:
-    """The outcome of this attempt, whoever asked for it first. A cancellation ends the job,
-    unless this process is leaving: then it goes on without us."""
-    place, name = Place.of(begun.run_id), name_of(visit.id, number)
+    """The outcome of this attempt, whoever submitted it first. A cancellation cancels the job,
+    unless this process is closing (``is_leaving``): then the job goes on."""
+    files, name = HostFiles.for_run(run_input.run_id), job_name(visit.id, number)
     try:
         while True:
             try:
-                await asyncio.to_thread(place.submit, begun, name, Job(visit=visit, attempt=number))
+                await asyncio.to_thread(
+                    files.submit, run_input, name, Job(visit=visit, attempt=number)
+                )
             except OSError as error:
-                return failed(f"the node's host cannot be started: {error}", retryable=True)
-            kept = await _kept(place, name)
-            if kept is not None:
-                if kept.outcome is None:
+                return failed(f"the agent host cannot be started: {error}", retryable=True)
+            stored = await _wait_for_result(files, name)
+            if stored is not None:
+                if stored.outcome is None:
                     return failed("it was cancelled from outside", retryable=False)
-                return kept.outcome
-            # The host is gone, and left no result: the next one knows what the node wants then.
+                return stored.outcome
+            # The host died without a result: the next one applies the node's on_crash rule.
     except asyncio.CancelledError:
         if not is_leaving():
-            place.cancel(name)
+            files.cancel(name)
         raise
 
 
-async def _kept(place: Place, name: str) -> StoredOutcome | None:
-    """The job's result; None where the host is gone without one."""
-    pause, looks = FIRST_LOOK, 0
+async def _wait_for_result(files: HostFiles, name: str) -> StoredOutcome | None:
+    """The job's result; None if the host died without one."""
+    pause, checks = FIRST_POLL, 0
     while True:
-        kept = place.result(name)
-        if kept is not None:
-            return kept
-        looks += 1
-        if looks % 8 == 0 and not await asyncio.to_thread(place.is_at, name):
-            # Where all files are gone the run has ended, and took its jobs along.
-            return place.result(name) or (None if place.run.exists() else StoredOutcome())
+        stored = files.result(name)
+        if stored is not None:
+            return stored
+        checks += 1
+        if checks % 8 == 0 and not await asyncio.to_thread(files.is_host_alive, name):
+            # If all files are gone the run has ended, and its jobs were cancelled.
+            return files.result(name) or (None if files.run.exists() else StoredOutcome())
         await asyncio.sleep(pause)
-        pause = min(pause * 1.3, LAST_LOOK)
+        pause = min(pause * 1.3, LAST_POLL)
 
 
 def stop(run_id: str, visit: str) -> None:
-    """End the jobs of this visit. Blocking."""
-    place = Place.of(run_id)
+    """Cancel the jobs of this visit. Blocking."""
+    files = HostFiles.for_run(run_id)
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(place.jobs):
-            if name == name_of(visit, int(name.rpartition("#")[2].partition("-")[0])):
-                place.cancel(name)
+        for name in os.listdir(files.jobs):
+            if name == job_name(visit, int(name.rpartition("#")[2].partition("-")[0])):
+                files.cancel(name)
 
 
 def close(run_id: str, *, cancel: bool = False) -> None:
-    """The run is over: its host may go, and take its files along. Blocking."""
-    place = Place.of(run_id)
-    hosts: list[Place] = []
-    with contextlib.suppress(FileNotFoundError), file_lock.exclusive(place.gate):
-        hosts = place.everywhere()
+    """The run has ended: its host exits and removes its files. Blocking."""
+    files = HostFiles.for_run(run_id)
+    hosts: list[HostFiles] = []
+    with contextlib.suppress(FileNotFoundError), file_lock.exclusive(files.gate):
+        hosts = files.all_hosts()
         for each in hosts:
-            if cancel and each.asked.exists():
-                (each.asked / ALL).touch()
-        place.end.touch()
-        if not file_lock.is_locked(place.lock):
-            place.tidy()
+            if cancel and each.requests.exists():
+                (each.requests / ALL).touch()
+        files.end.touch()
+        if not file_lock.is_locked(files.lock):
+            files.remove()
     for each in hosts:
         daemon.wake_fifo(each.fifo)
 
 
-__all__ = ["ALL", "Job", "Place", "RunConfig", "StoredOutcome", "attempt", "close", "name_of"]
+__all__ = ["ALL", "HostFiles", "Job", "RunConfig", "StoredOutcome", "attempt", "close", "job_name"]

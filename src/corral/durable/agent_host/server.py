@@ -1,9 +1,36 @@
-"""The host of a run, from within: works at the jobs it is asked for, keeps agents warm.
+"""The agent host of a run: a detached process that runs node attempts (jobs).
 
-It runs without any worker, without the database, and without the engine's libraries. What
-a host before it began and did not end, as it was killed, is treated as the node's
-``on_crash`` says (``crashes``), and given up when it has killed three hosts: after the first
-it has a host of its own.
+Theory of operation
+-------------------
+Who starts it: ``HostFiles.submit`` in ``client``, at the first job of a run. One host serves one
+run (or, after a crash, one isolated job). It needs no worker, no database and no engine library:
+it communicates by files in the host directory (see ``client`` for the layout) and is woken
+through a FIFO.
+
+States: starting -> serving -> idle -> gone.
+
+* starting: it holds ``lock``, reads ``run.json``, imports the modules that register node kinds,
+  and ends processes that an earlier host of this run left behind.
+* serving: each file in ``requests/`` is a command: ``NAME`` starts a job, ``NAME.cancel`` cancels
+  it, ``all.cancel`` cancels all. A command file is deleted when it is taken. Jobs run
+  concurrently, as tasks of one event loop, with shared warm agents.
+* idle: no job runs. The host exits when the run has ended (``end``), when it is isolated, or after
+  ``LINGER`` seconds; agents stay warm for the next node until then.
+* gone: it decides to exit while it holds ``gate``, so that no job can be submitted between the
+  decision and the exit. Whoever submits afterwards starts another host.
+
+Guarantees
+* A job has exactly one result (``result.json``), written atomically before the job counts as
+  ended; on a full disk it goes into space that was reserved for it (``client``).
+* A job runs in one host at a time: ``lock`` is held by the host process until it dies.
+
+Crashes
+* The worker dies: the host goes on; the next worker finds the running job or its result.
+* The host is killed: all its jobs die, and nobody knows which one caused it. At the next submit
+  each job that had started is isolated: it gets a host of its own, so that only the guilty one
+  can kill its host again. Each start is counted by a file ``begun.N``; after ``CRASHES`` starts
+  the job fails. What a restarted attempt does is decided by ``on_crash`` (``attempt_runner``).
+* The machine dies: as if host and worker were killed.
 """
 
 from __future__ import annotations
@@ -19,7 +46,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.agent_host.client import ALL, Job, Place, StoredOutcome
+from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome
 from corral.durable.payloads import RunInput
 from corral.durable.worker import attempt_runner, resource_cache
 from corral.pipelines.execution.resources import NodeResources
@@ -28,118 +55,125 @@ from corral.system import file_lock, paths
 from corral.system.process.registry import ProcessRegistry
 
 LINGER = 30.0
-"""Seconds without a job until it ends: agents stay warm for the next node so long."""
+"""Seconds without a job until the host exits; agents stay warm for the next node meanwhile."""
 CRASHES = 3
-"""Times that one job may be begun. What kills three hosts would kill the fourth."""
+"""Maximum number of starts of one job: a job that killed three hosts would kill the fourth."""
 
 
-def main(folder: str, apart: str = "") -> None:
-    """``apart``: the one job that it is for, else it is for the run's."""
-    place = Place(Path(folder))
-    if apart:
-        place = place.apart(apart)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a person's Ctrl-C is for the worker
+def main(folder: str, isolated: str = "") -> None:
+    """``isolated``: the name of the isolated job; empty: the host serves all jobs of the run."""
+    files = HostFiles(Path(folder))
+    if isolated:
+        files = files.isolated(isolated)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the worker
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # for people: only the lock counts
-        (place.folder / "pid").write_text(f"{os.getpid()}\n")
-    asyncio.run(_Host(place).serve())
+    with contextlib.suppress(OSError):  # for people only: what counts is the lock
+        (files.folder / "pid").write_text(f"{os.getpid()}\n")
+    asyncio.run(_Host(files).serve())
 
 
 class _Host:
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.begun = msgspec.json.decode(place.run.read_bytes(), type=RunInput)
+    def __init__(self, files: HostFiles) -> None:
+        self.files = files
+        self.run_input = msgspec.json.decode(files.run.read_bytes(), type=RunInput)
         self.running: dict[str, asyncio.Task[None]] = {}
-        self.woken = asyncio.Event()
+        self.wake = asyncio.Event()
 
     async def serve(self) -> None:
-        for module in self.begun.setting.imports:
+        for module in self.run_input.config.imports:
             importlib.import_module(module)
-        fifo = os.open(self.place.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        fifo = os.open(self.files.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         loop = asyncio.get_running_loop()
-        loop.add_reader(fifo, self._knocked, fifo)
+        loop.add_reader(fifo, self._on_wake, fifo)
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
-        # What a host before us left would work beside what is begun again.
+        # Processes of an earlier host would run beside those that are started again.
         await asyncio.to_thread(ProcessRegistry(paths.ledger()).reap)
-        async with resource_cache.open_desk(self.begun.setting) as desk:
+        async with resource_cache.open_resources(self.run_input.config) as resources:
             idle_since = time.monotonic()
             while True:
-                self.woken.clear()
-                self._take(desk)
+                self.wake.clear()
+                self._take_commands(resources)
                 if self.running:
                     idle_since = time.monotonic()
-                elif self._is_over(idle_since) and self._leave():
+                elif self._may_exit(idle_since) and self._try_exit():
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.woken.wait(), 1.0)
+                    await asyncio.wait_for(self.wake.wait(), 1.0)
 
-    def _knocked(self, fifo: int) -> None:
+    def _on_wake(self, fifo: int) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(fifo, 4096):
                 pass
-        self.woken.set()
+        self.wake.set()
 
     def _end_all(self) -> None:
         for task in self.running.values():
             task.cancel()
 
-    def _take(self, desk: NodeResources) -> None:
-        for name in sorted(os.listdir(self.place.asked)):
-            (self.place.asked / name).unlink(missing_ok=True)
+    def _take_commands(self, resources: NodeResources) -> None:
+        for name in sorted(os.listdir(self.files.requests)):
+            (self.files.requests / name).unlink(missing_ok=True)
             if name == ALL:
                 self._end_all()
             elif name.endswith(".cancel"):
                 self._cancel(name.removesuffix(".cancel"))
-            elif name not in self.running and self.place.result(name) is None:
-                self.running[name] = asyncio.create_task(self._work(name, desk))
+            elif name not in self.running and self.files.result(name) is None:
+                self.running[name] = asyncio.create_task(self._run_job(name, resources))
 
     def _cancel(self, name: str) -> None:
         if name in self.running:
             self.running[name].cancel()
-        elif self.place.job(name).exists() and self.place.result(name) is None:
-            self._keep(name, StoredOutcome())
+        elif self.files.job(name).exists() and self.files.result(name) is None:
+            self._write_result(name, StoredOutcome())
 
-    async def _work(self, name: str, desk: NodeResources) -> None:
+    async def _run_job(self, name: str, resources: NodeResources) -> None:
         try:
-            outcome = await self._outcome(name, desk)
+            outcome = await self._job_outcome(name, resources)
         except asyncio.CancelledError:
-            self._keep(name, StoredOutcome())
-        except Exception as error:  # else whoever asked would wait for ever
-            self._keep(name, StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}")))
+            self._write_result(name, StoredOutcome())
+        except Exception as error:  # otherwise the worker would wait for ever
+            self._write_result(
+                name, StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}"))
+            )
         else:
-            self._keep(name, StoredOutcome(outcome=outcome))
+            self._write_result(name, StoredOutcome(outcome=outcome))
         finally:
             self.running.pop(name, None)
-            self.woken.set()
+            self.wake.set()
 
-    async def _outcome(self, name: str, desk: NodeResources) -> Outcome:
-        folder = self.place.job(name)
+    async def _job_outcome(self, name: str, resources: NodeResources) -> Outcome:
+        folder = self.files.job(name)
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        begun = sorted(each.name for each in folder.glob("begun.*"))
-        if len(begun) >= CRASHES:
-            reason = f"its host was killed while it ran, {len(begun)} times"
+        starts = sorted(each.name for each in folder.glob("begun.*"))
+        if len(starts) >= CRASHES:
+            reason = f"its agent host was killed while it ran, {len(starts)} times"
             return failed(reason, retryable=False)
-        (folder / f"begun.{len(begun) + 1}").touch()
-        return await attempt_runner.run_in_process(self.begun, job.visit, job.attempt, desk)
-
-    def _keep(self, name: str, kept: StoredOutcome) -> None:
-        self.place.keep(name, kept)
-
-    def _is_over(self, idle_since: float) -> bool:
-        return (
-            self.place.is_apart or self.place.end.exists() or time.monotonic() - idle_since > LINGER
+        (folder / f"begun.{len(starts) + 1}").touch()
+        return await attempt_runner.run_in_process(
+            self.run_input, job.visit, job.attempt, resources
         )
 
-    def _leave(self) -> bool:
-        """Unless somebody has just asked for something: nobody can while we look."""
-        with file_lock.exclusive(self.place.gate):
-            if os.listdir(self.place.asked):
+    def _write_result(self, name: str, stored: StoredOutcome) -> None:
+        self.files.write_result(name, stored)
+
+    def _may_exit(self, idle_since: float) -> bool:
+        return (
+            self.files.is_isolated
+            or self.files.end.exists()
+            or time.monotonic() - idle_since > LINGER
+        )
+
+    def _try_exit(self) -> bool:
+        """Whether to exit: not if a command has just arrived. No more arrive while the gate is
+        held."""
+        with file_lock.exclusive(self.files.gate):
+            if os.listdir(self.files.requests):
                 return False
-            if self.place.end.exists():
-                self.place.tidy()
-            elif self.place.is_apart:
-                shutil.rmtree(self.place.folder, ignore_errors=True)
+            if self.files.end.exists():
+                self.files.remove()
+            elif self.files.is_isolated:
+                shutil.rmtree(self.files.folder, ignore_errors=True)
             else:
-                # Whoever asks from now on starts another host.
-                self.place.lock.unlink(missing_ok=True)
+                # Whoever submits a job from now on starts another host.
+                self.files.lock.unlink(missing_ok=True)
             return True

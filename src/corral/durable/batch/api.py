@@ -1,4 +1,4 @@
-"""``corral.batch``: many tasks through one prompt, each result as it comes, and a report.
+"""``corral.batch``: many tasks with one prompt, each result as it comes, and a report.
 
 ::
 
@@ -9,9 +9,9 @@
             print(result.id, result.text)
     print(batch.report)
 
-Durable unless told otherwise: a task that is done is never done twice, whatever dies
-meanwhile; the same call goes on where the last one was. In memory (``durable=False``) the
-file of results is all that is kept, and what is in it is not done again either.
+Batches are durable by default: a finished task is never run twice, whatever crashes, and the same
+call continues where the last one stopped. In memory (``durable=False``) only the file of results is
+kept; tasks in it are not run again either. How the durable queue works stands in ``queue``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from typing import Any, Literal, Unpack, cast
 import msgspec
 
 from corral.durable import api
-from corral.durable.batch import spec
-from corral.durable.batch.output_file import Output
+from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.results import (
     BatchReport,
     BatchResult,
@@ -39,10 +38,10 @@ from corral.durable.batch.results import (
     line_of,
     result_of,
 )
-from corral.durable.batch.resume import ResumeState, durable_standing, standing_of
-from corral.durable.batch.runner import InMemory, Working
-from corral.durable.batch.spec import BatchSpec
-from corral.durable.batch.tasks import Given
+from corral.durable.batch.resume import ResumeState, durable_state, memory_state
+from corral.durable.batch.runner import MemoryRunner
+from corral.durable.batch.spec import BatchSpec, build_spec
+from corral.durable.batch.tasks import TaskInput
 from corral.durable.dbos import adapter
 from corral.errors import ConfigError
 from corral.options import RunKwargs
@@ -53,7 +52,7 @@ __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_syn
 
 
 def batch(
-    tasks: Iterable[Given] | str | os.PathLike[str],
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str = "{{task}}",
     *,
     agent: str | None = None,
@@ -74,18 +73,23 @@ def batch(
     on_result: Callable[[BatchResult, BatchReport], None] | None = None,
     **options: Unpack[RunKwargs],
 ) -> Batch:
-    """Put every task to an agent: ``await`` it for the report, or ``async with`` it and read
-    the results as they come.
+    """Run every task with an agent: ``await`` it for the report, or use ``async with`` and read the
+    results as they come.
 
-    ``tasks`` are dicts, texts, or a file of them (JSON a line, or ``.csv``); ``prompt`` has a
-    hole ``{{field}}`` for each field it needs, ``{{task}}`` for a text. ``output``, a type or a
-    JSON Schema, makes every success a value of it. ``results`` is a file, a line each, from
-    which, or by ``name``, the same call goes on after a crash; ``retry_failed`` tries those
-    again that failed. ``max_budget_usd`` is for the whole batch: beyond it no task is begun.
-    ``worktree`` gives each task a git worktree at HEAD, and keeps what it did as a branch.
-    ``attempts`` are made at a task whose failure may pass. ``options`` are those of
-    ``corral.run``. What is wrong with the call is raised when it is begun, before anything is
-    spent; a task that fails is no error.
+    ``tasks``: dicts, texts, or a file of them (one JSON value per line, or ``.csv``). ``prompt``:
+    a template with ``{{field}}`` for each field, ``{{task}}`` for a text. ``output``: a type or a
+    JSON Schema; every success then has a value of it. ``results``: a file with one line per
+    result. The same call continues after a crash, by this file or by ``name``. ``concurrency``:
+    tasks that run at once. ``in_order``: write results in the order of the tasks. ``retry_failed``:
+    run failed tasks again. ``accept_changed``: accept changed tasks. ``attempts``: attempts for a
+    task whose failure may be temporary. ``worktree``: each task gets a git worktree at HEAD, and
+    its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
+    the tasks. ``on_result`` is called with each result and the report so far. ``max_budget_usd``
+    counts for the whole batch: beyond it no task is started. Other ``options`` are those of
+    ``corral.run``.
+
+    Errors in the call are raised at the start, before anything is spent; a failed task is not an
+    error.
     """
     given = {
         "agent": agent,
@@ -114,18 +118,18 @@ def batch(
 
 
 def batch_sync(
-    tasks: Iterable[Given] | str | os.PathLike[str], prompt: str = "{{task}}", **given: Any
+    tasks: Iterable[TaskInput] | str | os.PathLike[str], prompt: str = "{{task}}", **given: Any
 ) -> BatchReport:
-    """``map`` for code that is not async; the same arguments."""
+    """``batch`` for code that is not async, with the same arguments."""
     return blocking(batch(tasks, prompt, **given).run_to_end())
 
 
 class Batch:
-    """Made by ``corral.batch``."""
+    """A batch; created by ``corral.batch``."""
 
     def __init__(
         self,
-        tasks: Iterable[Given] | str | os.PathLike[str],
+        tasks: Iterable[TaskInput] | str | os.PathLike[str],
         prompt: str,
         given: dict[str, Any],
         options: dict[str, Any],
@@ -142,43 +146,43 @@ class Batch:
     ) -> None:
         self._tasks, self._prompt = tasks, prompt
         self._given, self._options = given, options
-        self._wanted, self._results = output, results
+        self._output_type, self._results = output, results
         self._in_order = in_order
         self.retry_failed, self.accept_changed = retry_failed, accept_changed
         self.durable, self.db, self.queue = durable, db, queue
         self._on_result = on_result
         self.name = ""
-        """Once it is begun."""
-        self.lingers = False
-        """Whether what is under way goes on when this process ends."""
+        """Set when the batch has started."""
+        self.runs_on = False
+        """Whether running tasks go on when this process ends."""
         self.collects = True
-        """Whether the report is to hold the results."""
-        self._began = time.monotonic()
+        """Whether the report contains the results."""
+        self._started_at = time.monotonic()
         self._tally = Tally("", 0)
         self._stopped: Literal["", "budget"] = ""
         self._collected: dict[str, BatchResult] = {}
         self._unread: deque[BatchResult] = deque()
-        self._news = asyncio.Event()
-        self._driving: asyncio.Task[None] | None = None
-        self._begun = asyncio.Event()
-        self._order: Iterable[str] = ()
+        self._has_results = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._started = asyncio.Event()
+        self._task_ids: Iterable[str] = ()
         self._schema: Schema[Any] | None = None
 
-    # How it is used.
+    # Public.
 
     def __await__(self) -> Generator[Any, None, BatchReport]:
         return self.run_to_end().__await__()
 
     async def run_to_end(self) -> BatchReport:
-        """To its end."""
+        """Run the batch to its end."""
         await self._drive()
         return self.report
 
     async def __aenter__(self) -> Batch:
-        self._driving = asyncio.create_task(self._drive())
-        await self._begun.wait()
-        if self._driving.done():
-            self._driving.result()
+        self._task = asyncio.create_task(self._drive())
+        await self._started.wait()
+        if self._task.done():
+            self._task.result()
         return self
 
     async def __aexit__(
@@ -187,134 +191,134 @@ class Batch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._driving is not None:
-            self._driving.cancel()
-            await asyncio.wait({self._driving})
-            if not self._driving.cancelled():
-                self._driving.exception()  # told to whoever reads, or nobody does
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            if not self._task.cancelled():
+                self._task.exception()  # retrieved, so that asyncio does not log it
 
     async def __aiter__(self) -> AsyncIterator[BatchResult]:
-        if self._driving is None:
+        if self._task is None:
             raise RuntimeError("open the batch first: async with corral.batch(...) as batch")
         while True:
             while self._unread:
                 yield self._unread.popleft()
-            if self._driving.done():
+            if self._task.done():
                 if not self._unread:
-                    self._driving.result()
+                    self._task.result()
                     return
                 continue
-            self._news.clear()
-            await self._news.wait()
+            self._has_results.clear()
+            await self._has_results.wait()
 
     @property
     def report(self) -> BatchReport:
-        """As far as it is; whole when the batch has ended."""
-        order = {task: self._collected[task] for task in self._order if task in self._collected}
+        """The report so far; complete when the batch has ended."""
+        order = {task: self._collected[task] for task in self._task_ids if task in self._collected}
         return self._tally.report(
-            seconds=time.monotonic() - self._began, stopped=self._stopped, results=order
+            seconds=time.monotonic() - self._started_at, stopped=self._stopped, results=order
         )
 
     @property
-    def keeps(self) -> bool:
-        """Whether there is a file of results."""
+    def has_results_file(self) -> bool:
+        """Whether results are written to a file."""
         return self._results is not None
 
-    # How it goes.
+    # Execution.
 
     async def _drive(self) -> None:
         try:
-            await self._through()
+            await self._run_batch()
         finally:
-            # When whoever waits is woken, the task that this is has ended.
-            for event in (self._begun, self._news):
+            # Set by the loop later, when this task has ended.
+            for event in (self._started, self._has_results):
                 asyncio.get_running_loop().call_soon(event.set)
 
-    async def _through(self) -> None:
-        self._began = time.monotonic()
+    async def _run_batch(self) -> None:
+        self._started_at = time.monotonic()
         if self.durable:
             adapter.require()
         elif self.db is not None or self.queue is not None:
-            raise ConfigError("a batch in memory has no database and no queue")
-        terms = await asyncio.to_thread(self._agree)
-        self.name, self._tally = terms.name, Tally(terms.name, len(terms.tasks))
-        self._order = terms.tasks
-        self._schema = terms.schema
+            raise ConfigError("db and queue need a durable batch")
+        spec = await asyncio.to_thread(self._build_spec)
+        self.name, self._tally = spec.name, Tally(spec.name, len(spec.tasks))
+        self._task_ids = spec.tasks
+        self._schema = spec.schema
         async with AsyncExitStack() as stack:
-            out: Output | None = None
+            out: OutputFile | None = None
             if self._results is not None:
-                out = Output(self._results)
+                out = OutputFile(self._results)
                 stack.callback(out.close)
             if self.durable:
                 await stack.enter_async_context(api.engine())
-                standing = await stack.enter_async_context(durable_standing(self, terms, out))
+                state = await stack.enter_async_context(durable_state(self, spec, out))
             else:
-                standing = standing_of(self, terms, out)
-                hands = InMemory(
-                    terms.graph,
-                    terms.name,
-                    desk=terms.desk(),
-                    workspace=terms.workspace,
-                    concurrency=terms.concurrency,
+                runner = MemoryRunner(
+                    spec.graph,
+                    spec.name,
+                    desk=spec.resources(),
+                    workspace=spec.workspace,
+                    concurrency=spec.concurrency,
                 )
-                standing.hands = await stack.enter_async_context(hands)
-            await self._run(terms, standing, out)
+                state = memory_state(self, spec, out, runner)
+                await stack.enter_async_context(runner)
+            await self._run(spec, state, out)
 
-    def _agree(self) -> BatchSpec:
+    def _build_spec(self) -> BatchSpec:
         schema = None
-        if self._wanted is not None:
+        if self._output_type is not None:
             from corral.sessions.structured_output import answer_schema
 
-            schema = answer_schema(self._wanted)
-        return spec.agree(
+            schema = answer_schema(self._output_type)
+        return build_spec(
             self._tasks,
             self._prompt,
             schema=schema,
             results=self._results,
-            elsewhere=self.queue is not None,
+            is_remote=self.queue is not None,
             options=self._options,
             **self._given,
         )
 
-    async def _run(self, terms: BatchSpec, standing: ResumeState, out: Output | None) -> None:
-        line = _Line(terms, out, standing, in_order=self._in_order)
-        self.lingers = standing.lingers
-        self._begun.set()
-        for result in standing.known.values():
-            self._tell(result, earlier=True)
-        await asyncio.to_thread(line.begin)
-        todo = deque(standing.todo)
-        flying = set(standing.flying)
-        spent = sum(each.cost_usd or 0.0 for each in standing.known.values())
-        hands = cast("Working", standing.hands)
-        while todo or flying:
-            if terms.budget is not None and spent >= terms.budget:
+    async def _run(self, spec: BatchSpec, state: ResumeState, out: OutputFile | None) -> None:
+        ordered = _ResultOrder(spec, out, state, in_order=self._in_order)
+        self.runs_on = state.runs_on
+        self._started.set()
+        for result in state.known.values():
+            self._report(result, earlier=True)
+        await asyncio.to_thread(ordered.begin)
+        todo = deque(state.todo)
+        in_flight = set(state.in_flight)
+        spent = sum(each.cost_usd or 0.0 for each in state.known.values())
+        runner = state.runner
+        while todo or in_flight:
+            if spec.budget is not None and spent >= spec.budget:
                 if todo:
                     self._stopped = "budget"
                 todo.clear()
-            room = (terms.concurrency if terms.budget else hands.window) - len(flying)
+            room = (spec.concurrency if spec.budget else runner.window) - len(in_flight)
             more = [todo.popleft() for _ in range(min(room, len(todo)))]
             if more:
-                flying |= {task.id for task in more}
-                await hands.submit(more)
-            if not flying:
+                in_flight |= {task.id for task in more}
+                await runner.submit(more)
+            if not in_flight:
                 break
             fresh: list[BatchResult] = []
-            for task, outcome in await hands.finished():
-                flying.discard(task)
-                result = result_of(terms.tasks[task], outcome, standing.round)
+            for task, outcome in await runner.finished():
+                in_flight.discard(task)
+                result = result_of(spec.tasks[task], outcome, state.round)
                 spent += result.cost_usd or 0.0
                 fresh.append(result)
-            self._show(await asyncio.to_thread(line.add, fresh))
-        self._show(await asyncio.to_thread(line.end))
-        if standing.close is not None:
-            await standing.close(self.report)
+            self._report_all(await asyncio.to_thread(ordered.add, fresh))
+        self._report_all(await asyncio.to_thread(ordered.end))
+        if state.close is not None:
+            await state.close(self.report)
 
-    def _show(self, results: Iterable[BatchResult]) -> None:
+    def _report_all(self, results: Iterable[BatchResult]) -> None:
         for result in results:
-            self._tell(result)
+            self._report(result)
 
-    def _tell(self, result: BatchResult, *, earlier: bool = False) -> None:
+    def _report(self, result: BatchResult, *, earlier: bool = False) -> None:
         self._tally.add(result, earlier=earlier)
         if self._schema is not None and result.ok:
             value, _ = self._schema.fit(result.output)
@@ -322,35 +326,35 @@ class Batch:
         if self.collects:
             self._collected[result.id] = result
         if self._on_result is not None:
-            self._on_result(result, self._tally.report(seconds=time.monotonic() - self._began))
-        if self._driving is not None:
+            self._on_result(result, self._tally.report(seconds=time.monotonic() - self._started_at))
+        if self._task is not None:
             self._unread.append(result)
-            self._news.set()
+            self._has_results.set()
 
 
-class _Line:
-    """Results on their way into the file, and in what order."""
+class _ResultOrder:
+    """Writes results to the file, in the order that was asked for."""
 
     def __init__(
-        self, terms: BatchSpec, out: Output | None, standing: ResumeState, *, in_order: bool
+        self, spec: BatchSpec, out: OutputFile | None, state: ResumeState, *, in_order: bool
     ) -> None:
-        self._tasks = list(terms.tasks)
+        self._tasks = list(spec.tasks)
         self._out = out
         self._in_order = in_order
         self._waiting: dict[str, BatchResult] = {}
         self._at = 0
-        self._written = dict(standing.written)
-        self._known = standing.known
-        there = list(standing.written)
+        self._written = dict(state.written)
+        self._known = state.known
+        there = list(state.written)
         self._sorts = in_order and there != self._tasks[: len(there)]
-        """The file has gaps, as some are tried again: it is sorted at the end."""
+        """The file has gaps because some tasks are run again: it is sorted at the end."""
 
     def begin(self) -> None:
-        """What the file lacks of what is known."""
+        """Write known results that are not in the file."""
         self.add([each for key, each in self._known.items() if key not in self._written])
 
     def add(self, results: list[BatchResult]) -> list[BatchResult]:
-        """On the disk what may be by now; returns what of it is new."""
+        """Write the results whose turn it is; returns those that are new."""
         if not self._in_order or self._sorts:
             return self._put(results)
         self._waiting |= {each.id: each for each in results}
@@ -365,7 +369,7 @@ class _Line:
         return self._put(ready)
 
     def end(self) -> list[BatchResult]:
-        """The rest, where some before them will not come."""
+        """Write the rest: earlier results that are missing will not come."""
         left = self._put([self._waiting[name] for name in self._tasks if name in self._waiting])
         if self._sorts and self._out is not None:
             self._out.replace({n: self._written[n] for n in self._tasks if n in self._written})

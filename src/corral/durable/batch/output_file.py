@@ -1,8 +1,8 @@
-"""The file of a batch's results: a line each, on the disk before it is counted.
+"""The file of a batch's results: one line per result, on disk before the result counts.
 
-Whoever is killed leaves half a line at the most, which the next one cuts off; a line that is
-there is never written again, one that is not yet is never taken for done. While it is open
-nobody else can write to it.
+A killed process leaves at most an incomplete last line, which the next one removes. A complete line
+is never written twice, and a result without a line never counts as done. While the file is open,
+no other process can write to it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from corral.errors import ConfigError, StorageFailed
 from corral.system import file_lock, fs
 
 
-class Output:
-    """Opened when it is made. Raises ``ConfigError`` where it cannot be written, holds something
-    else, or is written to by another process."""
+class OutputFile:
+    """Opened when it is created. Raises ``ConfigError`` if it cannot be written, holds other data,
+    or another process writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,12 +30,12 @@ class Output:
         except OSError as error:
             raise ConfigError(
                 f"the results cannot be written to {path}: {error.strerror}",
-                hint="Name another file with --output.",
+                hint="Choose another file with --output.",
             ) from error
         self._fds = [fd]
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ConfigError(f"the results cannot be written to {path}: it is no file")
+                raise ConfigError(f"the results cannot be written to {path}: it is not a file")
             self._lock(fd)
             if not os.path.samestat(os.fstat(fd), os.stat(path)):
                 raise ConfigError(f"another process has just written {path}", hint="Try again.")
@@ -53,37 +53,38 @@ class Output:
             raise ConfigError(
                 f"another process is writing to {self.path}",
                 hint="It runs this batch: wait for it, or stop it.",
-            )
+            ) from None
 
     def _read(self) -> dict[str, BatchResult]:
-        """What is there, by task; half a line at its end is cut off."""
+        """The results in the file by task id; an incomplete last line is removed."""
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}") from error
-        whole = data.rfind(b"\n") + 1
+        end = data.rfind(b"\n") + 1
         known: dict[str, BatchResult] = {}
-        for number, line in enumerate(data[:whole].splitlines(), 1):
+        for number, line in enumerate(data[:end].splitlines(), 1):
             try:
                 result = msgspec.json.decode(line, type=BatchResult)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    f"{self.path} line {number} is no result of a batch: {error}",
-                    hint="Name another file with --output; this one is left as it is.",
+                    f"{self.path} line {number} is not a batch result: {error}",
+                    hint="Choose another file with --output; this one is not changed.",
                 ) from error
             known[result.id] = result
-        if whole < len(data):
-            if not whole and not _begins_a_line(data):
+        if end < len(data):
+            if not end and not _begins_a_line(data):
                 raise ConfigError(
-                    f"{self.path} holds something else than results",
-                    hint="Name another file with --output; this one is left as it is.",
+                    f"{self.path} does not contain batch results",
+                    hint="Choose another file with --output; this one is not changed.",
                 )
-            os.ftruncate(self._fds[-1], whole)
+            os.ftruncate(self._fds[-1], end)
             os.fsync(self._fds[-1])
         return known
 
     def write(self, results: Iterable[BatchResult]) -> None:
-        """On the disk when it returns. Raises ``StorageFailed``; then the file is as before."""
+        """Append results; they are on disk when it returns. Raises ``StorageFailed`` and leaves the
+        file unchanged."""
         data = b"".join(line_of(each) for each in results)
         if not data:
             return
@@ -96,16 +97,16 @@ class Output:
             os.ftruncate(fd, size)
             raise StorageFailed(
                 f"the results cannot be written to {self.path}: {error.strerror}",
-                hint="Make room, and give the same command again: what is done is kept.",
+                hint="Free some disk space and run the same command again; results are kept.",
             ) from error
 
     def replace(self, results: Mapping[str, BatchResult]) -> None:
-        """All its lines anew, in this order, or none of them. Raises ``StorageFailed``."""
+        """Replace all lines atomically, in this order. Raises ``StorageFailed``."""
         fd, draft = None, None
         try:
             fd, draft = fs.create_draft(self.path, mode=0o666)
             os.fchmod(fd, os.fstat(self._fds[-1]).st_mode & 0o7777)
-            # Locked before it has its name: whoever opens that next finds it taken.
+            # Locked before it is renamed: whoever opens it next finds it locked.
             self._lock(fd)
             for each in results.values():
                 fs.write_all(fd, line_of(each))

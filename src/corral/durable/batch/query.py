@@ -1,4 +1,4 @@
-"""Looking at batches: a list of them, and one of them. Runs nothing."""
+"""List batches, show one, and cancel one. Runs nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.queue import CLOSED, BatchStore, Round
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus, Tally, result_of
-from corral.durable.batch.resume import survey
+from corral.durable.batch.resume import find_workflows
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos import adapter, queues
 from corral.durable.dbos.client import WorkflowInfo
@@ -26,8 +26,8 @@ from corral.system.process.registry import ProcessRegistry as Processes
 
 T = TypeVar("T")
 
-OVER: tuple[BatchStatus, ...] = ("success", "fail", "cancelled")
-"""Of batches that have ended."""
+ENDED: tuple[BatchStatus, ...] = ("success", "fail", "cancelled")
+"""Statuses of batches that have ended."""
 
 
 class BatchOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ class BatchOverview(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     """The file of its results."""
     rounds: tuple[str, ...] = ()
-    """The ids that its tasks were begun under."""
+    """The ids of its rounds."""
 
 
 class BatchShown(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch, whole."""
+    """One batch in detail."""
 
     overview: BatchOverview
     report: BatchReport
@@ -59,89 +59,90 @@ class BatchShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list[BatchOverview]:
-    """Newest first. What has ended is told as it was told then; the rest is counted."""
+    """The batches of a database, newest first. Those that have ended have a stored summary; for the
+    others the results are counted."""
     if not await asyncio.to_thread(is_there, find(db)):
         return []
 
-    def look(ledger: BatchStore) -> list[BatchOverview]:
-        with closing(ExecutorLiveness(ledger.database)) as lives:
-            known = families(ledger)
-            return [_overview(ledger, rows, lives) for rows in list(known.values())[:limit]]
+    def read(store: BatchStore) -> list[BatchOverview]:
+        with closing(ExecutorLiveness(store.database)) as liveness:
+            known = batch_rounds(store)
+            return [_overview(store, rows, liveness) for rows in list(known.values())[:limit]]
 
-    return await _asked(db, look)
+    return await _with_store(db, read)
 
 
 async def show_batch(name: str, *, db: str | None = None) -> BatchShown:
-    """Raises ``ConfigError`` where there is none."""
+    """One batch in detail. Raises ``ConfigError`` if there is no such batch."""
 
-    def look(ledger: BatchStore) -> BatchShown:
-        rows = families(ledger).get(name)
+    def read(store: BatchStore) -> BatchShown:
+        rows = batch_rounds(store).get(name)
         if rows is None:
-            raise _none(name)
-        with closing(ExecutorLiveness(ledger.database)) as lives:
-            overview = _overview(ledger, rows, lives)
-        rounds = ledger.rounds(name)
-        begun = rounds[-1].begun
-        (node,) = begun.graph.nodes.values()
+            raise _not_found(name)
+        with closing(ExecutorLiveness(store.database)) as liveness:
+            overview = _overview(store, rows, liveness)
+        rounds = store.rounds(name)
+        run_input = rounds[-1].run_input
+        (node,) = run_input.graph.nodes.values()
         return BatchShown(
             overview=overview,
-            report=_counted(ledger, name, rounds),
+            report=_count_results(store, name, rounds),
             prompt=node.text("prompt"),
-            agent=begun.setting.agent,
-            model=begun.setting.model,
-            folder=begun.setting.folder,
+            agent=run_input.config.agent,
+            model=run_input.config.model,
+            folder=run_input.config.folder,
         )
 
-    return await _asked(db, look, name)
+    return await _with_store(db, read, name)
 
 
 async def cancel_batch(name: str, *, db: str | None = None) -> int:
-    """End what is under way of it; returns how many tasks that was. It has ended then; the
-    command that began it can still go on with it."""
+    """Cancel its tasks that have not ended; returns how many. The command that started the batch
+    can still continue it."""
 
-    def end(ledger: BatchStore) -> int:
-        rows = families(ledger).get(name)
+    def end(store: BatchStore) -> int:
+        rows = batch_rounds(store).get(name)
         if rows is None:
-            raise _none(name)
-        left = open_tasks(ledger, rows)
-        ledger.cancel([each.id for each in left])
+            raise _not_found(name)
+        left = open_tasks(store, rows)
+        store.cancel([each.id for each in left])
         for row in rows:
             agent_host_client.close(row.id, cancel=True)
-        Processes(paths.ledger()).reap()  # what its engine left, when it was killed
-        rounds = ledger.rounds(name)
-        ledger.close_round(rounds[-1].id, _counted(ledger, name, rounds), status="cancelled")
+        Processes(paths.ledger()).reap()  # processes of an engine that was killed
+        rounds = store.rounds(name)
+        store.close_round(rounds[-1].id, _count_results(store, name, rounds), status="cancelled")
         return len(left)
 
-    return await _asked(db, end, name)
+    return await _with_store(db, end, name)
 
 
-def families(ledger: BatchStore) -> dict[str, list[WorkflowInfo]]:
-    """Name → the rounds of the batch, the first one first; the newest batch first."""
+def batch_rounds(store: BatchStore) -> dict[str, list[WorkflowInfo]]:
+    """Name -> the rounds of the batch, the first one first; the newest batch first."""
     found: dict[str, list[WorkflowInfo]] = {}
-    for row in reversed(ledger.client.list_workflows(name=node_workflow.BATCH)):
+    for row in reversed(store.client.list_workflows(name=node_workflow.BATCH)):
         found.setdefault(row.id.partition("#")[0], []).append(row)
     return dict(reversed(found.items()))
 
 
-def open_tasks(ledger: BatchStore, rows: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
+def open_tasks(store: BatchStore, rows: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
     return [
         each
         for row in rows
-        for each in ledger.client.list_workflows(prefix=f"{row.id}/", states=adapter.OPEN)
+        for each in store.client.list_workflows(prefix=f"{row.id}/", states=adapter.OPEN)
     ]
 
 
 def _overview(
-    ledger: BatchStore, rows: Sequence[WorkflowInfo], lives: ExecutorLiveness
+    store: BatchStore, rows: Sequence[WorkflowInfo], liveness: ExecutorLiveness
 ) -> BatchOverview:
     name = rows[0].id
     labels = rows[-1].labels
     if labels.get(CLOSED):
         closed = unpack(labels[CLOSED], BatchClosed)
     else:
-        report = _counted(ledger, name, ledger.rounds(name))
+        report = _count_results(store, name, store.rounds(name))
         closed = BatchClosed(
-            status="running" if _is_at_work(ledger, rows, lives) else "interrupted",
+            status="running" if _is_at_work(store, rows, liveness) else "interrupted",
             total=report.total,
             succeeded=report.succeeded,
             failed=report.failed,
@@ -162,21 +163,23 @@ def _overview(
     )
 
 
-def _is_at_work(ledger: BatchStore, rows: Sequence[WorkflowInfo], lives: ExecutorLiveness) -> bool:
+def _is_at_work(
+    store: BatchStore, rows: Sequence[WorkflowInfo], liveness: ExecutorLiveness
+) -> bool:
     owners = {queues.owner(row.queue) for row in rows}
-    for each in open_tasks(ledger, rows):
+    for each in open_tasks(store, rows):
         executor_id = queues.responsible(each)
         if executor_id is None:
             return True  # a worker of its queue will take it
         owners.add(executor_id)
-    return any(lives.is_alive(each) for each in owners)
+    return any(liveness.is_alive(each) for each in owners)
 
 
-def _counted(ledger: BatchStore, name: str, rounds: Sequence[Round]) -> BatchReport:
-    """From what is kept of its tasks."""
+def _count_results(store: BatchStore, name: str, rounds: Sequence[Round]) -> BatchReport:
+    """A report counted from the stored outcomes of its tasks."""
     digests = rounds[-1].digests
-    known = survey(ledger, rounds, digests)
-    outcomes = ledger.ended([workflow for workflow, _ in known.ended.values()])
+    known = find_workflows(store, rounds, digests)
+    outcomes = store.outcomes_of([workflow for workflow, _ in known.ended.values()])
     tally = Tally(name, len(digests))
     for task, (workflow, number) in known.ended.items():
         if workflow in outcomes:
@@ -185,17 +188,17 @@ def _counted(ledger: BatchStore, name: str, rounds: Sequence[Round]) -> BatchRep
     return tally.report(seconds=0.0)
 
 
-def _none(name: str) -> ConfigError:
-    return ConfigError(f"there is no batch {name!r}", hint="corral batches list shows them.")
+def _not_found(name: str) -> ConfigError:
+    return ConfigError(f"there is no batch {name!r}", hint="`corral batches list` shows them.")
 
 
-async def _asked(db: str | None, question: Callable[[BatchStore], T], name: str = "") -> T:
+async def _with_store(db: str | None, action: Callable[[BatchStore], T], name: str = "") -> T:
     database = find(db)
 
-    def whole() -> T:
+    def run() -> T:
         if not is_there(database):
-            raise _none(name)
-        with storage_errors(database), closing(BatchStore(database)) as ledger:
-            return question(ledger)
+            raise _not_found(name)
+        with storage_errors(database), closing(BatchStore(database)) as store:
+            return action(store)
 
-    return await asyncio.to_thread(whole)
+    return await asyncio.to_thread(run)

@@ -1,9 +1,32 @@
-"""The durable queue under a batch: each task a workflow of its own, ``batch/task``.
+"""The durable queue of a batch: each task is a workflow of its own (``batch/task``).
 
-What the tasks share is the input of one more, with the batch's id, that does nothing. No
-workflow waits for them: whoever runs the batch gives it tasks a window at a time, and asks
-for those that have ended. Tasks that are tried again, or changed, go on in another *round*
-(``batch#2/task``): what was done before stays as it is.
+Theory of operation
+-------------------
+A batch has *rounds*. The first round has the batch's name as id; tasks that are retried
+(``--retry-failed``) or changed (``--accept-changed``) run in another round (``batch#2/task``), and
+earlier results stay as they are. What the tasks of a round share (graph, options, digests) is the
+input of one more workflow, with the round's id, that does nothing.
+
+Who calls: ``Batch`` (``api``), through ``QueueRunner``. No workflow waits for the tasks: the
+process that runs the batch submits a window of tasks, polls for those that have ended, and submits
+more. All database calls run in one thread (``BatchStoreThread``).
+
+States of a task: not submitted -> queued -> running -> ended. They are read from the database,
+never kept in a file of ours; ``resume`` decides from them what is still to do.
+
+Guarantees
+* A task that has ended in a round is never run again in that round.
+* A window of tasks is submitted in one transaction: all or none.
+* The same call continues after any crash; the results file has each result once.
+
+Crashes
+* The process that runs the batch dies: nothing is lost. Detached tasks go on in their agent host;
+  others wait until the same command is run again and takes them over (``take_over``).
+* A worker of the queue dies: every ``TAKE_OVER`` seconds without a result the runner checks the
+  executors of its tasks, and puts tasks of dead ones back on the queue.
+* A task kills its process: deaths are counted per task (label ``CRASHES``). From ``SUSPECT`` deaths
+  on it runs alone, when all others are done, so that no other task is blamed; after ``POISON``
+  deaths it fails as ``dead_letter``.
 """
 
 from __future__ import annotations
@@ -35,36 +58,36 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 
 T = TypeVar("T")
 
-FIRST_LOOK, LAST_LOOK = 0.03, 0.5
-"""Seconds between two looks for what has ended: after news, and after a while."""
-TAKE_UP = 5.0
-"""Seconds without news until it is asked whether somebody died meanwhile."""
+FIRST_POLL, LAST_POLL = 0.03, 0.5
+"""Seconds between two polls for results: after a result, and at most."""
+TAKE_OVER = 5.0
+"""Seconds without a result until the executors of the tasks are checked."""
 SUSPECT = 2
-"""Times that the process died while a task ran, until the task runs alone: others that run
-beside it would be blamed for it too."""
+"""Deaths of its process after which a task runs alone: tasks that run beside it would be blamed
+too."""
 POISON = 5
-"""Times until it is given up."""
-REVIVED = "revived"
+"""Deaths of its process after which a task fails."""
+CRASHES = "revived"
 CLOSED = "closed"
-"""Label of a round that has ended: what the batch came to."""
+"""The label of a round that has ended: the summary of the batch."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    begun: RunInput
+    run_input: RunInput
 
     @property
     def id(self) -> str:
-        return self.begun.run_id
+        return self.run_input.run_id
 
     @property
     def digests(self) -> dict[str, str]:
-        return cast("dict[str, str]", self.begun.values.get("digests", {}))
+        return cast("dict[str, str]", self.run_input.values.get("digests", {}))
 
     @property
-    def again(self) -> set[str]:
-        """Tasks that are done anew in it, whatever came of them before."""
-        return set(cast("list[str]", self.begun.values.get("again", [])))
+    def redo(self) -> set[str]:
+        """Tasks that are run again in it, whatever their earlier results."""
+        return set(cast("list[str]", self.run_input.values.get("redo", [])))
 
 
 def round_id(name: str, number: int) -> str:
@@ -72,12 +95,12 @@ def round_id(name: str, number: int) -> str:
 
 
 def resource_of(name: str) -> str:
-    """Of the queue that limits how many tasks of the batch run at once."""
+    """The resource of the subqueue that limits how many tasks of the batch run at once."""
     return f"batch-{name}"
 
 
 class BatchStore:
-    """What the database knows of a batch. Its calls block; made and closed in one thread."""
+    """The batches of a database. Its calls block; it is created and closed in one thread."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -87,7 +110,7 @@ class BatchStore:
         self.client.close()
 
     def rounds(self, name: str) -> list[Round]:
-        """Raises ``ConfigError`` where something else has this name."""
+        """The rounds of a batch. Raises ``ConfigError`` if the name is that of a run."""
         found: list[Round] = []
         while True:
             number = len(found) + 1
@@ -95,18 +118,19 @@ class BatchStore:
             if row is None:
                 return found
             if row.name != node_workflow.BATCH:
-                raise ConfigError(f"{name!r} is a run already", hint="Give the batch another name.")
-            found.append(Round(number=number, begun=unpack(row.input, RunInput)))
+                raise ConfigError(f"{name!r} is the name of a run", hint="Choose another name.")
+            found.append(Round(number=number, run_input=unpack(row.input, RunInput)))
 
-    def begin(self, begun: RunInput, output: str) -> None:
-        """Keep the terms of a round, where they are not yet kept. ``output``: for people."""
-        self.client.ensure_queue(begun.queue)
+    def begin(self, run_input: RunInput, output: str) -> None:
+        """Store what the tasks of a round share, unless it is stored. ``output``: the file of
+        results, for lists."""
+        self.client.ensure_queue(run_input.queue)
         self.client.submit(
             Submission(
                 name=node_workflow.BATCH,
-                id=begun.run_id,
-                queue=begun.queue,
-                payload=pack(begun),
+                id=run_input.run_id,
+                queue=run_input.queue,
+                payload=pack(run_input),
                 labels={"output": output},
             )
         )
@@ -114,7 +138,7 @@ class BatchStore:
     def close_round(
         self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None
     ) -> None:
-        """Write down what the batch came to with this round, for lists."""
+        """Store the summary of the batch with its last round, for lists."""
         closed = BatchClosed(
             status=status or report.stopped or ("success" if report.ok else "fail"),
             at=time.time(),
@@ -126,17 +150,17 @@ class BatchStore:
         self.client.set_labels(round_id, {CLOSED: pack(closed)})
 
     def reopen_round(self, round_id: str) -> None:
-        """It goes on."""
+        """The round continues."""
         self.client.set_labels(round_id, {CLOSED: None})
 
     def tasks(self, round: Round) -> dict[str, WorkflowInfo]:
-        """Those that were given to it, by id, without what came of them."""
+        """The submitted tasks of a round by id, without their outputs."""
         prefix = f"{round.id}/"
         found = self.client.list_workflows(prefix=prefix, name=node_workflow.NAME)
         return {each.id.removeprefix(prefix): each for each in found}
 
     def enqueue(self, round: Round, tasks: Sequence[BatchTask], queue: str) -> None:
-        """In one transaction: all or none."""
+        """Submit tasks in one transaction: all or none."""
         self.client.submit_all(
             [
                 Submission(
@@ -151,41 +175,41 @@ class BatchStore:
             ]
         )
 
-    def ended(self, workflows: Sequence[str]) -> dict[str, Outcome]:
+    def outcomes_of(self, workflows: Sequence[str]) -> dict[str, Outcome]:
         """Of these, the outcomes of those that have ended."""
         return {row.id: _outcome(row) for row in self.client.get_outputs(workflows)}
 
-    def take_up(
-        self, workflows: Sequence[str], queue: str, *, counts: bool
+    def take_over(
+        self, workflows: Sequence[str], queue: str, *, counts_crashes: bool
     ) -> tuple[list[str], list[str]]:
-        """Put those whose executor is gone on this queue; returns those that are suspected of
-        killing it, which are left where they are, and those that were given up. ``counts``:
-        whether their process is the one that dies with them."""
+        """Put tasks whose executor is dead on this queue. Returns those that are suspected of
+        killing it, which stay where they are, and those that were given up. ``counts_crashes``:
+        whether the tasks run in the process of their executor, so that they can kill it."""
         suspects: list[str] = []
-        given_up: list[str] = []
-        revived: list[str] = []
-        with closing(ExecutorLiveness(self.database)) as lives:
-            for each in self._open(workflows):
+        abandoned: list[str] = []
+        restarted: list[str] = []
+        with closing(ExecutorLiveness(self.database)) as liveness:
+            for each in self._open_workflows(workflows):
                 executor_id = queues.responsible(each)
-                if executor_id is None or lives.is_alive(executor_id):
+                if executor_id is None or liveness.is_alive(executor_id):
                     continue
-                blamed = int(str(each.labels.get(REVIVED, 0)))
-                if counts and (each.state == "PENDING" or each.recoveries):
-                    blamed += 1
-                    self.client.set_labels(each.id, {REVIVED: blamed})
-                    # Seen once: until it is claimed again it is to nobody's blame.
+                crashes = int(str(each.labels.get(CRASHES, 0)))
+                if counts_crashes and (each.state == "PENDING" or each.recoveries):
+                    crashes += 1
+                    self.client.set_labels(each.id, {CRASHES: crashes})
+                    # Counted once: until it starts again, another check must not count it.
                     self.client.resume([each.id], queues.NOBODY)
-                if blamed >= POISON:
-                    given_up.append(each.id)
-                elif blamed >= SUSPECT:
+                if crashes >= POISON:
+                    abandoned.append(each.id)
+                elif crashes >= SUSPECT:
                     suspects.append(each.id)
                 else:
-                    revived.append(each.id)
-        self.client.resume(revived, queue)
-        self.client.cancel(given_up)
-        return suspects, given_up
+                    restarted.append(each.id)
+        self.client.resume(restarted, queue)
+        self.client.cancel(abandoned)
+        return suspects, abandoned
 
-    def _open(self, workflows: Sequence[str]) -> list[WorkflowInfo]:
+    def _open_workflows(self, workflows: Sequence[str]) -> list[WorkflowInfo]:
         return [
             each
             for at in range(0, len(workflows), CHUNK)
@@ -202,133 +226,133 @@ class BatchStore:
 
 
 def _outcome(row: WorkflowInfo) -> Outcome:
-    """Of a workflow that has ended, however."""
+    """The outcome of a workflow that has ended in any way."""
     if row.state == "SUCCESS":
         return unpack(row.output, Outcome)
-    words = {
+    reasons = {
         "CANCELLED": ("cancelled", "it was cancelled from outside"),
         "MAX_RECOVERY_ATTEMPTS_EXCEEDED": (
             "dead_letter",
-            "its worker died again and again while it ran",
+            "its worker died too many times while it ran",
         ),
     }
-    code, reason = words.get(row.state, ("engine", f"the engine failed at it: {row.error}"))
-    if int(str(row.labels.get(REVIVED, 0))) >= POISON:
+    code, reason = reasons.get(row.state, ("engine", f"the engine failed: {row.error}"))
+    if int(str(row.labels.get(CRASHES, 0))) >= POISON:
         code, reason = "dead_letter", f"its process died {POISON} times while it ran"
-    return lost(code, reason)
+    return failed_outcome(code, reason)
 
 
-def lost(code: str, reason: str) -> Outcome:
+def failed_outcome(code: str, reason: str) -> Outcome:
     return msgspec.structs.replace(
         failed(reason, retryable=False), context_updates={UPDATE: {"code": code}}
     )
 
 
-class OnQueue:
-    """The tasks of one round, under way. ``taken``: those that were given to it before, or to
-    an earlier round, and have not ended: task → workflow. As ``async with``."""
+class QueueRunner:
+    """Runs the tasks of one round. ``taken``: tasks that were submitted before and have not ended,
+    as task -> workflow."""
 
     def __init__(
         self,
-        door: BatchStoreThread,
+        store_thread: BatchStoreThread,
         round: Round,
         taken: Mapping[str, str],
         *,
         concurrency: int,
         queue: str,
         is_limited: bool,
-        counts: bool,
+        counts_crashes: bool,
     ) -> None:
         self.window = 2 * concurrency + 8 if is_limited else concurrency
-        self._door, self._round = door, round
-        self._queue, self._counts = queue, counts
-        self._flying = {workflow: task for task, workflow in taken.items()}
+        self._store_thread, self._round = store_thread, round
+        self._queue, self._counts_crashes = queue, counts_crashes
+        self._in_flight = {workflow: task for task, workflow in taken.items()}
         self._suspects: list[str] = []
-        self._looked = 0.0
-        self._pause = FIRST_LOOK
+        self._checked_at = 0.0
+        self._pause = FIRST_POLL
 
-    async def take_up(self) -> None:
-        self._looked = time.monotonic()
-        waiting = [each for each in self._flying if each not in self._suspects]
-        suspects, _ = await self._door.ask(
-            lambda ledger: ledger.take_up(waiting, self._queue, counts=self._counts)
+    async def take_over(self) -> None:
+        self._checked_at = time.monotonic()
+        waiting = [each for each in self._in_flight if each not in self._suspects]
+        suspects, _ = await self._store_thread.call(
+            lambda store: store.take_over(waiting, self._queue, counts_crashes=self._counts_crashes)
         )
         self._suspects += suspects
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:
-        await self._door.ask(lambda ledger: ledger.enqueue(self._round, tasks, self._queue))
-        self._flying |= {f"{self._round.id}/{task.id}": task.id for task in tasks}
+        await self._store_thread.call(lambda store: store.enqueue(self._round, tasks, self._queue))
+        self._in_flight |= {f"{self._round.id}/{task.id}": task.id for task in tasks}
 
     async def finished(self) -> list[tuple[str, Outcome]]:
         while True:
-            await self._let_a_suspect_go()
-            asked = [each for each in self._flying if each not in self._suspects]
-            found = await self._door.ask(partial(BatchStore.ended, workflows=asked))
+            await self._release_suspect()
+            asked = [each for each in self._in_flight if each not in self._suspects]
+            found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
             if found:
-                self._pause, self._looked = FIRST_LOOK, time.monotonic()
-                return [(self._flying.pop(key), each) for key, each in found.items()]
+                self._pause, self._checked_at = FIRST_POLL, time.monotonic()
+                return [(self._in_flight.pop(key), each) for key, each in found.items()]
             here = executor.running()
             if here is not None and here.failed is not None:
                 raise here.failed
-            if time.monotonic() - self._looked > TAKE_UP:
-                await self.take_up()
+            if time.monotonic() - self._checked_at > TAKE_OVER:
+                await self.take_over()
             await asyncio.sleep(self._pause)
-            self._pause = min(self._pause * 1.4, LAST_LOOK)
+            self._pause = min(self._pause * 1.4, LAST_POLL)
 
-    async def _let_a_suspect_go(self) -> None:
-        """One at a time, when all the others are done."""
-        if self._suspects and len(self._suspects) == len(self._flying):
+    async def _release_suspect(self) -> None:
+        """Start one suspect when all other tasks have ended."""
+        if self._suspects and len(self._suspects) == len(self._in_flight):
             chosen = self._suspects.pop(0)
-            await self._door.ask(lambda ledger: ledger.release(chosen, self._queue))
+            await self._store_thread.call(lambda store: store.release(chosen, self._queue))
 
     async def close(self, report: BatchReport) -> None:
-        """All have ended: whoever worked at them may go."""
+        """All tasks have ended: close the agent host and store the summary."""
         await asyncio.to_thread(agent_host_client.close, self._round.id, cancel=True)
-        await self._door.ask(lambda ledger: ledger.close_round(self._round.id, report))
+        await self._store_thread.call(lambda store: store.close_round(self._round.id, report))
 
 
 class BatchStoreThread:
-    """A ledger in a thread of its own, asked one thing at a time."""
+    """A batch store in a thread of its own; calls run one at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="corral-batch")
-        self._ledger: BatchStore | None = None
+        self._store: BatchStore | None = None
 
-    async def ask(self, question: Callable[[BatchStore], T]) -> T:
-        def whole() -> T:
-            if self._ledger is None:
-                self._ledger = BatchStore(self._database)
-            return question(self._ledger)
+    async def call(self, action: Callable[[BatchStore], T]) -> T:
+        def run() -> T:
+            if self._store is None:
+                self._store = BatchStore(self._database)
+            return action(self._store)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, whole)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     async def close(self) -> None:
-        """Also when somebody was interrupted while asking: the answer is waited for."""
+        """Waits for a running call, also if its caller was cancelled."""
 
-        def last() -> None:
-            if self._ledger is not None:
-                self._ledger.close()
-                self._ledger = None
+        def close_store() -> None:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
 
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, last))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, close_store))
         self._thread.shutdown(wait=False)
 
 
-def terms_of(
-    begun: RunInput, digests: Mapping[str, str], number: int, again: Sequence[str]
+def make_round(
+    run_input: RunInput, digests: Mapping[str, str], number: int, redo: Sequence[str]
 ) -> Round:
     """A round with these tasks."""
     values: dict[str, Json] = {"digests": dict(digests)}
-    if again:
-        values["again"] = list(again)
-    folder = begun.setting.folder if number == 1 else f"{begun.setting.folder}#{number}"
+    if redo:
+        values["redo"] = list(redo)
+    folder = run_input.config.folder if number == 1 else f"{run_input.config.folder}#{number}"
     return Round(
         number=number,
-        begun=msgspec.structs.replace(
-            begun,
-            run_id=round_id(begun.run_id, number),
+        run_input=msgspec.structs.replace(
+            run_input,
+            run_id=round_id(run_input.run_id, number),
             values=values,
-            setting=msgspec.structs.replace(begun.setting, folder=folder),
+            config=msgspec.structs.replace(run_input.config, folder=folder),
         ),
     )

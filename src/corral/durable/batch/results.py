@@ -1,4 +1,4 @@
-"""What came of the tasks of a batch: a result each, and a report on all of them."""
+"""The results of a batch: one result per task, and a report on all of them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ SLOWEST = 3
 
 class BatchError(msgspec.Struct, frozen=True, kw_only=True):
     code: str
-    """As of ``corral.errors``, where it is one of those."""
+    """A code of ``corral.errors``, or one of the batch itself (``dead_letter``, ``engine`` …)."""
     message: str
 
 
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of one task: a line of the results."""
+    """The result of one task: a line of the file of results."""
 
     id: str
     status: Literal["success", "failed"]
     text: str = ""
-    """The answer."""
+    """The answer of the agent."""
     output: Any = None
-    """The value, where a schema was asked for: then a success has one that fits."""
+    """With ``output``: the value; a success always has one that fits the schema."""
     error: BatchError | None = None
     files: tuple[str, ...] = ()
-    """That changed."""
+    """Changed files."""
     denied: tuple[str, ...] = ()
-    """Tools that the policy refused."""
+    """Tools that the policy denied."""
     branch: str = ""
     commit: str = ""
     patch: str = ""
-    """Of what was done in the task's own worktree."""
+    """With ``worktree``: branch, commit and patch of the task's changes."""
     agent: str = ""
     model: str = ""
     label: str = ""
     """The option ``label``."""
     seconds: float = 0.0
-    """Of the last attempt."""
+    """Duration of the last attempt."""
     attempts: int = 1
     cost_usd: float | None = None
     tokens: int | None = None
     digest: str = ""
-    """Of the question: results of another are not taken for this one's."""
+    """Digest of the task and its prompt: a result with another digest does not count."""
     round: int = 1
-    """In which it was done: those that failed are tried again in a second."""
+    """The round in which it ran: failed tasks are retried in another round."""
 
     @property
     def ok(self) -> bool:
@@ -59,29 +59,29 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
-    held = outcome.context_updates.get(UPDATE)
-    told = cast("dict[str, Any]", held) if isinstance(held, dict) else dict[str, Any]()
+    raw = outcome.context_updates.get(UPDATE)
+    values = cast("dict[str, Any]", raw) if isinstance(raw, dict) else dict[str, Any]()
     error = None
     if not outcome.ok:
         error = BatchError(
-            code=str(told.get("code") or "failed"),
+            code=str(values.get("code") or "failed"),
             message=outcome.failure_reason or outcome.notes or "it failed without a message",
         )
     return BatchResult(
         id=task.id,
         status="success" if outcome.ok else "failed",
-        text=str(told.get("text", "")),
-        output=told.get("output"),
+        text=str(values.get("text", "")),
+        output=values.get("output"),
         error=error,
-        files=tuple(told.get("files", ())),
-        denied=tuple(told.get("denied", ())),
-        branch=str(told.get("branch", "")),
-        commit=str(told.get("commit", "")),
-        patch=str(told.get("patch", "")),
-        agent=str(told.get("agent", "")),
-        model=str(told.get("model", "")),
-        label=str(told.get("label", "")),
-        seconds=float(told.get("seconds", 0.0)),
+        files=tuple(values.get("files", ())),
+        denied=tuple(values.get("denied", ())),
+        branch=str(values.get("branch", "")),
+        commit=str(values.get("commit", "")),
+        patch=str(values.get("patch", "")),
+        agent=str(values.get("agent", "")),
+        model=str(values.get("model", "")),
+        label=str(values.get("label", "")),
+        seconds=float(values.get("seconds", 0.0)),
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
         tokens=outcome.tokens,
@@ -95,53 +95,53 @@ def line_of(result: BatchResult) -> bytes:
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Those of one code."""
+    """The failures with one error code."""
 
     code: str
     count: int
     tasks: tuple[str, ...]
-    """The first few."""
+    """The ids of the first few."""
     message: str
-    """Of the first."""
+    """The message of the first."""
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch came to."""
+    """The report of a batch."""
 
     name: str
     total: int
     succeeded: int
     failed: int
     left: int = 0
-    """Not done: there was no money left, or it was interrupted."""
+    """Tasks not done: the budget was spent, or the batch was interrupted."""
     earlier: int = 0
-    """Of those done, how many were when it was taken up again."""
+    """How many of the finished tasks were finished before this call."""
     stopped: Literal["", "budget"] = ""
     cost_usd: float = 0.0
     unpriced: int = 0
-    """Tasks whose cost nobody told: it is in no sum, and no budget."""
+    """Tasks with unknown cost: they count neither in the sum nor against the budget."""
     tokens: int = 0
     seconds: float = 0.0
-    """Since it was begun, or taken up again."""
+    """Duration of this call."""
     slowest: tuple[tuple[str, float], ...] = ()
     failures: tuple[Failures, ...] = ()
     """By code, the most frequent first."""
     results: tuple[BatchResult, ...] = ()
-    """In the order of the tasks, where they were to be collected."""
+    """In the order of the tasks, if they were collected."""
 
     @property
     def ok(self) -> bool:
-        """Whether every task is done, and well."""
+        """Whether every task has succeeded."""
         return self.succeeded == self.total
 
 
 BatchStatus: TypeAlias = Literal["running", "interrupted", "success", "fail", "budget", "cancelled"]
-"""``interrupted``: nobody gives it tasks; ``budget``: there was no money left. The command that
-began it goes on with either."""
+"""``interrupted``: no process runs it; ``budget``: the budget was spent. The command that started
+it continues it in both cases."""
 
 
 class BatchClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch had come to when it ended, for lists."""
+    """The stored summary of a batch that has ended, for lists."""
 
     status: BatchStatus
     total: int
@@ -149,11 +149,11 @@ class BatchClosed(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     cost_usd: float
     at: float | None = None
-    """Seconds since the epoch; None where it has not ended."""
+    """Seconds since the epoch; None if it has not ended."""
 
 
 class Tally:
-    """Counts results as they come; the report at any moment."""
+    """Counts results as they come; gives a report at any time."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total
@@ -218,9 +218,9 @@ class Tally:
 
 
 def as_json(report: BatchReport) -> dict[str, Json]:
-    """Without the results."""
-    whole = cast(
+    """The report as JSON, without the results."""
+    fields = cast(
         "dict[str, Json]", msgspec.to_builtins(msgspec.structs.replace(report, results=()))
     )
-    del whole["results"]
-    return whole
+    del fields["results"]
+    return fields

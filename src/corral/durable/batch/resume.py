@@ -1,4 +1,4 @@
-"""Where a batch stands when it is begun, or taken up again: what is done, under way, to do."""
+"""The state of a batch when it starts or continues: what is done, in flight, and still to do."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from corral.durable import service
-from corral.durable.batch.output_file import Output
+from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.queue import (
     BatchStore,
     BatchStoreThread,
-    OnQueue,
+    QueueRunner,
     Round,
+    make_round,
     resource_of,
-    terms_of,
 )
 from corral.durable.batch.results import BatchReport, BatchResult, result_of
-from corral.durable.batch.runner import Working
+from corral.durable.batch.runner import Runner
 from corral.durable.batch.spec import BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import database, queues
@@ -36,36 +36,38 @@ if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
 
 
-class Survey(msgspec.Struct, kw_only=True):
+class TaskWorkflows(msgspec.Struct, kw_only=True):
     ended: dict[str, tuple[str, int]]
-    """Task → its workflow, and the round that it is of."""
-    flying: dict[str, str]
-    """Task → its workflow, under way or waiting."""
+    """Task -> its workflow and the number of its round."""
+    in_flight: dict[str, str]
+    """Task -> its workflow, running or queued."""
     stale: list[str]
-    """Workflows under way whose task has changed, or is gone."""
+    """Workflows in flight whose task has changed or was removed."""
 
 
-def survey(ledger: BatchStore, rounds: Sequence[Round], digests: Mapping[str, str]) -> Survey:
-    """``digests``: of the tasks as they are to be, by id. Blocking."""
-    found = Survey(ended={}, flying={}, stale=[])
+def find_workflows(
+    store: BatchStore, rounds: Sequence[Round], digests: Mapping[str, str]
+) -> TaskWorkflows:
+    """The workflows of the tasks with these digests (by task id). Blocking."""
+    found = TaskWorkflows(ended={}, in_flight={}, stale=[])
     for round in rounds:
-        for name in round.again:
-            # What came of it before does not count any more.
+        for name in round.redo:
+            # Its earlier result does not count any more.
             found.ended.pop(name, None)
-        for name, row in ledger.tasks(round).items():
+        for name, row in store.tasks(round).items():
             fits = name in digests and round.digests.get(name) == digests[name]
             if row.has_ended:
                 if fits:
                     found.ended[name] = (row.id, round.number)
             elif fits:
-                found.flying[name] = row.id
+                found.in_flight[name] = row.id
             else:
                 found.stale.append(row.id)
     return found
 
 
 class ResumeOptions(Protocol):
-    """What the caller wants of a batch that was begun before."""
+    """What the caller wants of a batch that was started before."""
 
     @property
     def retry_failed(self) -> bool: ...
@@ -82,185 +84,202 @@ class ResumeOptions(Protocol):
 
 class ResumeState(msgspec.Struct, kw_only=True):
     known: dict[str, BatchResult]
-    """What is done, in the order of the tasks."""
+    """Results so far, in the order of the tasks."""
     written: dict[str, BatchResult]
-    """Of that, what is in the file, in its order."""
+    """Those of them that are in the file, in the order of the file."""
     todo: list[BatchTask]
-    flying: dict[str, str] = {}
-    """Under way: task → workflow."""
+    in_flight: dict[str, str] = {}
+    """Task -> workflow."""
     round: int = 1
-    lingers: bool = False
-    """Whether what is under way goes on when this process ends."""
-    hands: Working | None = None
+    runs_on: bool = False
+    """Whether running tasks go on when this process ends."""
+    runner: Runner
     close: Callable[[BatchReport], Awaitable[None]] | None = None
 
 
-def standing_of(wish: ResumeOptions, terms: BatchSpec, out: Output | None) -> ResumeState:
-    """Of a batch in memory: its file is all there is. Raises ``ConfigError``."""
-    lines = {} if out is None else out.known
-    _accepted(wish, terms, {}, lines)
-    keeps = {
+def memory_state(
+    options: ResumeOptions, spec: BatchSpec, out: OutputFile | None, runner: Runner
+) -> ResumeState:
+    """The state of a batch in memory, from its file of results. Raises ``ConfigError``."""
+    written_before = {} if out is None else out.known
+    _check_changes(options, spec, {}, written_before)
+    unchanged = {
         name: line
-        for name, line in lines.items()
-        if _answers(terms, line) and not (wish.retry_failed and not line.ok)
+        for name, line in written_before.items()
+        if _is_current(spec, line) and not (options.retry_failed and not line.ok)
     }
-    if out is not None and keeps.keys() != lines.keys():
-        out.replace(keeps)
+    if out is not None and unchanged.keys() != written_before.keys():
+        out.replace(unchanged)
     return ResumeState(
-        known={name: keeps[name] for name in terms.tasks if name in keeps},
-        written=keeps,
-        todo=[task for name, task in terms.tasks.items() if name not in keeps],
+        known={name: unchanged[name] for name in spec.tasks if name in unchanged},
+        written=unchanged,
+        todo=[task for name, task in spec.tasks.items() if name not in unchanged],
+        runner=runner,
     )
 
 
 @asynccontextmanager
-async def durable_standing(
-    wish: ResumeOptions, terms: BatchSpec, out: Output | None
+async def durable_state(
+    options: ResumeOptions, spec: BatchSpec, out: OutputFile | None
 ) -> AsyncGenerator[ResumeState]:
-    """Of a durable one, with the engine ready to go on. Raises ``ConfigError``."""
-    where = database.find(wish.db)
-    await asyncio.to_thread(database.prepare, where)
-    door = BatchStoreThread(where)
+    """The state of a durable batch, with the engine running. Raises ``ConfigError``."""
+    target = database.find(options.db)
+    await asyncio.to_thread(database.prepare, target)
+    store_thread = BatchStoreThread(target)
     try:
-        rounds = await door.ask(partial(BatchStore.rounds, name=terms.name))
-        lines = {} if out is None else out.known
+        rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
+        written_before = {} if out is None else out.known
         before = rounds[-1].digests if rounds else {}
-        changed = _accepted(wish, terms, before, lines)
-        queue, limited = await _choose_queue(wish, terms, where)
-        history = await door.ask(
-            partial(_history, rounds=rounds, terms=terms, lines=None if out is None else lines)
+        changed = _check_changes(options, spec, before, written_before)
+        queue, limited = await _choose_queue(options, spec, target)
+        history = await store_thread.call(
+            partial(
+                _read_history,
+                rounds=rounds,
+                spec=spec,
+                written_before=None if out is None else written_before,
+            )
         )
         failed = [name for name, each in history.known.items() if not each.ok]
-        again = failed if wish.retry_failed and history.is_whole else []
-        if not rounds or changed or again:
-            begun = RunInput(
-                run_id=terms.name,
-                graph=terms.graph,
-                setting=terms.setting(detached=where.path is not None and wish.queue is None),
+        redo = failed if options.retry_failed and history.is_complete else []
+        if not rounds or changed or redo:
+            run_input = RunInput(
+                run_id=spec.name,
+                graph=spec.graph,
+                config=spec.run_config(detached=target.path is not None and options.queue is None),
                 queue=queue,
                 at=time.time(),
             )
-            round = terms_of(begun, terms.digests, len(rounds) + 1, again)
+            round = make_round(run_input, spec.digests, len(rounds) + 1, redo)
             where_to = "" if out is None else str(out.path.absolute())
-            await door.ask(partial(BatchStore.begin, begun=round.begun, output=where_to))
+            await store_thread.call(
+                partial(BatchStore.begin, run_input=round.run_input, output=where_to)
+            )
         else:
             round = rounds[-1]
-            await door.ask(partial(BatchStore.reopen_round, round_id=round.id))
-        known = {name: each for name, each in history.known.items() if name not in again}
-        written = {name: line for name, line in lines.items() if known.get(name) == line}
-        if out is not None and written.keys() != lines.keys():
+            await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
+        known = {name: each for name, each in history.known.items() if name not in redo}
+        written = {name: line for name, line in written_before.items() if known.get(name) == line}
+        if out is not None and written.keys() != written_before.keys():
             await asyncio.to_thread(out.replace, written)
         if history.stale:
-            await door.ask(partial(BatchStore.cancel, workflows=history.stale))
-        task_queue = queues.subqueue(queue, resource_of(terms.name)) if limited else queue
-        hands = OnQueue(
-            door,
+            await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
+        task_queue = queues.subqueue(queue, resource_of(spec.name)) if limited else queue
+        runner = QueueRunner(
+            store_thread,
             round,
-            history.flying,
-            concurrency=terms.concurrency,
+            history.in_flight,
+            concurrency=spec.concurrency,
             queue=task_queue,
             is_limited=limited,
-            counts=not round.begun.setting.detached and wish.queue is None,
+            counts_crashes=not round.run_input.config.detached and options.queue is None,
         )
-        await asyncio.to_thread(_make_private, Path(round.begun.setting.folder))
-        await door.ask(lambda ledger: ledger.take_up([r.id for r in rounds], queue, counts=False))
-        await hands.take_up()
+        await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
+        await store_thread.call(
+            lambda store: store.take_over([r.id for r in rounds], queue, counts_crashes=False)
+        )
+        await runner.take_over()
         yield ResumeState(
-            known={name: known[name] for name in terms.tasks if name in known},
+            known={name: known[name] for name in spec.tasks if name in known},
             written=written,
             todo=[
                 task
-                for name, task in terms.tasks.items()
-                if name not in known and name not in history.flying
+                for name, task in spec.tasks.items()
+                if name not in known and name not in history.in_flight
             ],
-            flying=history.flying,
+            in_flight=history.in_flight,
             round=round.number,
-            lingers=round.begun.setting.detached,
-            hands=hands,
-            close=hands.close,
+            runs_on=round.run_input.config.detached,
+            runner=runner,
+            close=runner.close,
         )
     finally:
-        await door.close()
+        await store_thread.close()
 
 
 def _make_private(folder: Path) -> None:
-    """Prompts and answers are nobody else's."""
-    with contextlib.suppress(OSError):  # where it matters, the tasks will say so
+    """Prompts and answers are readable by the owner only."""
+    with contextlib.suppress(OSError):  # if it matters, the tasks fail with it
         paths.make_dir(folder)
 
 
-async def _choose_queue(wish: ResumeOptions, terms: BatchSpec, where: Database) -> tuple[str, bool]:
-    """Whose workers take the tasks up; and whether a queue limits how many at once. Without
-    one it is the window that does."""
-    if wish.queue is not None:
-        return wish.queue, False
-    resource = resource_of(terms.name)
-    limit = queues.Limit(resource=resource, each=terms.concurrency)
-    here = await asyncio.to_thread(service.local, where, limits=[limit])
+async def _choose_queue(
+    options: ResumeOptions, spec: BatchSpec, target: Database
+) -> tuple[str, bool]:
+    """The queue for the tasks, and whether a subqueue limits how many run at once; otherwise the
+    window does."""
+    if options.queue is not None:
+        return options.queue, False
+    resource = resource_of(spec.name)
+    limit = queues.Limit(resource=resource, each=spec.concurrency)
+    here = await asyncio.to_thread(service.local, target, limits=[limit])
     queue = here.own or queues.DEFAULT
     return queue, queues.subqueue(queue, resource) in here.all_queues
 
 
 class _History(msgspec.Struct, kw_only=True):
     known: dict[str, BatchResult]
-    flying: dict[str, str]
+    in_flight: dict[str, str]
     stale: list[str]
-    """Workflows under way whose task has changed, or is gone."""
-    is_whole: bool
-    """Whether all that the last round was to do anew is done: else that goes on first."""
+    """Workflows in flight whose task has changed or was removed."""
+    is_complete: bool
+    """Whether the last round has finished what it was to run again; otherwise that comes first."""
 
 
-def _history(
-    ledger: BatchStore,
+def _read_history(
+    store: BatchStore,
     *,
     rounds: list[Round],
-    terms: BatchSpec,
-    lines: dict[str, BatchResult] | None,
+    spec: BatchSpec,
+    written_before: dict[str, BatchResult] | None,
 ) -> _History:
     known: dict[str, BatchResult] = {}
-    found = survey(ledger, rounds, terms.digests)
-    ended, flying = found.ended, found.flying
-    since = {name: round.number for round in rounds for name in round.again}
-    for name, line in (lines or {}).items():
-        if _answers(terms, line) and line.round >= since.get(name, 1) and name not in flying:
+    found = find_workflows(store, rounds, spec.digests)
+    ended, in_flight = found.ended, found.in_flight
+    since = {name: round.number for round in rounds for name in round.redo}
+    for name, line in (written_before or {}).items():
+        if _is_current(spec, line) and line.round >= since.get(name, 1) and name not in in_flight:
             known[name] = line
             ended.pop(name, None)
-    # A round is over when that was told: a command that was killed before is given again to
-    # see it through, not to try once more.
-    told = {*known} if lines is not None else {*known, *ended}
-    outcomes = ledger.ended([workflow for workflow, _ in ended.values()])
+    # A round has ended when its results are recorded. If the command was killed before, running it
+    # again must finish that round, not start another.
+    recorded = {*known} if written_before is not None else {*known, *ended}
+    outcomes = store.outcomes_of([workflow for workflow, _ in ended.values()])
     for name, (workflow, number) in ended.items():
         if workflow in outcomes:
-            known[name] = result_of(terms.tasks[name], outcomes[workflow], number)
-    wanted = rounds[-1].again if rounds else set[str]()
+            known[name] = result_of(spec.tasks[name], outcomes[workflow], number)
+    wanted = rounds[-1].redo if rounds else set[str]()
     return _History(
         known=known,
-        flying=flying,
+        in_flight=in_flight,
         stale=found.stale,
-        is_whole=all(name in told for name in wanted if name in terms.tasks),
+        is_complete=all(name in recorded for name in wanted if name in spec.tasks),
     )
 
 
-def _answers(terms: BatchSpec, line: BatchResult) -> bool:
-    task = terms.tasks.get(line.id)
+def _is_current(spec: BatchSpec, line: BatchResult) -> bool:
+    task = spec.tasks.get(line.id)
     return task is not None and task.digest == line.digest
 
 
-def _accepted(
-    wish: ResumeOptions, terms: BatchSpec, before: dict[str, str], lines: dict[str, BatchResult]
+def _check_changes(
+    options: ResumeOptions,
+    spec: BatchSpec,
+    before: dict[str, str],
+    written_before: dict[str, BatchResult],
 ) -> bool:
-    """Whether the batch is another one than it was, and that was accepted. Raises
-    ``ConfigError`` where it was not."""
-    now = terms.digests
+    """Whether the tasks have changed, and that was accepted. Raises ``ConfigError`` if it was
+    not."""
+    now = spec.digests
     if before:
-        said = difference(before, now)
+        changes = difference(before, now)
     else:
-        told = {name: line.digest for name, line in lines.items()}
-        said = difference(told, {name: now[name] for name in now if name in told})
-    if said and not wish.accept_changed:
+        recorded = {name: line.digest for name, line in written_before.items()}
+        changes = difference(recorded, {name: now[name] for name in now if name in recorded})
+    if changes and not options.accept_changed:
         raise ConfigError(
-            f"this is not the batch that was started as {terms.name!r}: {said}",
-            hint="Accept that with --accept-changed: what is changed or new is done anew, what is"
-            " done and unchanged is kept. Or name another --output.",
+            f"this is not the batch that was started as {spec.name!r}: {changes}",
+            hint="With --accept-changed new and changed tasks are run, and unchanged results are"
+            " kept. Or choose another --output.",
         )
-    return bool(said)
+    return bool(changes)

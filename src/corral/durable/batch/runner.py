@@ -1,4 +1,4 @@
-"""Who works at the tasks of a batch: here, in memory; or the durable queue (``batch_queue``)."""
+"""What runs the tasks of a batch: this process, in memory; or the durable queue (``queue``)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from corral.pipelines.scheduler.commands import Ended, RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 NODE = "item"
-"""The one node of a batch's graph."""
+"""The id of the only node of a batch's graph."""
 
 
-class Working(Protocol):
+class Runner(Protocol):
     @property
     def window(self) -> int:
-        """Tasks that may be given to it at once, those under way included."""
+        """How many tasks may be submitted and not ended."""
         ...
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None: ...
 
     async def finished(self) -> list[tuple[str, Outcome]]:
-        """What came of some of them; waits until there is one."""
+        """Outcomes of tasks that have ended, by task id; waits until there is one."""
         ...
 
 
@@ -35,15 +35,15 @@ def visit_of(task: BatchTask, round: int = 1) -> RunNode:
     return RunNode(id=task.id, node=NODE, number=round, context=task.fields)
 
 
-class InMemory:
-    """As ``async with``: nothing that it started is left when it is left."""
+class MemoryRunner:
+    """A context manager: when it exits, nothing that it started is left."""
 
     def __init__(
         self, graph: Graph, name: str, *, desk: NodeResources, workspace: Path, concurrency: int
     ) -> None:
         self.window = concurrency
         self._desk = desk
-        self._hands = NodeRunner(
+        self._runner = NodeRunner(
             graph,
             name,
             desk=desk,
@@ -55,7 +55,7 @@ class InMemory:
         )
         self._tasks: dict[asyncio.Task[Outcome], str] = {}
 
-    async def __aenter__(self) -> InMemory:
+    async def __aenter__(self) -> MemoryRunner:
         await self._desk.__aenter__()
         return self
 
@@ -64,18 +64,18 @@ class InMemory:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._desk.__aexit__(None, None, None)
-        self._hands.close()
+        self._runner.close()
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:
         for task in tasks:
-            self._tasks[asyncio.create_task(self._done(task))] = task.id
+            self._tasks[asyncio.create_task(self._run_task(task))] = task.id
 
-    async def _done(self, task: BatchTask) -> Outcome:
+    async def _run_task(self, task: BatchTask) -> Outcome:
         try:
-            message = await self._hands.visit(visit_of(task))
-        except Exception as error:  # a bug of ours, or a disk, must fail its task alone
+            message = await self._runner.visit(visit_of(task))
+        except Exception as error:  # a bug or a full disk must fail only this task
             return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
-        return message.outcome if isinstance(message, Ended) else failed("it did not end")
+        return message.outcome if isinstance(message, Ended) else failed("the task did not end")
 
     async def finished(self) -> list[tuple[str, Outcome]]:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

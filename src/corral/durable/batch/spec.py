@@ -1,4 +1,4 @@
-"""The terms of a batch: what all its tasks share, checked before anything is spent."""
+"""The specification of a batch: what all its tasks share, checked before anything is spent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from corral.agents.registry import DEFAULT_AGENT
 from corral.durable.batch import tasks as batch_tasks
 from corral.durable.batch.runner import NODE
-from corral.durable.batch.tasks import BatchTask, Given
+from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
-from corral.durable.prepare_run import as_json, place_of
+from corral.durable.prepare_run import as_json, workspace_path
 from corral.errors import ConfigError, CorralError
 from corral.options import RunKwargs
 from corral.pipelines import node_kinds
@@ -27,8 +27,16 @@ from corral.slug import slug
 from corral.system import paths
 from corral.system.git import task_worktree
 
-NOT_OF_A_BATCH = ("resume", "fork", "prompt_file", "record_to", "replay", "output_schema", "cwd")
-"""Options of one run, which mean nothing for many; ``cwd`` is the batch's own."""
+SINGLE_RUN_OPTIONS = (
+    "resume",
+    "fork",
+    "prompt_file",
+    "record_to",
+    "replay",
+    "output_schema",
+    "cwd",
+)
+"""Options that make sense only for a single run."""
 
 
 class BatchSpec(msgspec.Struct, kw_only=True):
@@ -49,7 +57,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     def digests(self) -> dict[str, str]:
         return {task.id: task.digest for task in self.tasks.values()}
 
-    def desk(self) -> NodeResources:
+    def resources(self) -> NodeResources:
         return NodeResources(
             simulate=self.simulate,
             agent=self.agent or DEFAULT_AGENT,
@@ -58,7 +66,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
-    def setting(self, *, detached: bool) -> RunConfig:
+    def run_config(self, *, detached: bool) -> RunConfig:
         return RunConfig(
             folder=str(paths.home() / "batches" / self.name),
             workspace=str(self.workspace),
@@ -71,8 +79,8 @@ class BatchSpec(msgspec.Struct, kw_only=True):
         )
 
 
-def agree(
-    tasks: Iterable[Given] | str | os.PathLike[str],
+def build_spec(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str,
     *,
     agent: str | None,
@@ -84,10 +92,10 @@ def agree(
     worktree: bool,
     patch: bool,
     simulate: bool,
-    elsewhere: bool,
+    is_remote: bool,
     options: Mapping[str, Any],
 ) -> BatchSpec:
-    """Everything that can be known to be wrong is raised here, as ``CallerError``."""
+    """Check all arguments of a batch. Raises ``CallerError``."""
     if concurrency < 1:
         raise ConfigError(f"concurrency must be at least 1, got: {concurrency}")
     if attempts < 1:
@@ -95,38 +103,38 @@ def agree(
     given = dict(options)
     budget = given.pop("max_budget_usd", None)
     if budget is not None and not budget > 0:
-        raise ConfigError(f"max_budget_usd must be over 0, got: {budget}")
+        raise ConfigError(f"max_budget_usd must be greater than 0, got: {budget}")
     model = str(given.pop("model", None) or "")
-    workspace = place_of(given.pop("cwd", None))
-    for key in NOT_OF_A_BATCH:
+    workspace = workspace_path(given.pop("cwd", None))
+    for key in SINGLE_RUN_OPTIONS:
         if given.get(key) is not None:
-            raise ConfigError(f"{key} is for one run, not for a batch")
+            raise ConfigError(f"{key} is not an option of a batch, only of a single run")
     timeout = given.pop("timeout", None)
     source = Path(tasks) if isinstance(tasks, str | os.PathLike) else None
     found = (
-        batch_tasks.read(source)
+        batch_tasks.read_tasks(source)
         if source is not None
-        else batch_tasks.made(cast("Iterable[Given]", tasks))
+        else batch_tasks.make_tasks(cast("Iterable[TaskInput]", tasks))
     )
-    asked = "" if schema is None else msgspec.json.encode(schema.json).decode()
-    ready = batch_tasks.ready(
-        found, prompt, {"agent": agent or "", "model": model, "schema": asked}
+    schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
+    checked = batch_tasks.check_tasks(
+        found, prompt, {"agent": agent or "", "model": model, "schema": schema_text}
     )
     attrs: dict[str, Value] = {"type": node_kinds.BATCH_ITEM.name, "prompt": prompt}
-    chosen: dict[str, Any] = {"agent": agent, "timeout": timeout, "output_schema": asked}
+    chosen: dict[str, Any] = {"agent": agent, "timeout": timeout, "output_schema": schema_text}
     attrs |= {key: value for key, value in chosen.items() if value not in (None, "")}
-    called = _name(name, results, source)
+    batch_name = _name(name, results, source)
     if worktree:
         root, commit = task_worktree.root_of(workspace)
-        attrs |= {"worktree": commit, "repository": str(root), "batch": called, "patch": patch}
+        attrs |= {"worktree": commit, "repository": str(root), "batch": batch_name, "patch": patch}
         workspace = workspace.resolve()
     elif patch:
-        raise ConfigError("a patch is of a task's own worktree", hint="Ask for worktrees too.")
-    terms = BatchSpec(
-        name=called,
-        tasks={task.id: task for task in ready},
+        raise ConfigError("patch needs worktree", hint="Use --worktree (worktree=True) too.")
+    spec = BatchSpec(
+        name=batch_name,
+        tasks={task.id: task for task in checked},
         graph=Graph(
-            name=called,
+            name=batch_name,
             attrs={"default_max_retries": attempts - 1},
             nodes={NODE: Node(id=NODE, attrs=attrs)},
         ),
@@ -139,18 +147,18 @@ def agree(
         budget=budget,
         schema=schema,
     )
-    if not elsewhere:
-        _check(terms)
-    return terms
+    if not is_remote:
+        _check(spec)
+    return spec
 
 
-def _check(terms: BatchSpec) -> None:
-    """As a pipeline with one node that asks the same agent."""
-    node = terms.graph.nodes[NODE]
+def _check(spec: BatchSpec) -> None:
+    """Check the agent and its options, as for a pipeline with one agent node."""
+    node = spec.graph.nodes[NODE]
     attrs = {**node.attrs, "type": node_kinds.CODERGEN.name, "prompt": "-"}
-    graph = Graph(name=terms.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
+    graph = Graph(name=spec.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
     try:
-        preflight.check(graph, terms.desk(), terms.workspace, {})
+        preflight.check(graph, spec.resources(), spec.workspace, {})
     except CorralError as error:
         for prefix in (f"node {NODE!r}: ", f"{NODE}: "):
             error.message = error.message.removeprefix(prefix)
@@ -158,18 +166,19 @@ def _check(terms: BatchSpec) -> None:
 
 
 def _name(given: str | None, results: Path | None, source: Path | None) -> str:
-    """The batch's own: what resumes it. Of the results' file, else of the tasks' file."""
+    """The name by which the batch is resumed: as given, else from the results file, else from the
+    tasks file."""
     if given is not None:
         fit = given and len(given) <= 80 and all(c.isalnum() or c in "._-" for c in given)
         if not fit or given.startswith((".", "-")):
             raise ConfigError(
-                f"{given!r} is no name for a batch",
-                hint="Letters, digits, dots, underscores and hyphens.",
+                f"{given!r} is not a valid batch name",
+                hint="Use letters, digits, dots, underscores and hyphens.",
             )
         return given
     path = results or source
     if path is None:
         return f"batch-{os.urandom(5).hex()}"
-    whole = os.path.realpath(path)
-    plain = slug(path.stem, limit=30, default="batch")
-    return f"{plain}-{blake2b(os.fsencode(whole), digest_size=4).hexdigest()}"
+    full_path = os.path.realpath(path)
+    stem = slug(path.stem, limit=30, default="batch")
+    return f"{stem}-{blake2b(os.fsencode(full_path), digest_size=4).hexdigest()}"

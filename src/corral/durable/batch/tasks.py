@@ -1,5 +1,7 @@
-"""The tasks of a batch, read and checked: whatever is wrong with them is said before anything
-is spent, with the task and the field, or the line, that it is about."""
+"""The tasks of a batch, read and checked before anything is spent.
+
+Each error names the task and the field, or the line, that it is about.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,27 @@ from corral.nesting import decode_json
 from corral.pipelines import templates
 from corral.pipelines.conditions import find
 
-LARGEST = 512 * 1024
-"""Bytes of one task: it is kept in the journal, and becomes a prompt."""
-LONGEST_ID = 200
-"""Characters."""
-PLAIN = "task"
-"""The field of a task that is a text and nothing else."""
+MAX_BYTES = 512 * 1024
+"""Maximum bytes of a task: it is stored in the journal and becomes a prompt."""
+MAX_ID = 200
+"""Maximum characters of a task id."""
+TEXT_FIELD = "task"
+"""The field name of a task that is only a text."""
 
-Given: TypeAlias = str | Mapping[str, Any]
-"""A task as a caller has it: its fields, or one text (``{{task}}``)."""
+TaskInput: TypeAlias = str | Mapping[str, Any]
+"""A task as the caller gives it: its fields, or one text (``{{task}}``)."""
 
 
 class BatchTask(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     fields: dict[str, Json]
     digest: str = ""
-    """Of what is asked: the same one is the same question."""
+    """Digest of the prompt and the options that affect the answer."""
 
 
-def read(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
-    """The tasks of a file: ``.csv`` with a header, ``.txt`` with a task a line, else a JSON
-    value a line. Raises ``ConfigError``."""
+def read_tasks(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
+    """The tasks of a file: ``.csv`` with a header, ``.txt`` with one task per line, else one JSON
+    value per line. Raises ``ConfigError``."""
     path = Path(path)
     if data is None:
         try:
@@ -49,13 +51,13 @@ def read(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
     kinds = {".csv": _csv, ".txt": _lines}
     found = list(kinds.get(path.suffix.lower(), _json)(path.name, data))
     if not found:
-        raise ConfigError(f"{path.name} holds no tasks")
-    return made(found)
+        raise ConfigError(f"{path.name} contains no tasks")
+    return make_tasks(found)
 
 
-def made(given: Iterable[Given | tuple[str, Given]]) -> list[BatchTask]:
-    """Tasks with their ids: the field ``id``, else their number. A pair is a task with the
-    place it comes from. Raises ``ConfigError``."""
+def make_tasks(given: Iterable[TaskInput | tuple[str, TaskInput]]) -> list[BatchTask]:
+    """Tasks with their ids: the field ``id``, else their number. A pair is a task with its position
+    in a file. Raises ``ConfigError``."""
     tasks: list[BatchTask] = []
     places: dict[str, str] = {}
     for number, each in enumerate(given, 1):
@@ -64,8 +66,8 @@ def made(given: Iterable[Given | tuple[str, Given]]) -> list[BatchTask]:
         name = _id(place, fields, number)
         if name in places:
             raise ConfigError(
-                f"{place}: the id {name!r} is that of {places[name]} already",
-                hint="Ids are the field `id`, or the task's number where it has none.",
+                f"{place}: {places[name]} already has the id {name!r}",
+                hint="The id is the field `id`, or the number of a task without one.",
             )
         places[name] = place
         tasks.append(BatchTask(id=name, fields=fields))
@@ -74,20 +76,20 @@ def made(given: Iterable[Given | tuple[str, Given]]) -> list[BatchTask]:
     return tasks
 
 
-def _fields(place: str, task: Given) -> dict[str, Json]:
+def _fields(place: str, task: TaskInput) -> dict[str, Json]:
     if isinstance(task, str):
-        fields: dict[str, Json] = {PLAIN: task}
+        fields: dict[str, Json] = {TEXT_FIELD: task}
     else:
         try:
             fields = cast("dict[str, Json]", msgspec.to_builtins(dict(task), enc_hook=str))
-            if len(msgspec.json.encode(fields)) > LARGEST:
-                raise ConfigError(f"{place}: a task over {LARGEST:,} bytes is no task for a batch")
+            if len(msgspec.json.encode(fields)) > MAX_BYTES:
+                raise ConfigError(f"{place}: the task has more than {MAX_BYTES:,} bytes")
         except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{place} is no JSON: {error}") from error
-    if isinstance(task, str) and len(task) > LARGEST:
-        raise ConfigError(f"{place}: a task over {LARGEST:,} bytes is no task for a batch")
+            raise ConfigError(f"{place} is not JSON: {error}") from error
+    if isinstance(task, str) and len(task) > MAX_BYTES:
+        raise ConfigError(f"{place}: the task has more than {MAX_BYTES:,} bytes")
     return fields
 
 
@@ -96,35 +98,36 @@ def _id(place: str, fields: Mapping[str, Json], number: int) -> str:
     if given is None or given == "":
         return str(number)
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise ConfigError(f"{place}: an id is a text or a number, not {given!r}")
+        raise ConfigError(f"{place}: an id must be a text or a number, got {given!r}")
     name = str(given)
-    if len(name) > LONGEST_ID or not name.isprintable() or name != name.strip():
+    if len(name) > MAX_ID or not name.isprintable() or name != name.strip():
         raise ConfigError(
-            f"{place}: {name[:60]!r} is no id", hint=f"At most {LONGEST_ID} printable characters."
+            f"{place}: {name[:60]!r} is not a valid id",
+            hint=f"Use at most {MAX_ID} characters.",
         )
     return name
 
 
-def _json(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
+def _json(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:
     for number, raw in enumerate(data.split(b"\n"), 1):
         line = raw.strip()
         if not line:
             continue
         place = f"{name} line {number}"
-        if len(line) > LARGEST:
-            raise ConfigError(f"{place}: {len(line):,} bytes, over {LARGEST:,}, are no task")
+        if len(line) > MAX_BYTES:
+            raise ConfigError(f"{place}: the task has {len(line):,} bytes, more than {MAX_BYTES:,}")
         try:
             value: object = decode_json(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(f"{place} is no JSON: {error}") from error
+            raise ConfigError(f"{place} is not JSON: {error}") from error
         match value:
             case str() | dict():
-                yield place, cast("Given", value)
+                yield place, cast("TaskInput", value)
             case _:
-                raise ConfigError(f"{place}: a task is an object or a text")
+                raise ConfigError(f"{place}: a task must be an object or a text")
 
 
-def _lines(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
+def _lines(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             place = f"{name} line {number}"
@@ -137,21 +140,21 @@ def _text(place: str, data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{place} is not UTF-8: {error}") from error
     if "\0" in text:
-        raise ConfigError(f"{place} holds a NUL character: it is no text")
+        raise ConfigError(f"{place} contains a NUL character: it is not a text")
     return text
 
 
-def _csv(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
+def _csv(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:
     rows = csv.reader(io.StringIO(_text(name, data), newline=""), strict=True)
-    before = csv.field_size_limit(LARGEST)
+    before = csv.field_size_limit(MAX_BYTES)
     try:
         header = [each.strip() for each in next(rows, list[str]())]
         if not any(header):
             return
-        doubled = next((each for each in header if header.count(each) > 1), None)
-        if doubled is not None or not all(header):
+        repeated = next((each for each in header if header.count(each) > 1), None)
+        if repeated is not None or not all(header):
             raise ConfigError(
-                f"{name}: the first line must name each column once, got: {doubled or ''!r}"
+                f"{name}: the first line must name each column once, got: {repeated or ''!r}"
             )
         for row in rows:
             place = f"{name} line {rows.line_num}"
@@ -166,20 +169,22 @@ def _csv(name: str, data: bytes) -> Iterator[tuple[str, Given]]:
         csv.field_size_limit(before)
 
 
-def ready(tasks: Iterable[BatchTask], template: str, terms: Mapping[str, Json]) -> list[BatchTask]:
-    """The tasks with their digests. Raises ``ConfigError`` where one lacks a field that the
-    template asks for, or its prompt would be empty."""
+def check_tasks(
+    tasks: Iterable[BatchTask], template: str, shared: Mapping[str, Json]
+) -> list[BatchTask]:
+    """The tasks with their digests. Raises ``ConfigError`` if one lacks a field that the template
+    uses, or if its prompt would be empty."""
     if not template.strip():
         raise ConfigError("the prompt is empty")
     holes = list(dict.fromkeys(templates.holes(template)))
-    base = blake2b(msgspec.json.encode(terms, order="sorted"), digest_size=8).digest()
+    base = blake2b(msgspec.json.encode(shared, order="sorted"), digest_size=8).digest()
     done: list[BatchTask] = []
     for task in tasks:
         for hole in holes:
             if find(task.fields, hole) is None and hole not in task.fields:
                 known = ", ".join(task.fields) or "none"
                 raise ConfigError(
-                    f"task {task.id!r} has no field {hole!r}, which the prompt asks for",
+                    f"task {task.id!r} has no field {hole!r}, which the prompt uses",
                     hint=f"Its fields: {known}.",
                 )
         prompt = templates.fill(template, task.fields)
@@ -191,16 +196,16 @@ def ready(tasks: Iterable[BatchTask], template: str, terms: Mapping[str, Json]) 
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """In words, what is not as it was, of digests by task; empty: all is."""
+    """What has changed between two sets of digests by task, as text; empty if nothing has."""
     changed = [name for name in now if name in before and before[name] != now[name]]
     new = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
-    said = [
+    parts = [
         f"{_count(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         for names, what in ((changed, "changed"), (new, "new"), (gone, "gone"))
         if names
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _count(names: list[str]) -> str:

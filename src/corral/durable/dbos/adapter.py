@@ -1,15 +1,15 @@
-"""The one module that knows the engine below: DBOS, pinned, in its own thread and loop.
+"""The DBOS library, as workflows and executors use it: pinned, in its own thread and event loop.
 
-Rules, each learnt from an experiment:
+Rules, each learned from an experiment:
 
-* Every process is an executor with an id of its own; the library's default would run again
-  what another process still runs.
-* The version of the application is our protocol's number, never a hash of source: a comment
-  must not leave a run behind for ever.
-* A workflow's calls are matched on replay by their position: nothing here is ever gathered.
-* All that is journalled is JSON. Rows of another kind are never written, nor decoded.
-* The library replaces the default executor of the loop that it runs in: so it gets a loop
-  of ours, and never sees the user's.
+* Every process is an executor with its own id; with the library's default id a process would
+  start again what another process still runs.
+* The application version is our protocol's number, never a hash of the source: editing a comment
+  must not abandon runs.
+* A workflow's calls are matched by position on replay: they are never run concurrently.
+* Everything in the journal is JSON. Rows of another kind are neither written nor decoded.
+* The library replaces the default executor of the loop that it runs in, so it gets a loop of its
+  own and never uses the caller's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 PROTOCOL = 1
-"""Of the journal: raised only when runs begun by an older corral cannot go on in this one."""
+"""The version of the journal: raised only if this corral cannot continue runs of an older one."""
 APPLICATION = "corral"
 INBOX = "inbox"
-"""The one topic of a run: outcomes, answers and cancellations, in the order they are taken."""
+"""The topic of all messages to a run: outcomes, answers and cancellations, in order."""
 INSTALL = "pip install 'corral[engine]'"
 RECEIVED = "DBOS.recv"
 """The name of the journal entry of a message that a workflow received."""
@@ -45,42 +45,42 @@ State: TypeAlias = Literal[
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
 ]
 OPEN: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
-"""Of workflows that have not ended."""
+"""States of workflows that have not ended."""
 
 ENDED = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
 
 Workflow: TypeAlias = Callable[[dict[str, Json]], Awaitable[Json]]
 
 _POOL = 10
-"""Connections of a worker; the library's 20 would leave a small Postgres room for four."""
+"""Connections of a worker; with the library's 20 a small Postgres has room for four workers."""
 
 
 def _quiet(_moment: str) -> None:
-    """Nobody listens."""
+    """The default: does nothing."""
 
 
 watch: Callable[[str], None] = _quiet
-"""Told before and after every write to a workflow's journal; for tests that kill there."""
+"""Called before and after each write to a journal; for tests that kill the process there."""
 
 _workflows: dict[str, Any] = {}
 _engines: list[Engine] = []
 
 
 def require() -> None:
-    """Raises ``ConfigError`` where the engine is not installed."""
+    """Raises ``ConfigError`` if the engine is not installed."""
     if importlib.util.find_spec("dbos") is None:
         raise ConfigError(
-            "a durable run needs the engine, which is not installed",
-            hint=f"{INSTALL}; or run once, in memory, with --no-durable.",
+            "durable runs need the engine, which is not installed",
+            hint=f"{INSTALL}; or use --no-durable to run in memory.",
         )
 
 
-# A worker: the process that runs workflows.
+# For executors.
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """A workflow that is cancelled was to end, and of a full disk the executor tells: nobody
-    needs the trace of either."""
+    """Whether to log it. A cancelled workflow is no error, and the executor itself reports a full
+    disk: neither needs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
     full = sql.is_full(error) or "disk is full" in text or "disk I/O error" in text
@@ -92,8 +92,8 @@ class Foreign(Exception):
 
 
 def refuse_pickles() -> None:
-    """The library decodes a row as the row itself says, and one that says it is a pickle runs
-    whatever is in it. All our rows are JSON: in this process no pickle is decoded."""
+    """The library decodes each row as the row itself says, and decoding a pickle executes its
+    content. All rows of corral are JSON, so in this process no pickle is decoded."""
     from dbos._serialization import DefaultSerializer
 
     def refuse(_self: object, _text: str) -> Any:
@@ -111,8 +111,8 @@ def launch(
     poll: float,
     on_full: Callable[[BaseException], None] | None = None,
 ) -> None:
-    """Begin to run workflows from these queues, in the running loop. ``workflows``: name →
-    (function, how often it may be taken up again after a crash). ``on_full`` is told when the
+    """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
+    (function, how often it is started again after a crash). ``on_full`` is called when the
     database cannot write any more."""
     require()
     refuse_pickles()
@@ -139,7 +139,7 @@ def launch(
 
 
 def close() -> None:
-    """Blocking, about a second. What still ran stays pending, and somebody recovers it."""
+    """Blocking, about a second. Workflows that still run stay pending until they are recovered."""
     from dbos import DBOS
 
     DBOS.destroy(destroy_registry=True)
@@ -149,16 +149,16 @@ def close() -> None:
 
 
 def recover(executor: str) -> int:
-    """Put what a dead executor was running back on its queues, where the attempts are
-    counted on. The caller holds the executor's lease. A private call of the library, the
-    only one: its public substitute would set the count back, and poison would loop."""
+    """Put the workflows of a dead executor back on their queues; their recoveries are counted. The
+    caller holds the executor's lease. This is the only private call of the library: its public
+    substitute resets the count, and a workflow that kills its worker would loop for ever."""
     from dbos import DBOS
 
     recover_pending = DBOS._recover_pending_workflows  # pyright: ignore[reportPrivateUsage]
     return len(recover_pending([executor]))
 
 
-# Inside a workflow. Each of these is journalled once, and replayed by its position.
+# For workflows. Each call is recorded once, and replayed by its position.
 
 
 async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Json]) -> None:
@@ -168,16 +168,18 @@ async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Js
     with SetWorkflowID(workflow_id):
         handle = await DBOS.enqueue_workflow_async(queue, _workflows[name], payload)
     if handle.get_workflow_id() != workflow_id:
-        # The journal holds another order at this position: going on would mix up results.
-        raise RuntimeError(f"{workflow_id} was ordered where {handle.get_workflow_id()} had been")
+        # The journal has another call at this position: results would be mixed up.
+        raise RuntimeError(
+            f"replay started {workflow_id}, but the journal has {handle.get_workflow_id()}"
+        )
     watch(f"after enqueue {workflow_id}")
 
 
 async def step(
     name: str, function: Callable[[], Awaitable[Json]], *, preemptible: bool = False
 ) -> Json:
-    """What the function returned, the first time it came to its end. ``preemptible``: it is
-    cancelled within about a second of its workflow."""
+    """The recorded result of the function. ``preemptible``: it is cancelled within about a second
+    after its workflow is."""
     from dbos import DBOS
 
     async def run() -> Json:
@@ -191,7 +193,7 @@ async def step(
 
 
 async def sleep(seconds: float) -> None:
-    """Until a moment that is kept over restarts."""
+    """Sleep until a time that is recorded, so a restart does not extend it."""
     from dbos import DBOS
 
     watch("before sleep")
@@ -200,7 +202,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def send(workflow_id: str, message: Json, *, key: str) -> None:
-    """To its inbox, once for a key."""
+    """Send a message to a workflow's inbox, once per key."""
     from dbos import DBOS
 
     watch(f"before send {key}")
@@ -209,7 +211,7 @@ async def send(workflow_id: str, message: Json, *, key: str) -> None:
 
 
 async def receive(timeout: float) -> Json:
-    """The next message of this workflow's inbox; None when none came in time."""
+    """The next message of this workflow's inbox; None after the timeout."""
     from dbos import DBOS
 
     watch("before recv")
@@ -219,7 +221,7 @@ async def receive(timeout: float) -> Json:
 
 
 async def publish(key: str, value: Json) -> None:
-    """For whoever looks at this workflow from outside."""
+    """Publish a value for readers outside this workflow."""
     from dbos import DBOS
 
     watch(f"before publish {key}")
@@ -228,7 +230,7 @@ async def publish(key: str, value: Json) -> None:
 
 
 async def label(workflow_id: str, labels: dict[str, Json]) -> None:
-    """Words beside the workflow, for lists: they can be read without decoding anything."""
+    """Set labels of a workflow, for lists: they are read without decoding inputs or outputs."""
     from dbos import DBOS
 
     watch("before label")
@@ -237,7 +239,7 @@ async def label(workflow_id: str, labels: dict[str, Json]) -> None:
 
 
 async def cancel(workflow_ids: list[str]) -> None:
-    """With all that they started."""
+    """Cancel workflows with all that they started."""
     from dbos import DBOS
 
     watch("before cancel")
@@ -246,7 +248,7 @@ async def cancel(workflow_ids: list[str]) -> None:
 
 
 async def states(workflow_ids: list[str]) -> dict[str, State]:
-    """Only within a step: called by a workflow, its answer would be journalled, and is no JSON."""
+    """Only within a step: the result is not JSON and cannot be recorded itself."""
     from dbos import DBOS
 
     found = await DBOS.list_workflows_async(
@@ -256,29 +258,29 @@ async def states(workflow_ids: list[str]) -> dict[str, State]:
 
 
 async def input_of(workflow_id: str) -> Json:
-    """Of another workflow. Only within a step."""
+    """The input of another workflow. Only within a step."""
     from dbos import DBOS
 
     found = await DBOS.list_workflows_async(workflow_ids=[workflow_id], load_output=False)
     if not found or not found[0].input:
-        raise LookupError(f"the run {workflow_id} is gone")
+        raise LookupError(f"the run {workflow_id} was deleted")
     whole: Json = found[0].input["args"][0]
     return whole
 
 
 async def published(workflow_id: str, key: str) -> Json:
-    """What another workflow has published last; None: nothing. Only within a step."""
+    """The value that another workflow published last, or None. Only within a step."""
     from dbos import DBOS
 
     value: Json = await DBOS.get_event_async(workflow_id, key, 0)
     return value
 
 
-# Outside: everybody who runs nothing.
+# For everybody.
 
 
 def migrate(url: str) -> None:
-    """Make or renew the tables. Blocking."""
+    """Create or update the tables. Blocking."""
     require()
     from dbos import DBOS
 

@@ -1,7 +1,7 @@
-"""The database that runs are kept in: a file of ours by default, or a Postgres server.
+"""The database that runs are stored in: a file in corral's home by default, or a Postgres server.
 
-Everything that can be wrong with it is said here, in our words, before anything is spent.
-Whoever can write to it decides what the workers do: so a file belongs to its owner alone.
+Problems with it are reported here, as corral's own errors, before anything is spent. Whoever can
+write to it decides what the workers do, so only the owner may read or write a database file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECRET = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
 
 
 def harmless(url: str) -> str:
-    """Without the password that may stand in it."""
+    """The URL without its password."""
     if "://" not in url:
         return url
     try:
@@ -44,21 +44,21 @@ def harmless(url: str) -> str:
 class Database:
     url: str
     path: Path | None
-    """Of a file; None for a server."""
+    """The file; None for a server."""
 
     @property
     def shown(self) -> str:
-        """For people: without its password."""
+        """For messages: without its password."""
         return str(self.path) if self.path else harmless(self.url)
 
 
 def locks_of(path: Path) -> Path:
-    """Where the executors of a file hold their leases."""
+    """The directory of the lease files of a database file."""
     return path.with_name(path.name + ".executors")
 
 
 def find(given: str | None = None) -> Database:
-    """What was asked for, else ``CORRAL_DB``, else a file in corral's own folder."""
+    """The given database, else ``CORRAL_DB``, else a file in corral's home."""
     text = given or os.environ.get("CORRAL_DB") or str(paths.home() / "engine.db")
     scheme = text.partition("://")[0] if "://" in text else ""
     if scheme in ("postgres", "postgresql", "postgresql+psycopg"):
@@ -69,18 +69,20 @@ def find(given: str | None = None) -> Database:
         path = text
     else:
         raise ConfigError(
-            f"no engine for a {scheme} database",
+            f"{scheme} databases are not supported",
             hint="Use a file, sqlite:///file or postgresql://user@host/name.",
         )
     if path in ("", ":memory:") or text.rstrip("/") == "sqlite:":
-        raise ConfigError("a run in memory is not durable", hint="Name a file, or use --no-durable")
+        raise ConfigError(
+            "a database in memory is not durable", hint="Choose a file, or use --no-durable."
+        )
     whole = Path(path).expanduser().absolute()
     return Database(f"sqlite:///{whole}", whole)
 
 
 def prepare(database: Database) -> None:
-    """See that it is there, ours, writable and of our protocol; make it where it is new.
-    Blocking. Raises ``StorageFailed`` or ``ConfigError``."""
+    """Check that it is corral's, writable and of this protocol; create it if it is new. Blocking.
+    Raises ``StorageFailed`` or ``ConfigError``."""
     adapter.require()
     if database.path is not None:
         _prepare_file(database, database.path)
@@ -89,7 +91,7 @@ def prepare(database: Database) -> None:
 
 
 def is_there(database: Database) -> bool:
-    """Whether there may be something in it; ready then. Blocking."""
+    """Whether it exists; then it is prepared. Blocking."""
     try:
         if database.path is not None and not database.path.exists():
             return False
@@ -103,13 +105,13 @@ def _prepare_file(database: Database, path: Path) -> None:
     try:
         if not path.parent.exists():
             paths.make_dir(path.parent)
-        # Before the library opens it: it would make the file readable by everybody.
+        # Created before the library does: it would make the file readable by everybody.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise _shut(path, error) from error
-    # Of several who find it new, one makes it, and the others wait.
+    # If several processes find it new, one creates it and the others wait.
     with file_lock.exclusive(locks_of(path) / ".made"):
         _look_into(database, path)
 
@@ -117,7 +119,7 @@ def _prepare_file(database: Database, path: Path) -> None:
 def _shut(path: Path | None, error: OSError) -> StorageFailed:
     return StorageFailed(
         f"the database {path} cannot be opened: {error.strerror or error}",
-        hint="Name another with --db or CORRAL_DB.",
+        hint="Choose another with --db or CORRAL_DB.",
         phase="config",
     )
 
@@ -125,7 +127,7 @@ def _shut(path: Path | None, error: OSError) -> StorageFailed:
 def _look_into(database: Database, path: Path) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=30)) as opened:
-            # A property of the file, so that one writer does not shut out the readers.
+            # WAL is a property of the file: a writer does not block readers.
             opened.execute("PRAGMA journal_mode=WAL")
             opened.execute("BEGIN IMMEDIATE")
             opened.rollback()
@@ -138,8 +140,8 @@ def _look_into(database: Database, path: Path) -> None:
         raise _explain(database, error) from error
     if tables and not ours:
         raise ConfigError(
-            f"{path} holds something else, not runs of corral",
-            hint="Name another file with --db or CORRAL_DB.",
+            f"{path} is a database of another program",
+            hint="Choose another file with --db or CORRAL_DB.",
         )
     _check_protocol(database, versions, left)
     if not made:
@@ -149,8 +151,8 @@ def _look_into(database: Database, path: Path) -> None:
 
 
 def _make(database: Database, path: Path) -> None:
-    """Whole or not at all: tables that a full disk or a kill left unfinished cannot be
-    finished later. What is there by then holds no run."""
+    """Create all tables or none: tables that a full disk or a kill left incomplete cannot be
+    completed later. The file that it replaces holds no run."""
     new = path.with_name(path.name + ".new")
     try:
         for old in (new, *path.parent.glob(f"{glob.escape(new.name)}-*")):
@@ -169,8 +171,8 @@ def _make(database: Database, path: Path) -> None:
 
 @contextmanager
 def storage_errors(database: Database) -> Generator[None]:
-    """What the database will not do (it is full, away, read-only) in our words. Raises
-    ``StorageFailed`` or ``ConfigError``."""
+    """Turns errors of the database (full, not reachable, read-only) into ``StorageFailed`` or
+    ``ConfigError``."""
     try:
         yield
     except Exception as error:
@@ -188,16 +190,16 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
     text = str(error)
     if "not a database" in text or "malformed" in text:
         return ConfigError(
-            f"{database.shown} is not a database, or a damaged one",
-            hint="Name another file with --db or CORRAL_DB.",
+            f"{database.shown} is not a database, or is damaged",
+            hint="Choose another file with --db or CORRAL_DB.",
         )
     hints = {
-        "readonly": "It can be read but not written: see to its owner and mode.",
-        "locked": "Another program has held it for half a minute.",
+        "readonly": "It is read-only: check its owner and mode.",
+        "locked": "Another program has locked it for 30 seconds.",
         "disk is full": "Free some disk space.",
     }
     hint = next((words for part, words in hints.items() if part in text), None)
-    if "disk I/O error" in text and _is_full(database):  # it cannot even make its index file
+    if "disk I/O error" in text and _is_full(database):  # SQLite could not create its index file
         text, hint = "the disk is full", hints["disk is full"]
     return StorageFailed(f"the database {database.shown}: {text}", hint=hint, phase="config")
 
@@ -223,7 +225,7 @@ def _prepare_server(database: Database) -> None:
                 left = _left(server, "dbos.workflow_status")
             if _flag(server, "SHOW transaction_read_only"):
                 raise StorageFailed(
-                    f"the database {database.shown} can only be read",
+                    f"the database {database.shown} is read-only",
                     hint="Is it a standby?",
                     phase="config",
                 )
@@ -246,8 +248,8 @@ def _prepare_server(database: Database) -> None:
             adapter.migrate(database.url)
         except Exception as error:
             raise StorageFailed(
-                f"the tables of {database.shown} cannot be made: {_first_line(error)}",
-                hint="Let an owner of the database run it once.",
+                f"the tables of {database.shown} cannot be created: {_first_line(error)}",
+                hint="Run corral once as the owner of the database.",
                 phase="config",
             ) from error
 
@@ -266,7 +268,7 @@ def _rows(opened: Any, table: str) -> list[str]:
 
 
 def _left(opened: Any, table: str) -> dict[str, int]:
-    """Protocol → how many workflows of it have not ended."""
+    """Protocol -> number of its workflows that have not ended."""
     marks = ", ".join(f"'{state}'" for state in adapter.OPEN)
     rows = opened.execute(
         f"SELECT application_version, count(*) FROM {table}"
@@ -281,11 +283,11 @@ def _check_protocol(database: Database, versions: list[str], left: dict[str, int
     if newest > ours:
         raise ConfigError(
             f"{database.shown} was written by a newer corral (protocol {newest}, ours is {ours})",
-            hint="Update corral, or name another database with --db.",
+            hint="Update corral, or choose another database with --db.",
         )
     behind = sum(count for name, count in left.items() if name != str(ours))
     if behind:
         raise ConfigError(
             f"{behind} tasks in {database.shown} were started by an older corral and would not end",
-            hint="Let that version finish them, or name another database with --db.",
+            hint="Let that version finish them, or choose another database with --db.",
         )

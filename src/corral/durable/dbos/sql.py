@@ -1,4 +1,4 @@
-"""Connections to the database of an engine, with what the library's own would lack."""
+"""Database connections with the settings that corral needs, and SQL on the library's tables."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 CONNECT = 5
-"""Seconds until a server that does not answer counts as away."""
+"""Seconds until a server that does not answer counts as not reachable."""
 _DISK_FULL = "53100"
-"""As Postgres says it."""
+"""The SQLSTATE of Postgres."""
 STUCK = 60
-"""Seconds that a transaction may stand still."""
+"""Seconds that a transaction may be idle."""
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the database says that it cannot write any more: its disk is full, or fails."""
+    """Whether the database reports that it cannot write: its disk is full or fails."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, sqlite3.Error):
         return any(part in str(cause) for part in ("disk is full", "disk I/O error"))
@@ -30,8 +30,8 @@ def is_full(error: BaseException | None) -> bool:
 def open_engine(
     url: str, connections: int, on_full: Callable[[BaseException], None] | None = None
 ) -> Engine:
-    """So many at once, at most. ``on_full`` is told when the database cannot write any more, in
-    whatever thread that is found."""
+    """An engine with at most ``connections`` connections. ``on_full`` is called, in any
+    thread, when the database cannot write any more."""
     import sqlalchemy as sa
     from sqlalchemy import event
 
@@ -58,8 +58,8 @@ def open_engine(
 
 
 def close_engine(engine: Engine) -> None:
-    """And whatever a thread still asks through it, whose caller was cancelled and is gone: the
-    pool would take such a connection back after its end, and keep it until it is garbage."""
+    """Close all connections, also one that a thread still uses because its caller was cancelled:
+    the pool would otherwise take it back after this and keep it open."""
     from sqlalchemy import event
 
     event.listen(engine, "checkin", _end)
@@ -76,14 +76,14 @@ def _within_a_time(_dialect: Any, _record: Any, _given: Any, options: dict[str, 
 
 
 def _let_go(connection: Any, _record: Any) -> None:
-    """As the library would: a session that is stuck within a transaction frees its locks."""
+    """As the library does: a session that is idle in a transaction releases its locks."""
     if "idle_in_transaction_session_timeout" not in connection.info.options:
         connection.execute(f"SET idle_in_transaction_session_timeout = {STUCK * 1000}")
         connection.commit()
 
 
 def _set_up(connection: Any, _record: Any) -> None:
-    """As the library would."""
+    """As the library does."""
     connection.isolation_level = "IMMEDIATE"
     connection.execute("PRAGMA busy_timeout=30000")
     connection.execute("PRAGMA foreign_keys=ON")
@@ -92,9 +92,9 @@ def _set_up(connection: Any, _record: Any) -> None:
 def _begin(
     connection: Any, cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool
 ) -> None:
-    """What runs is counted in the same transaction in which the next is claimed. SQLite begins
-    one only with the first write, so two processes that counted at the same time would both
-    take the last place of a limited queue."""
+    """Start a write transaction before running workflows are counted. SQLite starts one only at
+    the first write, so two processes that count at the same time would both take the last place of
+    a limited queue."""
     if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
         cursor.execute("BEGIN IMMEDIATE")
 

@@ -1,4 +1,4 @@
-"""An attempt at a node, where it belongs: in this process, or in a host that outlives it."""
+"""One attempt at a node: in this process, or in an agent host that outlives it."""
 
 from __future__ import annotations
 
@@ -27,119 +27,129 @@ from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 
-def judge(begun: RunInput, visit: RunNode, outcome: Outcome, attempt: int) -> AttemptResult:
-    """What follows from this attempt, by the rule for retries."""
-    node = begun.graph.nodes[visit.node]
-    match retry.after(begun.graph, node, outcome, attempt, f"{begun.run_id}/{visit.id}"):
+def apply_retry_rule(
+    run_input: RunInput, visit: RunNode, outcome: Outcome, attempt: int
+) -> AttemptResult:
+    """Apply the retry rule to the outcome of an attempt."""
+    node = run_input.graph.nodes[visit.node]
+    match retry.after(run_input.graph, node, outcome, attempt, f"{run_input.run_id}/{visit.id}"):
         case retry.Pause(seconds=seconds):
             return AttemptResult(outcome=outcome, pause=seconds)
         case final:
             return AttemptResult(outcome=final)
 
 
-async def run_attempt(begun: RunInput, visit: RunNode, attempt: int, here: Executor) -> Outcome:
-    """The attempt's own outcome. Only a cancellation passes."""
-    node = begun.graph.nodes[visit.node]
-    if is_detached(begun.setting, node):
-        return await client.attempt(begun, visit, attempt, lambda: here.closing)
-    return await run_in_process(begun, visit, attempt, await here.desks.find(begun.setting))
+async def run_attempt(run_input: RunInput, visit: RunNode, attempt: int, here: Executor) -> Outcome:
+    """The outcome of the attempt. Raises nothing but a cancellation."""
+    node = run_input.graph.nodes[visit.node]
+    if is_detached(run_input.config, node):
+        return await client.attempt(run_input, visit, attempt, lambda: here.closing)
+    return await run_in_process(
+        run_input, visit, attempt, await here.resource_cache.find(run_input.config)
+    )
 
 
 async def run_in_process(
-    begun: RunInput, visit: RunNode, attempt: int, desk: NodeResources
+    run_input: RunInput, visit: RunNode, attempt: int, resources: NodeResources
 ) -> Outcome:
-    """In this process, by its own loop."""
-    setting = run_worktree.local_config(begun.setting)
-    folder = RunDir(setting.folder)
-    place = folder.stage(visit.id, visit.node)
-    as_is = begin(place, begun.graph.nodes[visit.node], visit, attempt)
-    if isinstance(as_is, Outcome):
-        return as_is
-    node, visit = as_is
-    attempt_at = handlers.NodeContext(
-        run_id=begun.run_id,
-        graph=begun.graph,
+    """Run the attempt in this process's event loop."""
+    config = run_worktree.local_config(run_input.config)
+    folder = RunDir(config.folder)
+    visit_dir = folder.stage(visit.id, visit.node)
+    decision = apply_crash_rule(visit_dir, run_input.graph.nodes[visit.node], visit, attempt)
+    if isinstance(decision, Outcome):
+        return decision
+    node, visit = decision
+    context = handlers.NodeContext(
+        run_id=run_input.run_id,
+        graph=run_input.graph,
         node=node,
         visit=visit,
         attempt=attempt,
-        folder=place,
+        folder=visit_dir,
         run_folder=folder.path,
-        workspace=Path(setting.workspace),
-        desk=desk,
+        workspace=Path(config.workspace),
+        desk=resources,
     )
     began = time.time()
-    async with run_worktree.used(setting):
+    async with run_worktree.used(config):
         outcome = await execution_attempt.bounded(
-            execution_attempt.attempt(attempt_at), node.id, begun.run_id
+            execution_attempt.attempt(context), node.id, run_input.run_id
         )
-        outcome = await run_worktree.save(setting, outcome, visit.id)
-    if setting.artefacts and setting.folder != begun.setting.folder:
-        # Others, who end the run, do not have this machine's folder.
-        outcome = await _left(setting, begun.run_id, outcome, began)
+        outcome = await run_worktree.save(config, outcome, visit.id)
+    if config.artifacts_url and config.folder != run_input.config.folder:
+        # The machine that ends the run may be another one, without this directory.
+        outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
     return outcome
 
 
-async def _left(setting: RunConfig, run_id: str, outcome: Outcome, since: float) -> Outcome:
-    put = partial(artifacts.put, RunDir(setting.folder).artifacts, setting.artefacts, run_id)
+async def _upload_artifacts(
+    config: RunConfig, run_id: str, outcome: Outcome, since: float
+) -> Outcome:
+    upload = partial(
+        artifacts.upload, RunDir(config.folder).artifacts, config.artifacts_url, run_id
+    )
     try:
-        await asyncio.to_thread(put, since=since)
+        await asyncio.to_thread(upload, since=since)
     except (StorageFailed, ConfigError) as error:
         notes = f"{outcome.notes}; {error.message}".removeprefix("; ")
         return replace(outcome, notes=notes)
     return outcome
 
 
-def is_detached(setting: RunConfig, node: Node) -> bool:
-    """Whether the node's attempts run in a host. ``detached`` of the node wins."""
-    said = node.attrs.get("detached")
-    if said is not None and said != "":
-        return said in (True, "true")
-    if setting.simulate or not setting.detached or not node_kinds.find(node.kind).detached:
+def is_detached(config: RunConfig, node: Node) -> bool:
+    """Whether the node's attempts run in an agent host. The node's ``detached`` wins."""
+    given = node.attrs.get("detached")
+    if given is not None and given != "":
+        return given in (True, "true")
+    if config.simulate or not config.detached or not node_kinds.find(node.kind).detached:
         return False
-    # A host would not find what was registered by hand here.
+    # A host does not know node kinds that this program registered itself.
     return handlers.is_ours(handlers.for_node(node))
 
 
 POLICIES = ("rerun", "fail", "resume")
-GO_ON = "You were interrupted while you worked on this. Go on where you were:\n\n"
+GO_ON = "You were interrupted while you worked on this. Continue where you were:\n\n"
 _TAIL = 64 * 1024
-"""Bytes of a diary in which its last event is."""
+"""Bytes at the end of an event file that contain its last event."""
 
 
-def begin(folder: Path, node: Node, visit: RunNode, attempt: int) -> tuple[Node, RunNode] | Outcome:
-    """The node and the visit as they are to be worked at, or at once what came of them. Notes
-    in the visit's folder that it has begun. Raises ``OSError``."""
+def apply_crash_rule(
+    folder: Path, node: Node, visit: RunNode, attempt: int
+) -> tuple[Node, RunNode] | Outcome:
+    """Apply ``on_crash``: the node and the visit to run, or the outcome if it must not run again.
+    Records the start in the visit's directory. Raises ``OSError``."""
     policy = node.text("on_crash", "rerun")
     if policy not in POLICIES:
-        said = f"on_crash={policy}: write {', '.join(POLICIES)}"
-        return failed(said, retryable=False)
+        given = f"on_crash={policy}: write {', '.join(POLICIES)}"
+        return failed(given, retryable=False)
     if policy == "rerun":
         return node, visit
-    note = folder / f".begun.{attempt}"
-    was_begun = note.exists()
-    note.touch()
+    marker = folder / f".begun.{attempt}"
+    was_started = marker.exists()
+    marker.touch()
     if policy == "fail":
-        if was_begun:
-            return failed("it was cut short by a crash while it ran", retryable=False)
+        if was_started:
+            return failed("a crash interrupted it while it ran", retryable=False)
         return node, visit
     thread = visit.thread or visit.id
     visit = replace(visit, fidelity="full", thread=thread)
-    session = _session(folder / EVENTS) if was_begun else None
+    session = _interrupted_session(folder / EVENTS) if was_started else None
     if session is None:
         return node, visit
     agent, token = session
-    kept = {f"internal.thread.{thread}": {"agent": agent, "resume_token": token}}
+    session_update = {f"internal.thread.{thread}": {"agent": agent, "resume_token": token}}
     prompt = GO_ON + (node.text("prompt") or node.label)
     return (
         replace(node, attrs={**node.attrs, "prompt": prompt}),
-        replace(visit, context={**visit.context, **kept}),
+        replace(visit, context={**visit.context, **session_update}),
     )
 
 
-def _session(diary: Path) -> tuple[str, str] | None:
-    """The agent and its session that were cut short, by the last thing that was said."""
+def _interrupted_session(event_file: Path) -> tuple[str, str] | None:
+    """The agent and the session that were interrupted, by the last recorded event."""
     try:
-        with diary.open("rb") as file:
+        with event_file.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL))
             lines = file.read().splitlines()
@@ -149,7 +159,7 @@ def _session(diary: Path) -> tuple[str, str] | None:
         try:
             event = events.from_json(line)
         except msgspec.MsgspecError:
-            continue  # half a line, or the end of one
+            continue  # an incomplete line
         session = event.run_id.rpartition(".")[0]
         return None if isinstance(event, Done) or not session else (event.agent, session)
     return None

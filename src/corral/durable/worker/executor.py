@@ -1,7 +1,14 @@
-"""An executor: this process while it runs workflows, in a thread and a loop of their own.
+"""An executor: this process while it runs workflows, in a thread and an event loop of their own.
 
-There is one in a process at most, as the engine below is one for a process. It holds a
-lease, looks every second for executors that died, and puts their work back on the queues.
+There is at most one per process, because the library has one engine per process. It holds a lease,
+checks every second for executors that died, and puts their work back on the queues.
+
+States: starting (``start`` or ``run_here``: lease, queues, library) -> running -> draining (takes
+no more work; running nodes may finish) -> closing (what still runs is cancelled and left to
+whoever recovers it) -> ended. It fails (``failed``) when the database cannot be written, or when
+the lease has been lost for longer than ``grace``; then it drains as well, and everybody who waits
+for its work is informed (``watched``). If a node blocks the loop, the executor is abandoned: its
+thread goes on until the process ends, and its results are ignored.
 """
 
 from __future__ import annotations
@@ -26,15 +33,15 @@ from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
 
 SWEEP = 1.0
-"""Seconds between two looks for dead executors."""
+"""Seconds between two checks for dead executors."""
 GRACE = 120.0
-"""Seconds without a lease, as the database is away, until an executor gives up unless it was
-told otherwise: others may have taken its work over long since."""
+"""Default number of seconds without a lease, because the database is not reachable, until an
+executor gives up: others may have taken over its work."""
 LAUNCH = 60.0
 CLOSE = 20.0
 BLOCKED = 10.0
-"""Seconds in which its loop must have had a turn, once it is to end: what blocks the loop for
-longer is left where it is."""
+"""Seconds in which its loop must respond once it is to end: if something blocks it for longer, the
+executor is abandoned."""
 
 _log = logging.getLogger("corral.durable")
 _current: Executor | None = None
@@ -43,14 +50,14 @@ _watchers: list[Callable[[CorralError], None]] = []
 
 
 @contextlib.contextmanager
-def watched(tell: Callable[[CorralError], None]) -> Generator[None]:
-    """Meanwhile ``tell`` is called, in any thread, when the executor of this process fails: it
-    takes no more work, and whoever waits for its work would wait for ever."""
-    _watchers.append(tell)
+def watched(on_failure: Callable[[CorralError], None]) -> Generator[None]:
+    """Within the block ``on_failure`` is called, in any thread, when the executor of this process
+    fails: it takes no more work, and whoever waits for its work would wait for ever."""
+    _watchers.append(on_failure)
     try:
         yield
     finally:
-        _watchers.remove(tell)
+        _watchers.remove(on_failure)
 
 
 def current() -> Executor:
@@ -64,8 +71,8 @@ def running() -> Executor | None:
 
 
 class Executor:
-    """``pools``: whose runs it takes up. None: only those begun through it, which wait for
-    somebody to resume them when it dies."""
+    """``queue_names``: the queues whose runs it takes. None: it takes only runs started through it,
+    which wait for somebody to resume them when it dies."""
 
     def __init__(
         self,
@@ -88,9 +95,9 @@ class Executor:
         self.draining = False
         self.closing = False
         self.failed: CorralError | None = None
-        self.desks = resource_cache.Desks()
-        self._missed: set[str] = set()
-        self._at_work: dict[int, str] = {}
+        self.resource_cache = resource_cache.ResourceCache()
+        self._suspects: set[str] = set()
+        self._running_nodes: dict[int, str] = {}
         self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,14 +105,14 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._until: list[float] = []
-        """When it was told to end by, each time; a signal may come while another is heard."""
+        self._deadlines: list[float] = []
+        """The deadline of each call of ``stop``; signals may interrupt each other."""
         self._is_abandoned = False
 
-    # The process's own thread, or one of ours.
+    # Start and stop.
 
     def start(self) -> None:
-        """In a thread of its own; returns when it takes work. Blocking."""
+        """Run in a new thread; returns when it takes work. Blocking."""
         global _current  # noqa: PLW0603
         with _starting:
             if _current is not None:
@@ -114,7 +121,7 @@ class Executor:
                 )
             prepare(self.database)
             _current = self
-        self._thread = threading.Thread(target=self._whole, name="corral-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="corral-engine", daemon=True)
         self._thread.start()
         try:
             self._ready.result(LAUNCH)
@@ -123,8 +130,8 @@ class Executor:
             raise
 
     def run_here(self, on_ready: Callable[[Executor], None] | None = None) -> None:
-        """In this thread, until somebody calls ``stop``. For a process that does nothing
-        else: what its first thread starts dies with it, if the kernel can do that."""
+        """Run in this thread until somebody calls ``stop``. For a process that does nothing else:
+        what its first thread starts dies with it, where the kernel supports that."""
         global _current  # noqa: PLW0603
         with _starting:
             if _current is not None:
@@ -133,59 +140,59 @@ class Executor:
             _current = self
         if on_ready is not None:
             self._ready.add_done_callback(lambda _: on_ready(self))
-        self._whole()
+        self._run()
         if self._ready.exception() is not None:
             self._ready.result()
         if self.failed is not None:
             raise self.failed
 
     def stop(self, drain: float = 0.0) -> None:
-        """Take no more work; let the nodes under way finish for that many seconds at most;
-        then leave everything to whoever recovers it. Blocking, unless called in its thread.
-        A node that holds the loop for ever is left at that, and named."""
-        self._until.append(time.monotonic() + drain)
+        """Take no more work; wait up to ``drain`` seconds for running nodes; then leave the rest to
+        whoever recovers it. Blocking, unless called in its thread. If a node blocks the loop
+        for ever, the executor is abandoned with a warning that names the node."""
+        self._deadlines.append(time.monotonic() + drain)
         self.draining = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is None or self._thread is threading.current_thread():
             return
-        if not self._ready.done() or self.has_turns(drain + BLOCKED):
+        if not self._ready.done() or self.responds(drain + BLOCKED):
             self._thread.join(drain + CLOSE + LAUNCH)
         if self._thread.is_alive():
             self._abandon()
 
-    def has_turns(self, seconds: float) -> bool:
-        """Whether its loop comes to anything in that time, or has ended. Blocking."""
-        heard = threading.Event()
+    def responds(self, seconds: float) -> bool:
+        """Whether its loop responds within that time, or has ended. Blocking."""
+        responded = threading.Event()
         try:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(heard.set)
+                self._loop.call_soon_threadsafe(responded.set)
         except RuntimeError:
             return True
-        return heard.wait(seconds)
+        return responded.wait(seconds)
 
     @property
-    def held_by(self) -> str:
-        """What keeps it from ending, for people."""
-        nodes = ", ".join(sorted(self._at_work.values()))
+    def stuck_message(self) -> str:
+        """Why it does not end, as a message."""
+        nodes = ", ".join(sorted(self._running_nodes.values()))
         return (
-            f"the engine did not end, as {nodes or 'something'} holds its loop: what works at a"
-            " node must not block. It waits to be resumed."
+            f"the engine did not end because {nodes or 'something'} blocks its event loop;"
+            " node code must not block. The run can be resumed."
         )
 
     def _abandon(self) -> None:
-        """Its thread goes on until the process ends; whatever it comes to nobody takes."""
+        """Its thread goes on until the process ends; its results are ignored."""
         global _current  # noqa: PLW0603
-        _log.warning(self.held_by)
+        _log.warning(self.stuck_message)
         self._stop.set()
         self._is_abandoned = True
         _current = None
-        with contextlib.suppress(Exception):  # as much as can be done beside the loop
+        with contextlib.suppress(Exception):  # as far as possible without the loop
             adapter.close()
         self.leases.release()
 
-    def _whole(self) -> None:
+    def _run(self) -> None:
         global _current  # noqa: PLW0603
         try:
             asyncio.run(self._main())
@@ -200,7 +207,7 @@ class Executor:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(_heard)
+        self._loop.set_exception_handler(_on_loop_error)
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
             await asyncio.to_thread(self.leases.hold, self.id)
@@ -213,12 +220,12 @@ class Executor:
                 workflows=self._workflows,
                 queues=self.all_queues,
                 poll=min(self.poll, 1.0),
-                on_full=self._cannot_write,
+                on_full=self._on_full_disk,
             )
             sweeper.start()
             self._ready.set_result(None)
             await self._stop.wait()
-            await self._drained()
+            await self._drain()
             await self._close()
         finally:
             self.draining = self.closing = True
@@ -227,15 +234,15 @@ class Executor:
                 await asyncio.to_thread(sweeper.join, CLOSE)
             self.leases.release()
 
-    async def _drained(self) -> None:
-        while (left := min(self._until, default=0.0) - time.monotonic()) > 0:
+    async def _drain(self) -> None:
+        while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), min(left, 0.2))
                 return
 
     async def _close(self) -> None:
         self.closing = True
-        if self._is_abandoned:  # there may be another by now
+        if self._is_abandoned:  # another executor may be running by now
             return
         mine = asyncio.current_task()
         left = [task for task in asyncio.all_tasks() if task is not mine]
@@ -244,51 +251,51 @@ class Executor:
         if left:
             await asyncio.wait(left, timeout=CLOSE)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.desks.close(), CLOSE)
+            await asyncio.wait_for(self.resource_cache.close(), CLOSE)
         if self.own is not None:
-            with contextlib.suppress(Exception):  # it is only tidied up
+            with contextlib.suppress(Exception):
                 await asyncio.to_thread(queues.remove, self.database, self.own)
-        with concurrent.futures.ThreadPoolExecutor(1) as apart:  # the loop's own one is closed too
-            await asyncio.get_running_loop().run_in_executor(apart, adapter.close)
-        # The library's executor is shut down, and the loop would wait for it again.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:  # the loop's own is closed
+            await asyncio.get_running_loop().run_in_executor(thread, adapter.close)
+        # The library has shut down the loop's executor, which asyncio.run would wait for.
         asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
 
-    # What the workflows ask it.
+    # Called by workflows.
 
     @contextlib.contextmanager
     def attempt(self, node: str) -> Generator[None]:
-        """It is being worked at: a draining executor waits for it."""
+        """An attempt runs within the block: a draining executor waits for it."""
         self._count += 1
         key = self._count
-        self._at_work[key] = node
+        self._running_nodes[key] = node
         self._idle.clear()
         try:
             yield
         finally:
-            del self._at_work[key]
-            if not self._at_work:
+            del self._running_nodes[key]
+            if not self._running_nodes:
                 self._idle.set()
 
     async def admitted(self) -> None:
-        """Returns while it takes work; else never: another executor will have it."""
+        """Returns while it takes work; never otherwise: another executor takes the workflow."""
         if self.draining:
             await asyncio.Event().wait()
 
-    # Others that died.
+    # Recovery of dead executors.
 
     def _sweep(self) -> None:
-        lost: float | None = None
+        lost_at: float | None = None
         while not self._stop.is_set():
             try:
-                held = self.leases.check()
-                if held:
-                    lost = None
+                is_held = self.leases.check()
+                if is_held:
+                    lost_at = None
                     self._take_over()
-            except Exception:  # the database is away: the next look may find it again
-                held = False
-            if not held:
-                lost = lost or time.monotonic()
-                if time.monotonic() - lost > self.grace:
+            except Exception:  # the database is not reachable; the next check may succeed
+                is_held = False
+            if not is_held:
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > self.grace:
                     self._give_up()
                     return
             for _ in range(10):
@@ -296,36 +303,36 @@ class Executor:
                     return
                 time.sleep(SWEEP / 10)
                 if not self.leases.is_certain:
-                    self.leases.check()  # got back before others look twice
+                    self.leases.check()  # get it back before others check twice
 
     def _take_over(self) -> None:
-        missed: set[str] = set()
+        suspects: set[str] = set()
         for executor in sorted(self.leases.busy() - {self.id}):
-            with self.leases.claim(executor) as gone:
-                if gone and not self.leases.is_certain and executor not in self._missed:
-                    missed.add(executor)  # it has until the next look to come back
-                elif gone:
-                    # Agents that it left on this machine would work beside those begun again.
+            with self.leases.claim(executor) as is_dead:
+                if is_dead and not self.leases.is_certain and executor not in self._suspects:
+                    suspects.add(executor)  # it has until the next check to come back
+                elif is_dead:
+                    # Agents that it left on this machine would run beside the restarted ones.
                     ProcessRegistry(paths.ledger()).reap()
                     adapter.recover(executor)
-        self._missed = missed
+        self._suspects = suspects
 
     def _give_up(self) -> None:
         self._fail(
             StorageFailed(
-                f"the database {self.database.shown} was away for {self.grace:g} s:"
+                f"the database {self.database.shown} was not reachable for {self.grace:g} s:"
                 " this worker ends",
-                hint="What it ran is taken up by others, or when it is started again.",
+                hint="Other workers take over its runs, or this one does when it is started again.",
             )
         )
 
-    def _cannot_write(self, error: BaseException) -> None:
-        """In any thread. What is done is journalled; the rest would be done in vain."""
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    def _on_full_disk(self, error: BaseException) -> None:
+        """Called in any thread. Finished work is in the journal; more could not be recorded."""
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         self._fail(
             StorageFailed(
-                f"the database {self.database.shown} cannot be written: {said}",
-                hint="Free some space on its disk. What it ran can be resumed then.",
+                f"the database {self.database.shown} cannot be written: {reason}",
+                hint="Free some disk space. The runs can be resumed then.",
             )
         )
 
@@ -337,11 +344,11 @@ class Executor:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
-        for tell in list(_watchers):
-            tell(error)
+        for on_failure in list(_watchers):
+            on_failure(error)
 
 
-def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A full disk is told once, by the executor."""
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The executor itself reports a full disk, once."""
     if not sql.is_full(context.get("exception")):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""The desks of a process: one for each manner of running agents, opened when first needed."""
+"""The node resources of a process: one set per configuration, opened when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 
 
-def open_desk(setting: RunConfig) -> NodeResources:
-    """Not entered yet."""
-    options: dict[str, Any] = dict(setting.options)
+def open_resources(config: RunConfig) -> NodeResources:
+    """The resources for nodes with this configuration, not entered yet."""
+    options: dict[str, Any] = dict(config.options)
     if isinstance(options.get("policy"), dict):
         options["policy"] = msgspec.convert(options["policy"], Policy)
     return NodeResources(
-        simulate=setting.simulate,
-        model=setting.model or None,
+        simulate=config.simulate,
+        model=config.model or None,
         options=cast("Any", options),
-        agent=setting.agent or DEFAULT_AGENT,
-        processes=max(1, -(-setting.at_once // PROMPTS_AT_ONCE)),
+        agent=config.agent or DEFAULT_AGENT,
+        processes=max(1, -(-config.at_once // PROMPTS_AT_ONCE)),
     )
 
 
-class Desks:
+class ResourceCache:
     def __init__(self) -> None:
         self._open: dict[bytes, NodeResources] = {}
         self._stack = AsyncExitStack()
 
-    async def find(self, setting: RunConfig) -> NodeResources:
+    async def find(self, config: RunConfig) -> NodeResources:
         key = msgspec.json.encode(
-            [setting.simulate, setting.agent, setting.model, setting.options, setting.at_once],
+            [config.simulate, config.agent, config.model, config.options, config.at_once],
             order="sorted",
         )
-        desk = self._open.get(key)
-        if desk is None:
-            desk = self._open[key] = open_desk(setting)
-            await self._stack.enter_async_context(desk)
-        return desk
+        resources = self._open.get(key)
+        if resources is None:
+            resources = self._open[key] = open_resources(config)
+            await self._stack.enter_async_context(resources)
+        return resources
 
     async def close(self) -> None:
         self._open.clear()

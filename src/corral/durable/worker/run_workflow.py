@@ -1,9 +1,41 @@
-"""``corral.run``: a run of a pipeline. The plan decides, this carries out.
+"""The workflow ``corral.run``: one run of a pipeline. The scheduler decides, this executes.
 
-The plan is fed one message at a time, in the order in which they were taken from the run's
-one inbox; that order is the journal. After a crash the same messages give the same orders,
-which the journal knows already: nothing is done twice. So nothing here may depend on a
-clock, on chance, on the environment or on what was not journalled.
+Theory of operation
+-------------------
+The workflow owns one ``Scheduler`` (pure) and one inbox. It repeats two steps until the
+scheduler returns ``FinishRun``:
+
+1. execute each command that the scheduler returned: enqueue a node workflow (``RunNode``),
+   publish a question (``AskHuman``), start a child run (``Child``), start a timer (``Wait``),
+   cancel (``Stop``), message a child (``Steer``);
+2. take the next message and pass it to the scheduler, which returns the next commands. Messages
+   come from node workflows (``Ended``, ``Woken``, ``Expired``), from people (``Answered``), and
+   from whoever cancels the run (``Cancelled``).
+
+Who calls: an executor (``worker.executor``) that takes the run from its queue. Nothing else calls
+into it; everybody outside sends messages to the inbox or reads the journal.
+
+Guarantees
+* Determinism: the order of messages in the journal is the only input. Nothing here may depend on
+  a clock, on randomness, on the environment, or on data that is not in the journal. After a crash
+  the recorded messages are passed to a new scheduler, which returns the same commands; the
+  journal already has their results, so nothing runs twice.
+* Every call of ``adapter`` is recorded by its position. They are never run concurrently, and
+  their order may not change while ``adapter.PROTOCOL`` stays the same.
+* The run directory (``Projection``) is written for people. A failure to write it never fails
+  the run.
+
+States of a node, as seen here: unknown -> in flight (``in_flight``) -> ended (its message was
+taken). A question is in ``questions`` until it is answered, expires or is stopped.
+
+Crashes
+* This worker dies: another executor, or ``resume``, starts the workflow again and it replays.
+* A node's worker dies: the node workflow is started again by its own rules; the run only waits.
+* A node workflow ends without a message (cancelled from outside, dead letter): after ``CHECK``
+  seconds without a message the run reads the states of what is in flight and creates the missing
+  messages itself (``_find_lost``), in a recorded step.
+* A run that was forked has ``known`` messages: where the scheduler orders something known, that
+  message is taken at once, and nothing runs.
 """
 
 from __future__ import annotations
@@ -59,147 +91,164 @@ from corral.pipelines.scheduler.scheduler import Scheduler
 
 NAME = "corral.run"
 RECOVERIES = 10_000
-"""A run may wait for months, over many restarts. It kills nobody: it only waits."""
+"""A run may wait for months, over many restarts. It cannot crash a worker: it only waits."""
 QUESTIONS = "questions"
-"""Published: the open ones, by id."""
-LOOK = 15.0
-"""Seconds without a message, while nodes are at work, until it is asked how they are: one
-that was cancelled from outside, or gave up, cannot speak. Doubled each time."""
-LOOK_AT_MOST = 3600.0
+"""The key of the published event: open questions by id."""
+CHECK = 15.0
+"""Seconds without a message until the states of running nodes are checked: one that was
+cancelled from outside sends no message. Doubled each time."""
+MAX_CHECK = 3600.0
 IDLE = 7 * 86400.0
-"""Only people are waited for."""
+"""Seconds to wait for a message while only people are waited for."""
 
 
 async def run(payload: dict[str, Json]) -> Json:
-    begun = unpack(payload, RunInput)
-    node_workflow.remember(begun)
-    return await _Course(begun).whole()
+    run_input = unpack(payload, RunInput)
+    node_workflow.remember_run(run_input)
+    return await _Run(run_input).run_to_end()
 
 
-class _Course:
-    def __init__(self, begun: RunInput) -> None:
-        self.begun, self.id = begun, begun.run_id
-        self.plan = Scheduler(begun.graph, run_id=begun.run_id, values=begun.values)
-        self.setting = run_worktree.local_config(begun.setting)
-        """With the folders of this machine: ``begun`` may be read on another."""
-        self.shown = Projection(begun, Path(self.setting.folder))
-        self.queue = executor.current().own or begun.queue
-        self.flying: dict[str, str] = {}
-        """Visit, child or wait → its workflow."""
+class _Run:
+    def __init__(self, run_input: RunInput) -> None:
+        self.run_input, self.id = run_input, run_input.run_id
+        self.scheduler = Scheduler(
+            run_input.graph, run_id=run_input.run_id, values=run_input.values
+        )
+        self.config = run_worktree.local_config(run_input.config)
+        """With the folders of this machine; ``run_input`` is the same on all machines."""
+        self.projection = Projection(run_input, Path(self.config.folder))
+        self.queue = executor.current().own or run_input.queue
+        self.in_flight: dict[str, str] = {}
+        """Id of a visit, child run or wait -> its workflow id."""
         self.questions: dict[str, Question] = {}
         self.timers: dict[str, str] = {}
-        self.at_hand: list[Message] = []
-        """Known already: taken before anything from the inbox."""
-        self.steered = 0
+        self.pending: list[Message] = []
+        """Messages known from the run that this one continues; taken before the inbox."""
+        self.steer_count = 0
         self.waits: set[str] = set()
 
-    async def whole(self) -> Json:
-        orders = self.plan.start()
+    async def run_to_end(self) -> Json:
+        commands = self.scheduler.start()
         while True:
-            for order in orders:
-                self.shown.see(order, self.plan.state)
-                if isinstance(order, FinishRun):
-                    return await self._finish(order)
-                await self._carry_out(order)
-            orders = list[Command]()
+            for command in commands:
+                self.projection.record(command, self.scheduler.state)
+                if isinstance(command, FinishRun):
+                    return await self._finish(command)
+                await self._execute(command)
+            commands = list[Command]()
             for message in await self._messages():
-                orders += self.plan.receive(message)
+                commands += self.scheduler.receive(message)
 
     async def _messages(self) -> list[Message]:
-        if self.at_hand:
-            return [self.at_hand.pop(0)]
-        pause = LOOK
+        if self.pending:
+            return [self.pending.pop(0)]
+        pause = CHECK
         while True:
-            raw = await self._received(pause if self.flying else IDLE)
+            raw = await self._receive(pause if self.in_flight else IDLE)
             if raw is not None:
                 message = unpack_message(raw)
                 if isinstance(message, Retrying):
-                    self.shown.see(message, self.plan.state)
+                    self.projection.record(message, self.scheduler.state)
                     continue
-                await self._taken(message)
+                await self._on_message(message)
                 return [message]
-            if self.flying:
-                told = await adapter.step("look", partial(_lost, dict(self.flying), self.waits))
+            if self.in_flight:
+                result = await adapter.step(
+                    "look", partial(_find_lost, dict(self.in_flight), self.waits)
+                )
                 lost = [
                     each
-                    for raw in cast("list[Json]", told)
+                    for raw in cast("list[Json]", result)
                     if not isinstance(each := unpack_message(raw), Retrying)
                 ]
                 for message in lost:
-                    await self._taken(message)
+                    await self._on_message(message)
                 if lost:
                     return lost
-            pause = min(pause * 2, LOOK_AT_MOST)
+            pause = min(pause * 2, MAX_CHECK)
 
-    async def _received(self, timeout: float) -> Json:
-        """While nobody speaks, the folder catches up."""
-        due = self.shown.catch_up(self.plan.state)
-        later = None
+    async def _receive(self, timeout: float) -> Json:
+        """The next message, or None after the timeout. The run directory is updated meanwhile."""
+        due = self.projection.catch_up(self.scheduler.state)
+        timer = None
         if due is not None:
-            later = asyncio.get_running_loop().call_later(due, self._catch_up)
+            timer = asyncio.get_running_loop().call_later(due, self._catch_up)
         try:
             return await adapter.receive(timeout)
         finally:
-            if later is not None:
-                later.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _catch_up(self) -> None:
-        self.shown.catch_up(self.plan.state)
+        self.projection.catch_up(self.scheduler.state)
 
-    async def _taken(self, message: Message) -> None:
+    async def _on_message(self, message: Message) -> None:
         match message:
             case Ended(id=known) | Woken(id=known):
-                self.flying.pop(known, None)
+                self.in_flight.pop(known, None)
             case Answered(id=known) | Expired(id=known):
                 await self._close_question(known)
             case _:
                 pass
 
-    async def _carry_out(self, order: Command) -> None:
-        match order:
+    async def _execute(self, command: Command) -> None:
+        match command:
             case RunNode():
-                if not self._is_known(order.id):
-                    node = self.begun.graph.nodes[order.node]
-                    limited = executor.current().all_queues
-                    queue = queues.queue_for_node(self.queue, node, limited)
-                    await self._start(order.id, NodeInput(run_id=self.id, visit=order), queue)
+                await self._run_node(command)
             case AskHuman(question=question):
-                if not self._is_known(question.id):
-                    await self._ask(question)
+                await self._ask(question)
             case Child():
-                if not self._is_known(order.id):
-                    await self._child(order)
+                await self._start_child(command)
             case Wait():
-                child = self.flying.get(order.child, "") if order.child else ""
-                then = Woken(id=order.id)
-                task = NodeInput(run_id=self.id, sleep=order.seconds, then=then, child=child)
-                self.waits.add(order.id)
-                await self._start(order.id, task, self.queue)
-            case Steer(child=child, updates=updates):
-                if child in self.flying:
-                    self.steered += 1
-                    key = f"steered {self.id} {self.steered}"
-                    message = pack(Steered(updates=updates))
-                    await adapter.send(self.flying[child], message, key=key)
+                await self._start_wait(command)
+            case Steer():
+                await self._steer(command)
             case Stop(id=known):
                 await self._stop(known)
             case Checkpoint():
-                if self.begun.reply_to:
-                    await adapter.publish("progress", self._progress())
+                await self._publish_progress()
             case EmitEvent() | Restart() | FinishRun():
                 pass
 
+    async def _run_node(self, command: RunNode) -> None:
+        if self._is_known(command.id):
+            return
+        node = self.run_input.graph.nodes[command.node]
+        queue = queues.queue_for_node(self.queue, node, executor.current().all_queues)
+        await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
+
+    async def _start_wait(self, command: Wait) -> None:
+        child = self.in_flight.get(command.child, "") if command.child else ""
+        then = Woken(id=command.id)
+        task = NodeInput(run_id=self.id, sleep=command.seconds, then=then, child=child)
+        self.waits.add(command.id)
+        await self._start(command.id, task, self.queue)
+
+    async def _steer(self, command: Steer) -> None:
+        if command.child in self.in_flight:
+            self.steer_count += 1
+            key = f"steered {self.id} {self.steer_count}"
+            message = pack(Steered(updates=command.updates))
+            await adapter.send(self.in_flight[command.child], message, key=key)
+
+    async def _publish_progress(self) -> None:
+        if self.run_input.reply_to:
+            await adapter.publish("progress", self._progress())
+
     def _is_known(self, known: str) -> bool:
-        message = self.begun.known.get(known)
+        """Whether the result is known from the run that this one continues; then it is taken."""
+        message = self.run_input.known.get(known)
         if message is not None:
-            self.at_hand.append(message)
+            self.pending.append(message)
         return message is not None
 
     async def _start(self, known: str, task: NodeInput, queue: str) -> None:
-        self.flying[known] = f"{self.id}/{known}"
-        await adapter.enqueue(node_workflow.NAME, self.flying[known], queue, pack(task))
+        self.in_flight[known] = f"{self.id}/{known}"
+        await adapter.enqueue(node_workflow.NAME, self.in_flight[known], queue, pack(task))
 
     async def _ask(self, question: Question) -> None:
+        if self._is_known(question.id):
+            return
         self.questions[question.id] = question
         await self._publish_questions()
         if question.timeout is not None:
@@ -219,45 +268,47 @@ class _Course:
         await adapter.publish(
             QUESTIONS, {key: msgspec.to_builtins(each) for key, each in self.questions.items()}
         )
-        if not self.begun.reply_to:
+        if not self.run_input.reply_to:
             await adapter.label(self.id, {"asks": len(self.questions)})
 
-    async def _child(self, order: Child) -> None:
-        load = partial(_load, self.begun, self.setting, order)
-        told = await adapter.step(f"load {order.id}", load)
-        if isinstance(told, str):
-            self.at_hand.append(Ended(id=order.id, outcome=failed(told, retryable=False)))
+    async def _start_child(self, command: Child) -> None:
+        if self._is_known(command.id):
             return
-        setting = self.begun.setting
-        child = f"{self.id}/{order.id}"
-        begun = RunInput(
+        load = partial(_load, self.run_input, self.config, command)
+        result = await adapter.step(f"load {command.id}", load)
+        if isinstance(result, str):
+            self.pending.append(Ended(id=command.id, outcome=failed(result, retryable=False)))
+            return
+        config = self.run_input.config
+        child = f"{self.id}/{command.id}"
+        run_input = RunInput(
             run_id=child,
-            graph=unpack(told, Graph),
-            setting=msgspec.structs.replace(
-                setting,
-                folder=str(RunDir(setting.folder).place(order.id) / "child"),
-                workspace=str(Path(setting.workspace) / order.workdir),
+            graph=unpack(result, Graph),
+            config=msgspec.structs.replace(
+                config,
+                folder=str(RunDir(config.folder).place(command.id) / "child"),
+                workspace=str(Path(config.workspace) / command.workdir),
             ),
-            queue=self.begun.queue,
-            at=self.begun.at,
-            values=order.context,
+            queue=self.run_input.queue,
+            at=self.run_input.at,
+            values=command.context,
             reply_to=self.id,
-            reply_id=order.id,
-            depth=self.begun.depth + 1,
+            reply_id=command.id,
+            depth=self.run_input.depth + 1,
         )
-        self.flying[order.id] = child
-        await adapter.enqueue(NAME, child, self.queue, pack(begun))
+        self.in_flight[command.id] = child
+        await adapter.enqueue(NAME, child, self.queue, pack(run_input))
 
     async def _stop(self, known: str) -> None:
         await self._close_question(known)
-        workflow = self.flying.pop(known, None)
+        workflow = self.in_flight.pop(known, None)
         if workflow is not None:
             await adapter.cancel([workflow])
-            # Its worker would be a second late, or may be gone.
+            # Its worker notices only after a second, or may be dead.
             await asyncio.to_thread(client.stop, self.id, known)
 
     def _progress(self) -> dict[str, Json]:
-        state = self.plan.state
+        state = self.scheduler.state
         last = state.completed[-1] if state.completed else ""
         return {
             "status": "running",
@@ -266,98 +317,101 @@ class _Course:
             "outcome": state.outcomes[last].status if last in state.outcomes else "",
         }
 
-    async def _left(self) -> dict[str, Json]:
-        """What the run leaves beside its outcome: a branch, artefacts."""
-        left: dict[str, Json] = {}
-        if self.setting.tree is not None and not self.begun.reply_to:
-            close = partial(run_worktree.close, self.setting, self.id)
-            left["workspace"] = await adapter.step("workspace", close)
-        if self.setting.artefacts:
-            put = partial(_artefacts, self.setting, self.id)
-            left["artefacts"] = await adapter.step("artefacts", put)
-        return left
+    async def _save_results(self) -> dict[str, Json]:
+        """Save the branch and upload the artifacts."""
+        saved: dict[str, Json] = {}
+        if self.config.tree is not None and not self.run_input.reply_to:
+            close = partial(run_worktree.close, self.config, self.id)
+            saved["workspace"] = await adapter.step("workspace", close)
+        if self.config.artifacts_url:
+            put = partial(_upload_artifacts, self.config, self.id)
+            saved["artifacts"] = await adapter.step("artifacts", put)
+        return saved
 
-    async def _finish(self, order: FinishRun) -> Json:
-        state = self.plan.state
-        for known in [*self.questions, *self.flying]:
+    async def _finish(self, command: FinishRun) -> Json:
+        state = self.scheduler.state
+        for known in [*self.questions, *self.in_flight]:
             await self._stop(known)
-        left = await self._left()
-        status, reason = _with_lost_work(order, left)
-        closed = RunOutput(
+        saved = await self._save_results()
+        status, reason = _final_status(command, saved)
+        output = RunOutput(
             status=status,
             reason=reason,
             context=state.context,
-            left=left,
+            saved=saved,
             completed=state.completed,
             outcomes=state.outcomes,
             cost_usd=state.cost_usd,
             tokens=state.tokens,
         )
-        self.shown.close(state)
+        self.projection.close(state)
         await asyncio.to_thread(client.close, self.id, cancel=True)
-        if not self.begun.reply_to:
-            await adapter.label(self.id, {"status": closed.status})
+        if not self.run_input.reply_to:
+            await adapter.label(self.id, {"status": output.status})
         else:
-            ended = Ended(id=self.begun.reply_id, outcome=state.as_outcome())
-            await adapter.send(self.begun.reply_to, pack(ended), key=f"ended {self.begun.reply_id}")
-        return pack(closed)
+            ended = Ended(id=self.run_input.reply_id, outcome=state.as_outcome())
+            await adapter.send(
+                self.run_input.reply_to, pack(ended), key=f"ended {self.run_input.reply_id}"
+            )
+        return pack(output)
 
 
-def _with_lost_work(order: FinishRun, left: dict[str, Json]) -> tuple[str, str]:
-    """The run's status and reason. A run whose work could not be kept did not succeed."""
-    work = left.get("workspace")
-    if order.status != "success" or not isinstance(work, dict) or "error" not in work:
-        return order.status, order.reason
-    return "fail", f"its work could not be kept: {work['error']}"
+def _final_status(command: FinishRun, saved: dict[str, Json]) -> tuple[str, str]:
+    """The run's status and reason. A run whose work could not be saved did not succeed."""
+    work = saved.get("workspace")
+    if command.status != "success" or not isinstance(work, dict) or "error" not in work:
+        return command.status, command.reason
+    return "fail", f"its work could not be saved: {work['error']}"
 
 
-async def _lost(flying: dict[str, str], waits: set[str]) -> Json:
-    """Messages in the name of those that cannot speak any more."""
-    states = await adapter.states(list(flying.values()))
-    words = {
+async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
+    """Messages on behalf of workflows that ended without sending one."""
+    states = await adapter.states(list(in_flight.values()))
+    reasons = {
         "CANCELLED": "it was cancelled from outside",
-        "ERROR": "the engine failed at it",
-        "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "its worker died again and again while it ran",
+        "ERROR": "the engine failed",
+        "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "its worker died too many times while it ran",
     }
     return [
         pack(
             Woken(id=known)
             if known in waits
-            else Ended(id=known, outcome=failed(words.get(state, "it is gone")))
+            else Ended(id=known, outcome=failed(reasons.get(state, "its record is gone")))
         )
-        for known, workflow in flying.items()
+        for known, workflow in in_flight.items()
         if (state := states.get(workflow, "")) not in (*adapter.OPEN, "SUCCESS")
     ]
 
 
-async def _load(begun: RunInput, setting: RunConfig, order: Child) -> Json:
-    """The child's graph, or in words why there is none."""
+async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
+    """The child's graph, or the reason why it cannot be loaded, as text."""
     from corral.errors import CorralError, StorageFailed
     from corral.pipelines import loader
     from corral.pipelines import loader as pipelines_loader
 
-    if begun.depth >= pipelines_loader.DEEPEST:
+    if run_input.depth >= pipelines_loader.DEEPEST:
         return f"pipelines are nested more than {pipelines_loader.DEEPEST} deep"
-    path = Path(setting.workspace) / order.dotfile
+    path = Path(config.workspace) / command.dotfile
     try:
-        async with run_worktree.used(setting):
+        async with run_worktree.used(config):
             graph = await asyncio.to_thread(
-                loader.load, path, values=order.context, workspace=Path(setting.workspace)
+                loader.load, path, values=command.context, workspace=Path(config.workspace)
             )
     except (CorralError, OSError) as error:
-        return f"{order.dotfile}: {error}"
+        return f"{command.dotfile}: {error}"
     with contextlib.suppress(StorageFailed):
-        RunDir(setting.folder).stage(order.id, order.node)
+        RunDir(config.folder).stage(command.id, command.node)
     return pack(pipelines_loader.beside(graph, path.parent))
 
 
-async def _artefacts(setting: RunConfig, run_id: str) -> Json:
-    """Their names, or in words why they are not there: it must not cost the run."""
+async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
+    """The names of the uploaded files, or the reason why the upload failed: it must not fail the
+    run."""
     from corral.errors import CorralError
 
-    folder = RunDir(setting.folder).artifacts
+    folder = RunDir(config.folder).artifacts
     try:
-        return [*await asyncio.to_thread(artifacts.put, folder, setting.artefacts, run_id)]
+        return [*await asyncio.to_thread(artifacts.upload, folder, config.artifacts_url, run_id)]
     except CorralError as error:
         return str(error)
 

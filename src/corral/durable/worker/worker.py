@@ -1,8 +1,8 @@
-"""``corral worker``: a process that takes up the runs of its pools until it is told to end.
+"""``corral worker``: a process that runs the runs of its queues until it receives a signal.
 
-The first signal lets the nodes under way finish, for a bounded time, and takes no others;
-a second ends at once. Either way nothing is lost: another worker, or this one when it is
-started again, goes on where it was.
+The first signal lets running nodes finish, for a bounded time, and takes no new ones; a second
+ends at once. Nothing is lost either way: another worker, or this one when it is started again,
+continues.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import GRACE, Executor
 
 AT_ONCE = 16
-"""Nodes at once in one worker; the others are for other workers, or for later."""
+"""Nodes that run at once in one worker; the rest waits, or other workers take it."""
 DRAIN = 60.0
-"""Seconds that nodes under way may take to finish after the first signal."""
+"""Seconds that running nodes may take to finish after the first signal."""
 
 
 def serve(
@@ -38,11 +38,13 @@ def serve(
     grace: float = GRACE,
     on_ready: Callable[[Executor], None] | None = None,
 ) -> None:
-    """Until a signal. Call it in the first thread of a process that does nothing else.
+    """Serve until a signal. Call it in the main thread of a process that does nothing else.
 
-    ``concurrency``: how many nodes that do real work it takes at once, where no limit of
-    their own says otherwise; None: all there are. ``imports``: modules that register node
-    types. Raises ``StorageFailed`` when the database stays away for over ``grace`` seconds.
+    ``queue_names``: the queues to serve. ``limits``: limits of resources within them.
+    ``concurrency``: how many nodes that do real work run at once, unless a limit of their own
+    applies; None: no limit. ``imports``: modules that register node kinds. ``drain``: seconds for
+    running nodes after the first signal. ``poll``: seconds between two checks for work. Raises
+    ``StorageFailed`` if the database is not reachable for more than ``grace`` seconds.
     """
     for module in imports:
         importlib.import_module(module)
@@ -56,13 +58,13 @@ def serve(
         poll=poll,
         grace=grace,
     )
-    heard: list[int] = []
+    signals: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
-        heard.append(number)  # first of all: the next one may come while this one is heard
-        left = drain if len(heard) == 1 else 0.0
+        signals.append(number)  # first: the next signal may interrupt this handler
+        left = drain if len(signals) == 1 else 0.0
         worker.stop(left)
-        threading.Thread(target=_see_it_end, args=(worker, left), daemon=True).start()
+        threading.Thread(target=_exit_if_stuck, args=(worker, left), daemon=True).start()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -72,10 +74,10 @@ def serve(
             signal.signal(number, handler)
 
 
-def _see_it_end(worker: Executor, drain: float) -> None:
-    """A node that blocks the loop cannot be told to end: then the process goes, as if killed."""
+def _exit_if_stuck(worker: Executor, drain: float) -> None:
+    """A node that blocks the loop cannot be cancelled: then the process exits, as if killed."""
     while executor.running() is worker:
-        if not worker.has_turns(drain + executor.BLOCKED):
-            print(f"corral: {worker.held_by}", file=sys.stderr, flush=True)
+        if not worker.responds(drain + executor.BLOCKED):
+            print(f"corral: {worker.stuck_message}", file=sys.stderr, flush=True)
             os._exit(1)
         time.sleep(1.0)

@@ -1,7 +1,7 @@
-"""What a run leaves for others: the files of its ``artifacts/``, put where all can get them.
+"""The files of a run's ``artifacts/`` directory, uploaded to where others can get them.
 
-The place is a URL of any file system that fsspec knows: ``file:///shared``, ``s3://bucket``,
-``memory://`` … Each run has its folder there.
+The target is a URL of any file system that fsspec knows: ``file:///shared``, ``s3://bucket``,
+``memory://`` … Each run has its own directory there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from corral.pipelines.execution.run_dir import file_name
 from corral.system.git import source_repository
 
 
-def put(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]:
-    """Copy the files of this folder to the run's place, those that were written since then;
-    returns their names. A file that is there is replaced. Blocking. Raises ``StorageFailed``."""
+def upload(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]:
+    """Copy the files of this directory to the run's directory at the URL; with ``since`` only
+    those written after that time. Existing files are replaced. Returns the names. Blocking. Raises
+    ``StorageFailed``."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     files = sorted(path for path in files if path.stat().st_mtime >= since)
     if not files:
@@ -30,18 +31,18 @@ def put(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]
             name = file.relative_to(folder).as_posix()
             target = f"{place}/{name}"
             system.makedirs(target.rpartition("/")[0], exist_ok=True)
-            # Under another name first: a reader never sees half a file.
+            # Renamed at the end: a reader never sees an incomplete file.
             system.put_file(str(file), f"{target}.part")
             system.mv(f"{target}.part", target)
             names.append(name)
     except Exception as error:  # whatever that file system raises
-        raise StorageFailed(f"artefacts cannot be put to {url}: {error}") from error
+        raise StorageFailed(f"cannot upload artifacts to {url}: {error}") from error
     return names
 
 
-def get(url: str, run_id: str, folder: Path) -> list[str]:
-    """Copy the run's files from there into this folder; returns their names. Blocking. Raises
-    ``StorageFailed``."""
+def download(url: str, run_id: str, folder: Path) -> list[str]:
+    """Copy the run's files from the URL into this directory; returns their names. Blocking.
+    Raises ``StorageFailed``."""
     system, place = _open(url, run_id)
     names: list[str] = []
     try:
@@ -49,22 +50,21 @@ def get(url: str, run_id: str, folder: Path) -> list[str]:
             name = str(found).removeprefix(place).lstrip("/")
             target = folder / name
             if not target.resolve().is_relative_to(folder.resolve()):
-                raise StorageFailed(f"{name!r} would lie outside {folder}")
+                raise StorageFailed(f"{name!r} is outside {folder}")
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(found, str(target))
             names.append(name)
     except StorageFailed:
         raise
     except Exception as error:  # whatever that file system raises
-        raise StorageFailed(f"artefacts cannot be got from {url}: {error}") from error
+        raise StorageFailed(f"cannot download artifacts from {url}: {error}") from error
     return names
 
 
 def check(url: str) -> None:
-    """That there is such a file system here, and no password in its URL. Raises
-    ``ConfigError``."""
+    """Raises ``ConfigError`` if the URL has no installed file system, or contains a password."""
     source_repository.refuse_secrets(
-        url, "It would be kept with the run: give it in fsspec's own ways."
+        url, "It would be stored with the run: configure credentials in fsspec."
     )
     _open(url, "check")
 
@@ -73,11 +73,11 @@ def _open(url: str, run_id: str) -> tuple[Any, str]:
     try:
         library: Any = importlib.import_module("fsspec.core")  # it has no types
     except ImportError as error:
-        raise ConfigError("artefacts need fsspec, which is not installed", hint=INSTALL) from error
+        raise ConfigError("artifacts need fsspec, which is not installed", hint=INSTALL) from error
     try:
         system, place = library.url_to_fs(url)
     except Exception as error:  # whatever that file system raises
         raise ConfigError(f"no file system for {url!r}: {error}") from error
-    # A pipeline within another has its folder in that one's.
+    # A nested run has its directory inside that of its parent.
     names = "/".join(file_name(part) for part in run_id.split("/"))
     return system, f"{str(place).rstrip('/')}/{names}"

@@ -1,7 +1,7 @@
-"""The run folder, as a projection of the journal: for people and tools, never the truth.
+"""The run directory, written from the journal: for people and tools, never the source of truth.
 
-It is written beside the run, and is never its loss when it cannot be. A run that is taken up
-again writes anew what is gone, and does not tell twice what is there.
+A failure to write it never fails the run. A resumed run writes missing files again, and does not
+repeat events that are already in the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from corral.durable.history import Stream
+from corral.durable.history import EventNumbering
 from corral.durable.payloads import Retrying, RunInput
 from corral.errors import StorageFailed
 from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
@@ -20,45 +20,45 @@ from corral.pipelines.scheduler.state import State
 
 
 class Projection:
-    def __init__(self, begun: RunInput, place: Path) -> None:
+    def __init__(self, run_input: RunInput, place: Path) -> None:
         folder = RunDir(place)
-        self._keeper = CheckpointWriter(folder)
-        self._stream = Stream(begun.run_id)
+        self._writer = CheckpointWriter(folder)
+        self._stream = EventNumbering(run_input.run_id)
         with contextlib.suppress(StorageFailed):
-            folder.create(begun.graph, begun.run_id)
-        self._told = _told(folder)
+            folder.create(run_input.graph, run_input.run_id)
+        self._count_recorded = _count_recorded(folder)
 
-    def see(self, order: Command | Retrying, state: State) -> None:
-        event = self._stream.of(order, time.time())
-        if event is not None and self._stream.count > self._told:
-            self._keeper.tell(event)
-        if isinstance(order, Checkpoint):
-            self._keeper.ended(order)
-            self._keeper.save(state)
-        elif isinstance(order, Restart):
-            self._keeper.restart(order.round)
+    def record(self, command: Command | Retrying, state: State) -> None:
+        event = self._stream.of(command, time.time())
+        if event is not None and self._stream.count > self._count_recorded:
+            self._writer.tell(event)
+        if isinstance(command, Checkpoint):
+            self._writer.ended(command)
+            self._writer.save(state)
+        elif isinstance(command, Restart):
+            self._writer.restart(command.round)
 
     def catch_up(self, state: State) -> float | None:
-        """Write what is due; returns the seconds until the rest is, None where there is none."""
-        if not self._keeper.is_behind:
+        """Write what is due; returns the seconds until the rest is due, None if nothing is left."""
+        if not self._writer.is_behind:
             return None
-        if self._keeper.due <= 0:
-            self._keeper.save_now(state)
+        if self._writer.due <= 0:
+            self._writer.save_now(state)
             return None
-        return self._keeper.due
+        return self._writer.due
 
     def close(self, state: State) -> None:
-        self._keeper.close(state)
+        self._writer.close(state)
 
 
-def _told(folder: RunDir) -> int:
-    """How many events the file holds; half a line, left by a crash, is cut off."""
+def _count_recorded(folder: RunDir) -> int:
+    """How many events the file holds; an incomplete last line, left by a crash, is removed."""
     path = folder.path / EVENTS
     try:
         data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            os.truncate(path, end)
     except OSError:
         return 0
     return data.count(b"\n")

@@ -40,7 +40,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.durable.payloads import OwnTree, RunConfig
+from corral.durable.payloads import RunConfig, RunWorktree
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Json
 from corral.pipelines.execution.run_dir import RunDir
@@ -55,15 +55,15 @@ COMMIT = "internal.commit"
 """The key of an outcome's updates that holds the commit after it."""
 PATCH = "changes.patch"
 MOST_FILES = 1000
-"""That a result names."""
+"""Maximum number of changed files in a result."""
 TRIES = 10
-"""Of putting work on a branch that others change too."""
+"""Attempts to advance a branch that other machines advance too."""
 PAUSES = (1.0, 5.0)
-"""Seconds after each failure to reach a repository elsewhere: networks fail for a moment."""
+"""Seconds after each failure to reach a remote repository: networks fail for a moment."""
 IDLE = 3600.0
-"""Seconds after which a tree that nobody uses goes, where all of it is kept elsewhere."""
+"""Seconds after which an unused worktree is removed if all its work is saved elsewhere."""
 ENDING = 10.0
-"""Seconds that a run's end waits for work that was told to stop."""
+"""Seconds that the end of a run waits for attempts that were cancelled."""
 
 
 def choose(
@@ -71,8 +71,9 @@ def choose(
     repository: str | os.PathLike[str],
     commit: str | None = None,
     within: str | None = None,
-) -> OwnTree:
-    """Without a commit, at the one that is checked out there. Raises ``ConfigError``. Blocking."""
+) -> RunWorktree:
+    """The worktree for a run: at ``commit``, or at the one that is checked out in the repository.
+    Raises ``ConfigError``. Blocking."""
     name, branch = os.fspath(repository), task_worktree.branch_of(run_id)
     if source_repository.is_elsewhere(name):
         if os.path.isdir(name):
@@ -80,9 +81,9 @@ def choose(
         try:
             found = source_repository.copy_of(name, fresh=True)
         except StorageFailed as error:
-            raise ConfigError(error.message, hint="git itself must be able to fetch it.") from error
+            raise ConfigError(error.message, hint="Check that `git fetch` works for it.") from error
         at = source_repository.find(found, commit)
-        return OwnTree(
+        return RunWorktree(
             repository=name, commit=at, branch=branch, within=within or ".", is_elsewhere=True
         )
     found = source_repository.own(Path(name))
@@ -90,162 +91,162 @@ def choose(
     if within is None:
         within = str(Path(name).resolve().relative_to(found.root.resolve()))
         if within != "." and not git.check(found.root, "cat-file", "-e", f"{at}:{within}/"):
-            raise ConfigError(f"{within} is not there at {commit or 'HEAD'} of {found.root}")
-    return OwnTree(repository=str(found.root), commit=at, branch=branch, within=within)
+            raise ConfigError(f"{within} does not exist at {commit or 'HEAD'} of {found.root}")
+    return RunWorktree(repository=str(found.root), commit=at, branch=branch, within=within)
 
 
 def uncommitted(repository: str | os.PathLike[str]) -> bool:
-    """Whether a person's tree has changes that a run of it would not see. Blocking."""
+    """Whether the repository has uncommitted changes, which a run would not see. Blocking."""
     name = os.fspath(repository)
     try:
         return os.path.isdir(name) and source_repository.has_changes(Path(name))
-    except StorageFailed:  # no repository, or one without a commit: that is reported later
+    except StorageFailed:  # not a repository, or without a commit: that is reported later
         return False
 
 
 @contextlib.asynccontextmanager
-async def reserved(own: OwnTree | None, *, stays: bool) -> AsyncGenerator[None]:
-    """While this lasts the branch and the tree are there, to be looked at; with ``stays`` the
-    tree stays. Where it ends badly, both go. Raises ``ConfigError``."""
-    if own is None:
+async def reserved(worktree: RunWorktree | None, *, stays: bool) -> AsyncGenerator[None]:
+    """Within the block the branch and the worktree exist; with ``stays`` the worktree stays
+    afterwards. If the block fails, both are removed. Raises ``ConfigError``."""
+    if worktree is None:
         yield
         return
-    await asyncio.to_thread(_reserve, own)
+    await asyncio.to_thread(_reserve, worktree)
     try:
-        os.close(await asyncio.to_thread(_enter, own))
+        os.close(await asyncio.to_thread(_enter, worktree))
         yield
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(_give_up, own))
+        await asyncio.shield(asyncio.to_thread(_give_up, worktree))
         raise
     if not stays:
-        await asyncio.to_thread(_drop, own)
+        await asyncio.to_thread(_drop, worktree)
 
 
-def workspace_folder(own: OwnTree) -> Path:
-    """The folder that a run with this tree works in, on this machine."""
-    return worktree_folder(own) / "tree" / own.within
+def workspace_folder(worktree: RunWorktree) -> Path:
+    """The directory that the run works in, on this machine."""
+    return worktree_folder(worktree) / "tree" / worktree.within
 
 
-def local_config(setting: RunConfig) -> RunConfig:
-    """With the folders that this machine has for it. As good twice as once."""
-    workspace = setting.workspace
-    if setting.tree is not None:
-        workspace = str(worktree_folder(setting.tree) / "tree" / workspace)
-    return msgspec.structs.replace(
-        setting, folder=local_folder(setting.folder), workspace=workspace
-    )
+def local_config(config: RunConfig) -> RunConfig:
+    """The configuration with the paths of this machine. Applying it twice changes nothing."""
+    workspace = config.workspace
+    if config.tree is not None:
+        workspace = str(worktree_folder(config.tree) / "tree" / workspace)
+    return msgspec.structs.replace(config, folder=local_folder(config.folder), workspace=workspace)
 
 
 def local_folder(folder: str) -> str:
-    """A run folder that each machine has for itself is below its own home."""
+    """The run directory on this machine: a relative path is below corral's home."""
     return str(paths.home() / "runs" / folder) if folder else ""
 
 
 @contextlib.asynccontextmanager
-async def used(setting: RunConfig) -> AsyncGenerator[None]:
-    """Somebody works in the tree meanwhile. It is made where it is not there, with all that was
-    kept so far, on this machine or another. Raises ``StorageFailed``."""
-    if setting.tree is None:
+async def used(config: RunConfig) -> AsyncGenerator[None]:
+    """Within the block an attempt works in the worktree. It is created if it is missing, with all
+    that was saved so far, on any machine. Raises ``StorageFailed``."""
+    if config.tree is None:
         yield
         return
-    fd = await asyncio.to_thread(_enter, setting.tree)
+    fd = await asyncio.to_thread(_enter, config.tree)
     try:
         yield
     finally:
         os.close(fd)
 
 
-async def save(setting: RunConfig, outcome: Outcome, visit: str) -> Outcome:
-    """With what was done in the tree on the run's branch; a failure where that cannot be."""
-    own = setting.tree
-    if own is None:
+async def save(config: RunConfig, outcome: Outcome, visit: str) -> Outcome:
+    """Save the changes to the run's branch; returns the outcome with the commit, or a failure."""
+    worktree = config.tree
+    if worktree is None:
         return outcome
     try:
-        tree = await asyncio.to_thread(_commit, own, f"corral: {visit}")
+        tree = await asyncio.to_thread(_commit, worktree, f"corral: {visit}")
     except shared_worktree.Conflict as error:
-        aside = await asyncio.to_thread(_save_aside, own, visit)
-        words = f"{error.message}; its work is at the branch {aside}"
+        aside = await asyncio.to_thread(_save_aside, worktree, visit)
+        reason = f"{error.message}; its work is on the branch {aside}"
     except StorageFailed as error:
-        words = f"its work could not be kept: {error.message}"
+        reason = f"its work could not be saved: {error.message}"
     else:
         updates = {**outcome.context_updates, COMMIT: tree.at}
         return msgspec.structs.replace(outcome, context_updates=updates)
     if not outcome.ok:
-        words = f"{outcome.failure_reason}; {words}"
-    # Not to be tried again: that would do the work anew, not keep it.
-    return msgspec.structs.replace(outcome, status="fail", failure_reason=words, retryable=False)
+        reason = f"{outcome.failure_reason}; {reason}"
+    # No retry: that would do the work again, not save it.
+    return msgspec.structs.replace(outcome, status="fail", failure_reason=reason, retryable=False)
 
 
-async def close(setting: RunConfig, run_id: str) -> dict[str, Json]:
-    """The run is over: what came of its work. The folder goes, once its work is safe."""
-    if setting.tree is None:
+async def close(config: RunConfig, run_id: str) -> dict[str, Json]:
+    """The run has ended: save its work and remove the worktree."""
+    if config.tree is None:
         return {}
     try:
-        return await asyncio.to_thread(_finish, setting.tree, local_config(setting), run_id)
+        return await asyncio.to_thread(_finish, config.tree, local_config(config), run_id)
     except (StorageFailed, OSError) as error:
-        return {"error": str(error), "folder": str(worktree_folder(setting.tree) / "tree")}
+        return {"error": str(error), "folder": str(worktree_folder(config.tree) / "tree")}
 
 
 # Everything below blocks.
 
 
-def worktree_folder(own: OwnTree) -> Path:
-    """Of this run, on this machine."""
-    name = f"{own.repository} {own.branch}".encode("utf-8", "replace")
+def worktree_folder(worktree: RunWorktree) -> Path:
+    """The directory of the worktree and its notes, on this machine."""
+    name = f"{worktree.repository} {worktree.branch}".encode("utf-8", "replace")
     return paths.home() / "workspaces" / blake2b(name, digest_size=8).hexdigest()
 
 
-def _repository(own: OwnTree) -> Repository:
-    if own.is_elsewhere:
-        return source_repository.copy_of(own.repository)
-    return Repository(root=Path(own.repository))
+def _repository(worktree: RunWorktree) -> Repository:
+    if worktree.is_elsewhere:
+        return source_repository.copy_of(worktree.repository)
+    return Repository(root=Path(worktree.repository))
 
 
-def _reserve(own: OwnTree) -> None:
+def _reserve(worktree: RunWorktree) -> None:
     try:
-        is_ours = _repository(own).advance(own.branch, own.begins or own.commit, None)
+        is_ours = _repository(worktree).advance(
+            worktree.branch, worktree.begins or worktree.commit, None
+        )
     except StorageFailed as error:
-        hint = f"A run keeps its work there, as the branch {own.branch}."
+        hint = f"A run saves its work there, as the branch {worktree.branch}."
         raise ConfigError(error.message, hint=hint) from error
     if not is_ours:
-        raise ConfigError(f"there is a branch {own.branch} already in {own.repository}")
+        raise ConfigError(f"the branch {worktree.branch} already exists in {worktree.repository}")
 
 
-def _give_up(own: OwnTree) -> None:
-    _drop(own)
+def _give_up(worktree: RunWorktree) -> None:
+    _drop(worktree)
     with contextlib.suppress(StorageFailed):
-        _repository(own).advance(own.branch, None, own.begins or own.commit)
+        _repository(worktree).advance(worktree.branch, None, worktree.begins or worktree.commit)
 
 
 @contextlib.contextmanager
-def _locked(own: OwnTree) -> Generator[Path]:
-    """One at a time may be at the tree, in its folder, which is there."""
-    folder = worktree_folder(own)
+def _locked(worktree: RunWorktree) -> Generator[Path]:
+    """Hold the gate of the worktree; its directory exists."""
+    folder = worktree_folder(worktree)
     with contextlib.ExitStack() as stack:
         while True:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
-                stack.enter_context(git.alone(folder / "gate"))
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                stack.enter_context(file_lock.exclusive(folder / "gate"))
                 break
         yield folder
 
 
-def _enter(own: OwnTree) -> int:
-    """A descriptor: while it is open, somebody works in the tree."""
-    if not (worktree_folder(own) / "tree.json").exists():
+def _enter(worktree: RunWorktree) -> int:
+    """Create or update the worktree. Returns a descriptor: while it is open, the tree is in use."""
+    if not (worktree_folder(worktree) / "tree.json").exists():
         _remove_idle()
-    with _locked(own) as folder:
+    with _locked(worktree) as folder:
         use = os.open(folder / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            repository, tree = _repository(own), _read_notes(folder)
-            tip = _tip(repository, own)
+            repository, tree = _repository(worktree), _read_notes(folder)
+            tip = _tip(repository, worktree)
             if tree is None or not (tree.place / ".git").exists():
-                tree = shared_worktree.make(repository.root, own.commit, tip, folder)
+                tree = shared_worktree.make(repository.root, worktree.commit, tip, folder)
             elif tip != tree.at and file_lock.try_lock(use):
-                # What others did is newer than what was left here when somebody was killed.
+                # The branch is newer than what a killed process left here.
                 tree = shared_worktree.put(tree, tip)
             elif tip != tree.at:
-                tree = _advance_branch(own, repository, tree, folder, "corral: work under way")
+                tree = _advance_branch(worktree, repository, tree, folder, "corral: work under way")
             _write_notes(folder, tree)
             file_lock.lock_shared(use)
         except BaseException:
@@ -254,87 +255,87 @@ def _enter(own: OwnTree) -> int:
         return use
 
 
-def _tip(repository: Repository, own: OwnTree) -> str:
-    for pause in PAUSES if own.is_elsewhere else ():
+def _tip(repository: Repository, worktree: RunWorktree) -> str:
+    for pause in PAUSES if worktree.is_elsewhere else ():
         with contextlib.suppress(StorageFailed):
-            tip = repository.tip(own.branch)
+            tip = repository.tip(worktree.branch)
             break
         time.sleep(pause)
     else:
-        tip = repository.tip(own.branch)
+        tip = repository.tip(worktree.branch)
     if tip is None:
-        raise StorageFailed(f"the branch {own.branch} is gone from {own.repository}")
+        raise StorageFailed(f"the branch {worktree.branch} was deleted in {worktree.repository}")
     return tip
 
 
-def _commit(own: OwnTree, message: str) -> Tree:
-    with _locked(own) as folder:
+def _commit(worktree: RunWorktree, message: str) -> Tree:
+    with _locked(worktree) as folder:
         tree = _read_notes(folder)
         if tree is None:
-            raise StorageFailed(f"the worktree {folder} is gone")
-        return _advance_branch(own, _repository(own), tree, folder, message)
+            raise StorageFailed(f"the worktree {folder} was deleted")
+        return _advance_branch(worktree, _repository(worktree), tree, folder, message)
 
 
 def _advance_branch(
-    own: OwnTree, repository: Repository, tree: Tree, folder: Path, message: str
+    worktree: RunWorktree, repository: Repository, tree: Tree, folder: Path, message: str
 ) -> Tree:
-    failure = StorageFailed(f"others change {own.branch} all the time")
+    failure = StorageFailed(f"{worktree.branch} is changed by others too often")
     for _ in range(TRIES):
         tree = shared_worktree.take(tree, message)
         _write_notes(folder, tree)
-        tip = _tip(repository, own)
+        tip = _tip(repository, worktree)
         if tip != tree.at:
             try:
-                tree = shared_worktree.join(tree, tip, "corral: what was done side by side")
+                tree = shared_worktree.join(tree, tip, "corral: merge parallel work")
             except shared_worktree.Conflict:
                 raise
             except StorageFailed as error:
                 failure = error
-                continue  # another node has just written there: that is taken first
+                continue  # another node has just written there: its changes are committed first
             _write_notes(folder, tree)
-        if tip == tree.at or repository.advance(own.branch, tree.at, tip):
+        if tip == tree.at or repository.advance(worktree.branch, tree.at, tip):
             return tree
     raise failure
 
 
-def _save_aside(own: OwnTree, visit: str) -> str:
-    """Work that does not fit with what others did is not lost."""
-    branch = task_worktree.branch_of(f"{own.branch.partition('/')[2]}--{visit}")
-    with _locked(own) as folder, contextlib.suppress(StorageFailed):
-        tree, repository = _read_notes(folder), _repository(own)
+def _save_aside(worktree: RunWorktree, visit: str) -> str:
+    """Save work that conflicts to a branch of its own."""
+    branch = task_worktree.branch_of(f"{worktree.branch.partition('/')[2]}--{visit}")
+    with _locked(worktree) as folder, contextlib.suppress(StorageFailed):
+        tree, repository = _read_notes(folder), _repository(worktree)
         if tree is not None:
             repository.advance(branch, tree.at, repository.tip(branch))
     return branch
 
 
-def _finish(own: OwnTree, setting: RunConfig, run_id: str) -> dict[str, Json]:
-    repository = _repository(own)
-    _wait_until_unused(own)
-    with _locked(own) as folder:
+def _finish(worktree: RunWorktree, config: RunConfig, run_id: str) -> dict[str, Json]:
+    repository = _repository(worktree)
+    _wait_until_unused(worktree)
+    with _locked(worktree) as folder:
         if (tree := _read_notes(folder)) is not None and tree.place.is_dir():
-            _advance_branch(own, repository, tree, folder, f"corral: the end of {run_id}")
-        elif repository.tip(own.branch) is None:
+            _advance_branch(worktree, repository, tree, folder, f"corral: the end of {run_id}")
+        elif repository.tip(worktree.branch) is None:
             return {"files": []}  # it was closed before
-    tip = _tip(repository, own)
-    if tip == own.commit:
-        repository.advance(own.branch, None, tip)
-        _drop(own)
+    tip = _tip(repository, worktree)
+    if tip == worktree.commit:
+        repository.advance(worktree.branch, None, tip)
+        _drop(worktree)
         return {"files": []}
-    files = git.changed_files(repository.root, own.commit, tip)
-    artefacts = RunDir(setting.folder).artifacts
-    artefacts.mkdir(parents=True, exist_ok=True)
-    fd, draft = fs.create_draft(artefacts / PATCH, mode=0o666)
+    files = git.changed_files(repository.root, worktree.commit, tip)
+    artifacts = RunDir(config.folder).artifacts
+    artifacts.mkdir(parents=True, exist_ok=True)
+    fd, draft = fs.create_draft(artifacts / PATCH, mode=0o666)
     with os.fdopen(fd, "wb") as output:
-        write_patch(repository.root, own.commit, tip, output)
-    fs.move_into_place(draft, artefacts / PATCH)  # a link that a command put there is replaced
-    _drop(own)
-    return {"branch": own.branch, "commit": tip, "files": [*files[:MOST_FILES]]}
+        write_patch(repository.root, worktree.commit, tip, output)
+    fs.move_into_place(draft, artifacts / PATCH)  # a symlink there is replaced
+    _drop(worktree)
+    return {"branch": worktree.branch, "commit": tip, "files": [*files[:MOST_FILES]]}
 
 
-def _wait_until_unused(own: OwnTree) -> None:
-    """Who was told to stop may still be at it."""
+def _wait_until_unused(worktree: RunWorktree) -> None:
+    """Cancelled attempts may still be running."""
     try:
-        use = os.open(worktree_folder(own) / "use", os.O_RDWR | os.O_CLOEXEC)
+        use = os.open(worktree_folder(worktree) / "use", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
@@ -345,9 +346,9 @@ def _wait_until_unused(own: OwnTree) -> None:
         os.close(use)
 
 
-def _drop(own: OwnTree) -> None:
-    if worktree_folder(own).is_dir():
-        with _locked(own) as folder:
+def _drop(worktree: RunWorktree) -> None:
+    if worktree_folder(worktree).is_dir():
+        with _locked(worktree) as folder:
             _remove(folder)
 
 
@@ -359,7 +360,7 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_idle() -> None:
-    """Trees of runs that other machines have ended: nobody tells us. All of each is kept."""
+    """Remove worktrees of runs that ended on other machines: all their work is saved."""
     for folder in (paths.home() / "workspaces").glob("*/"):
         notes = folder / "tree.json"
         try:
