@@ -136,7 +136,7 @@ def test_a_run_whose_work_cannot_be_kept_fails(repository: Path, tmp_path: Path)
     done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
     ended = lines_of(done)[-1]
     assert (done.returncode, ended["status"]) == (1, "fail"), done.stderr
-    assert "its work could not be kept" in done.stdout + done.stderr
+    assert "its work could not be saved" in done.stdout + done.stderr
 
 
 def test_a_password_in_the_repositorys_name_is_not_shown(tmp_path: Path) -> None:
