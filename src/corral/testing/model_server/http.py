@@ -205,18 +205,14 @@ async def _send(
     can be used again."""
     if answer.delay:
         await asyncio.sleep(answer.delay)
-    if answer.cut == 0:
-        return False
-    if answer.stall == 0:
+    if answer.stall == 0 and answer.cut != 0:
         await _wait_closed(reader)
+    if 0 in (answer.cut, answer.stall):
         return False
     keeps_alive = incoming is not None and incoming.keeps_alive
     chunked = answer.streamed and incoming is not None and incoming.version == "HTTP/1.1"
     headers = [*answer.headers, ("Connection", "keep-alive" if keeps_alive else "close")]
-    if chunked:
-        headers.append(("Transfer-Encoding", "chunked"))
-    elif not answer.streamed:
-        headers.append(("Content-Length", str(sum(map(len, answer.pieces)))))
+    headers += _framing(answer, chunked=chunked)
     writer.write(_head(answer.status, headers))
     if incoming is not None and incoming.verb == "HEAD":
         await writer.drain()
@@ -225,8 +221,7 @@ async def _send(
         return False
     if answer.stall is not None:
         await _wait_closed(reader)
-        return False
-    if answer.cut is not None:
+    if answer.stall is not None or answer.cut is not None:
         return False
     if chunked:
         writer.write(b"0\r\n\r\n")
@@ -259,6 +254,14 @@ async def _send_pieces(
         writer.write(b"".join(frame))
         await writer.drain()
     return True
+
+
+def _framing(answer: ServerResponse, *, chunked: bool) -> list[tuple[str, str]]:
+    if chunked:
+        return [("Transfer-Encoding", "chunked")]
+    if answer.streamed:  # HTTP/1.0: the end of the connection is the end of the body
+        return []
+    return [("Content-Length", str(sum(map(len, answer.pieces))))]
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> bytes:
