@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 
+from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import Json, ToolKind
@@ -213,41 +214,54 @@ def _rules(policy: Policy, run: RunOptions, offered: list[str]) -> tuple[list[st
 
 
 def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
-    verdict: Verdict = policy.verdict(capability)
-    asks = verdict == "ask" and run.interactive
-    writes = capability == "write" and verdict == "allow" and not policy.is_unlimited
-    enforcement: Enforcement = "brokered" if asks or writes else "native"
-    notes: list[str] = []
+    verdict, enforcement, notes = _verdict_row(policy, run, capability)
     free_shell = policy.verdict("shell") == "allow"
+    if policy.allow_tools is not None:
+        free_shell = "Bash" in policy.allow_tools
+    if capability == "network" and free_shell and policy.network == "deny" and verdict != "allow":
+        enforcement = "impossible"
+    if capability == "shell" and policy.shell_rules and verdict != "deny":
+        enforcement = "brokered"
+    notes += _notes(policy, capability, verdict, free_shell=free_shell)
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _verdict_row(
+    policy: Policy, run: RunOptions, capability: Capability
+) -> tuple[Verdict, Enforcement, list[str]]:
+    """The verdict by the list of tools, or by the capability."""
     if policy.allow_tools is not None:
         tools = _TOOLS_OF.get(capability, ())
         chosen = [name for name in policy.allow_tools if name in tools]
         if capability == "mcp":
             chosen = [name for name in policy.allow_tools if name.startswith("mcp__")]
-        verdict, enforcement = "allow" if chosen else "deny", "native"
-        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-        free_shell = "Bash" in policy.allow_tools
-        if capability == "mcp" and not chosen:
-            enforcement = "brokered"
-    elif asks:
-        notes.append("decided by whoever answers")
-    elif verdict == "ask":
-        notes.append("ask→deny: nobody answers, so it is not offered")
+        if not chosen:
+            is_asked: Enforcement = "brokered" if capability == "mcp" else "native"
+            return "deny", is_asked, ["allow_tools: not listed"]
+        return "allow", "native", [f"allow_tools: {', '.join(chosen)}"]
+    verdict = policy.verdict(capability)
+    if verdict == "ask" and run.interactive:
+        return verdict, "brokered", ["decided by whoever answers"]
+    if verdict == "ask":
+        return verdict, "native", ["ask→deny: nobody answers, so it is not offered"]
+    writes = capability == "write" and verdict == "allow" and not policy.is_unlimited
+    return verdict, "brokered" if writes else "native", []
+
+
+def _notes(
+    policy: Policy, capability: Capability, verdict: Verdict, *, free_shell: bool
+) -> list[str]:
+    notes: list[str] = []
     if capability == "read" and verdict != "deny" and not policy.is_unlimited:
         notes.append("outside the workspace, reading follows the rule for the shell")
     if capability in ("read", "write") and verdict != "allow" and free_shell:
         notes.append(f"a permitted shell can {capability} files anyway")
     if capability == "network" and free_shell:
-        if policy.network == "deny" and verdict != "allow":
-            enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
-    if capability == "shell":
-        if policy.shell_rules and verdict != "deny":
-            enforcement = "brokered"
-        if policy.shell_rules:
-            notes.append(f"{len(policy.shell_rules)} shell rules")
-        if free_shell:
-            notes.append("it sees the keys in Claude Code's own environment")
-        if free_shell and any(rule.startswith("deny") for rule in policy.shell_rules):
+        notes.append(SHELL_REACHES_NETWORK)
+    if capability == "shell" and policy.shell_rules:
+        notes.append(f"{len(policy.shell_rules)} shell rules")
+    if capability == "shell" and free_shell:
+        notes.append("it sees the keys in Claude Code's own environment")
+        if any(rule.startswith("deny") for rule in policy.shell_rules):
             notes.append("deny rules over a free shell can be bypassed (env, sh -c, aliases)")
-    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+    return notes

@@ -152,7 +152,6 @@ def _flags(policy: Policy) -> tuple[str, ...]:
 
 def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict: Verdict = policy.verdict(capability)
-    enforcement: Enforcement = "native"
     notes: list[str] = []
     shell = allows(policy, "shell")
     if policy.allow_tools is not None or (capability != "read" and _is_named(policy, capability)):
@@ -160,34 +159,41 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
         notes.append("by the lists of tools")
     elif verdict == "ask":
         notes.append("ask→deny: headless, there is nobody to ask")
-    match capability:
-        case "read" if verdict == "allow":
-            what = "images of the workspace alone: it reads by its shell"
-            notes.append("the whole disk, by its shell" if shell else what)
-        case "read" if shell:
-            enforcement = "impossible"
-            notes.append("it reads by its shell, and its sandbox hides nothing")
-        case "read":
-            notes.append("no tool that reads is offered")
-        case "write" if verdict == "allow" and policy.is_unlimited:
-            notes.append("anywhere: there is no sandbox")
-        case "write" if verdict == "allow":
-            if shell:
-                notes.append("commands cannot write .git, .codex and .agents of the workspace")
-            else:
-                notes.append("a model that Codex does not know gets no tool for it")
-        case "shell" if policy.shell_rules:
-            enforcement = "impossible"
-            notes.append("it has no rules for commands that hold")
-        case "network" if verdict == "allow" and shell and not allows(policy, "write"):
-            notes.append("its search alone: commands in a read-only sandbox have none")
-        case "network" if verdict != "allow" and shell:
-            notes.append("its sandbox holds commands too")
-        case "mcp" if verdict != "allow":
-            notes.append("its servers are not started")
-        case _:
-            pass
+    reads_anyway = capability == "read" and verdict != "allow" and shell
+    has_rules = capability == "shell" and bool(policy.shell_rules)
+    enforcement: Enforcement = "impossible" if reads_anyway or has_rules else "native"
+    if note := _note(policy, capability, verdict, shell=shell):
+        notes.append(note)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _note(policy: Policy, capability: Capability, verdict: Verdict, *, shell: bool) -> str:
+    """What holds of this capability besides its verdict. ``shell``: commands are allowed."""
+    if capability == "write":
+        return _write_note(policy, shell=shell) if verdict == "allow" else ""
+    by_verdict: dict[tuple[Capability, bool, bool], str] = {
+        # (capability, is it allowed, is the shell allowed)
+        ("read", True, True): "the whole disk, by its shell",
+        ("read", True, False): "images of the workspace alone: it reads by its shell",
+        ("read", False, True): "it reads by its shell, and its sandbox hides nothing",
+        ("read", False, False): "no tool that reads is offered",
+        ("network", False, True): "its sandbox holds commands too",
+        ("mcp", False, True): "its servers are not started",
+        ("mcp", False, False): "its servers are not started",
+    }
+    if capability == "shell":
+        return "it has no rules for commands that hold" if policy.shell_rules else ""
+    if capability == "network" and verdict == "allow" and shell and not allows(policy, "write"):
+        return "its search alone: commands in a read-only sandbox have none"
+    return by_verdict.get((capability, verdict == "allow", shell), "")
+
+
+def _write_note(policy: Policy, *, shell: bool) -> str:
+    if policy.is_unlimited:
+        return "anywhere: there is no sandbox"
+    if shell:
+        return "commands cannot write .git, .codex and .agents of the workspace"
+    return "a model that Codex does not know gets no tool for it"
 
 
 MODE_ACP = "mode"

@@ -70,6 +70,9 @@ UNASKED: dict[Capability, str] = {
 """What it does without a question, with somebody to ask. The caller's own functions say no such
 thing of themselves."""
 OFFLINE = "with your own provider Copilot is offline and has no web tools"
+IN_WORKSPACE = "in the workspace and the writable folders, except protected names"
+NO_PROTECTION = "its rules cannot protect .git and the like; copilot-acp can"
+ASKED = "decided by whoever answers; a denied call ends the turn"
 OWN_SERVER = "corral"
 """The tool server of the caller's own functions."""
 _NONE = "none"
@@ -210,42 +213,55 @@ def _shell_flag(rule: str) -> str:
 def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool) -> PolicyRow:
     if policy.mode == "native":
         return PolicyRow(capability, "ask", "native", "the agent's own default: it reads, and asks")
-    verdict = verdict_of(policy, capability, run, asks=asks)
-    enforcement: Enforcement = "native"
-    notes: list[str] = []
+    verdict, enforcement, notes = _verdict_row(policy, capability, run, asks=asks)
     listed = policy.allow_tools
     free_shell = policy.verdict("shell") == "allow" if listed is None else "bash" in listed
+    if capability == "write" and verdict == "allow" and not policy.is_unlimited:
+        enforcement = "brokered" if asks else "impossible"
+    if capability == "network" and free_shell and policy.network == "deny" and verdict != "allow":
+        enforcement = "impossible"
+    if capability == "shell" and policy.shell_rules:
+        enforcement = "advisory"
+    notes += _notes(policy, capability, verdict, asks=asks, free_shell=free_shell)
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _verdict_row(
+    policy: Policy, capability: Capability, run: RunOptions, *, asks: bool
+) -> tuple[Verdict, Enforcement, list[str]]:
+    """The verdict by the list of tools, or by the capability."""
+    listed = policy.allow_tools
     if listed is not None:
         chosen = [name for name in listed if name in _TOOLS_OF.get(capability, ())]
         if capability == "mcp":
             chosen = [name for name in listed if name not in TOOLS]
-        verdict = "allow" if chosen else "deny"
-        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-    elif verdict == "ask":
-        enforcement = "advisory" if capability in UNASKED else "brokered"
-        notes.append("decided by whoever answers; a denied call ends the turn")
-        if capability in UNASKED:
-            notes.append(f"{UNASKED[capability]} without a question")
-    elif verdict == "deny" and policy.verdict(capability) == "ask":
+        note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+        return "allow" if chosen else "deny", "native", [note]
+    verdict = verdict_of(policy, capability, run, asks=asks)
+    if verdict == "ask":
+        notes = [ASKED]
+        if capability not in UNASKED:
+            return verdict, "brokered", notes
+        return verdict, "advisory", [*notes, f"{UNASKED[capability]} without a question"]
+    if verdict == "deny" and policy.verdict(capability) == "ask":
         why = "nobody to ask" if not (asks and run.interactive) else "it asks about some only"
-        notes.append(f"ask→deny: {why}, so it is not offered")
+        return verdict, "native", [f"ask→deny: {why}, so it is not offered"]
+    return verdict, "native", []
+
+
+def _notes(
+    policy: Policy, capability: Capability, verdict: Verdict, *, asks: bool, free_shell: bool
+) -> list[str]:
+    notes: list[str] = []
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
-        enforcement = "brokered" if asks else "impossible"
-        notes.append(
-            "in the workspace and the writable folders, except protected names"
-            if asks
-            else "its rules cannot protect .git and the like; copilot-acp can"
-        )
+        notes.append(IN_WORKSPACE if asks else NO_PROTECTION)
     if capability == "network" and verdict != "deny":
         notes.append(OFFLINE)
     if capability == "network" and free_shell:
-        if policy.network == "deny" and verdict != "allow":
-            enforcement = "impossible"
         notes.append("a permitted shell reaches the network, unless an address stands in its line")
     if capability == "shell" and policy.shell_rules:
-        enforcement = "advisory"
         why = "what it takes for reading is not asked about" if asks else "its rules are not globs"
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
     if capability == "read" and verdict == "allow":
         notes.append("in the workspace and the writable folders")
-    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+    return notes

@@ -28,6 +28,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from corral.agents.shared.tool_allowlist import NOBODY_TO_ASK, SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import Json, ToolKind
@@ -88,6 +89,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 RIPGREP = "rg"
+_NATIVE = "the agent's own default: it asks for nothing"
 
 
 class Folders(msgspec.Struct, frozen=True):
@@ -267,60 +269,73 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return PolicyRow(
-            capability, "allow", "native", "the agent's own default: it asks for nothing"
-        )
+        return PolicyRow(capability, "allow", "native", _NATIVE)
     if policy.is_unlimited:
         note = "a permitted shell reaches the network" if capability == "network" else ""
         return PolicyRow(capability, "allow", "native", note)
-    verdict = policy.verdict(capability)
-    enforcement: Enforcement = "native"
-    notes: list[str] = []
-    free_shell = policy.verdict("shell") == "allow"
-    if policy.allow_tools is not None:
-        tools = _TOOLS_OF.get(capability, ())
-        chosen = [name for name in policy.allow_tools if name in tools]
-        if capability == "mcp":
-            chosen = [name for name in policy.allow_tools if name not in TOOLS]
-        verdict, enforcement = "allow" if chosen else "deny", "brokered"
-        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-        free_shell = "bash" in policy.allow_tools
-    elif verdict == "ask" and run.interactive:
-        enforcement = "brokered"
-        notes.append("decided by whoever answers")
-    elif verdict == "ask":
-        notes.append("ask→deny: there is nobody to ask; not offered to the model")
-    elif verdict == "deny":
-        notes.append("not offered to the model")
+    verdict, enforcement, notes = _verdict_row(policy, run, capability)
+    free_shell = _has_free_shell(policy)
     if capability in ("read", "write") and verdict == "allow":
         enforcement = "brokered"
         notes.append("each call is judged by where its path leads")
-    if (
-        capability == "mcp"
-        and enforcement == "brokered"
-        and verdict == "ask" != policy.verdict("shell")
-    ):
-        verdict, enforcement = "deny", "native"
+    asks = enforcement == "brokered" and verdict == "ask"
+    if capability == "mcp" and asks and policy.verdict("shell") != "ask":
         why = "its permission requests look like those of the shell"
-        notes = [f"{why}: not offered to the model"]
+        verdict, enforcement, notes = "deny", "native", [f"{why}: not offered to the model"]
     if capability == "network" and free_shell:
         if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
+        notes.append(SHELL_REACHES_NETWORK)
     if capability == "read":
         notes.append("outside the workspace, reading follows the rule for the shell")
     if capability == "shell":
-        unseen = "a line without a command (`> file`) is run without a question"
-        if policy.shell_rules:
-            enforcement = "advisory"
-            notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
-        elif verdict == "ask" and policy.allow_tools is None:
-            verdict, enforcement = "deny", "native"
-            notes = [f"ask→deny: {unseen}, so the shell is not offered to the model"]
-        if free_shell:
-            notes.append("it sees the keys in OpenCode's own environment")
-        notes.append("sub-agents are off")
+        return _shell_row(policy, PolicyRow(capability, verdict, enforcement), notes)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _has_free_shell(policy: Policy) -> bool:
+    if policy.allow_tools is not None:
+        return "bash" in policy.allow_tools
+    return policy.verdict("shell") == "allow"
+
+
+def _listed(policy: Policy, capability: Capability) -> tuple[Verdict, str]:
+    """The verdict by the list of tools."""
+    names, tools = policy.allow_tools or (), _TOOLS_OF.get(capability, ())
+    chosen = [name for name in names if name in tools]
+    if capability == "mcp":
+        chosen = [name for name in names if name not in TOOLS]
+    note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+    return "allow" if chosen else "deny", note
+
+
+def _verdict_row(
+    policy: Policy, run: RunOptions, capability: Capability
+) -> tuple[Verdict, Enforcement, list[str]]:
+    if policy.allow_tools is not None:
+        verdict, note = _listed(policy, capability)
+        return verdict, "brokered", [note]
+    verdict = policy.verdict(capability)
+    if verdict == "ask" and run.interactive:
+        return verdict, "brokered", ["decided by whoever answers"]
+    if verdict == "ask":
+        return verdict, "native", ["ask→deny: there is nobody to ask; not offered to the model"]
+    return verdict, "native", ["not offered to the model"] if verdict == "deny" else []
+
+
+def _shell_row(policy: Policy, row: PolicyRow, notes: list[str]) -> PolicyRow:
+    unseen = "a line without a command (`> file`) is run without a question"
+    verdict, enforcement = row.verdict, row.enforcement
+    if policy.shell_rules:
+        enforcement = "advisory"
+        notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
+    elif verdict == "ask" and policy.allow_tools is None:
+        verdict, enforcement = "deny", "native"
+        notes = [f"ask→deny: {unseen}, so the shell is not offered to the model"]
+    if _has_free_shell(policy):
+        notes.append("it sees the keys in OpenCode's own environment")
+    notes.append("sub-agents are off")
+    return PolicyRow("shell", verdict, enforcement, "; ".join(notes))
 
 
 def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -334,47 +349,52 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _headless_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return PolicyRow(
-            capability, "allow", "native", "the agent's own default: it asks for nothing"
-        )
-    verdict = policy.verdict(capability)
-    enforcement: Enforcement = "native"
-    notes: list[str] = []
-    listed = policy.allow_tools
-    if listed is not None:
-        tools = _TOOLS_OF.get(capability, ())
-        chosen = [name for name in listed if name in tools]
-        if capability == "mcp":
-            chosen = [name for name in listed if name not in TOOLS]
-        verdict = "allow" if chosen else "deny"
-        notes.append(f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed")
-        if capability == "write" and chosen and not {"edit", "write"} <= {*listed}:
-            enforcement = "advisory"
-            notes.append("to its rules edit, write and apply_patch are one: list edit and write")
-    elif verdict == "ask":
-        verdict = "deny"
-        notes.append("ask→deny: started for one prompt it has nobody to ask")
-    free_shell = policy.verdict("shell") == "allow" if listed is None else "bash" in listed
+        return PolicyRow(capability, "allow", "native", _NATIVE)
+    verdict, enforcement, notes = _headless_verdict_row(policy, capability)
     if verdict == "deny":
         notes.append("not offered to the model")
     limited = capability == "write" and verdict == "allow" and not policy.is_unlimited
     if limited and writes_by_patches(run.model or ""):
         enforcement = "impossible"
         notes.append("its rules do not see where a patch moves a file to: use opencode-acp")
-    if capability == "network" and free_shell:
-        if policy.network == "deny" and verdict != "allow":
-            enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
+    reaches = capability == "network" and _has_free_shell(policy)
+    if reaches and policy.network == "deny" and verdict != "allow":
+        enforcement = "impossible"
+    if capability == "shell" and policy.shell_rules:
+        enforcement = "advisory"
+    if reaches:
+        notes.append(SHELL_REACHES_NETWORK)
+    notes += _headless_notes(policy, capability, verdict)
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _headless_verdict_row(
+    policy: Policy, capability: Capability
+) -> tuple[Verdict, Enforcement, list[str]]:
+    if policy.allow_tools is not None:
+        verdict, note = _listed(policy, capability)
+        writes = capability == "write" and verdict == "allow"
+        if writes and not {"edit", "write"} <= {*policy.allow_tools}:
+            why = "to its rules edit, write and apply_patch are one: list edit and write"
+            return verdict, "advisory", [note, why]
+        return verdict, "native", [note]
+    verdict = policy.verdict(capability)
+    if verdict == "ask":
+        return "deny", "native", [NOBODY_TO_ASK]
+    return verdict, "native", []
+
+
+def _headless_notes(policy: Policy, capability: Capability, verdict: Verdict) -> list[str]:
+    free_shell, notes = _has_free_shell(policy), list[str]()
     if capability == "read":
         notes.append("outside the workspace only the writable folders may be read")
         if not free_shell and verdict == "allow":
             notes.append("glob and grep are off where links lead out of the workspace")
     if capability == "shell":
         if policy.shell_rules:
-            enforcement = "advisory"
             notes.append("its rules see no line without a command (`> file`)")
         if free_shell:
             notes.append("it sees the keys in OpenCode's own environment")
         if not policy.is_unlimited:
             notes.append("sub-agents are off")
-    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+    return notes

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 
+from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import Json, ToolKind
@@ -161,23 +162,28 @@ def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     if policy.allow_tools is not None:
         free_shell = _verdict(policy, "shell", own=False) == "allow"
     enforcement: Enforcement = "native" if verdict == "deny" else "brokered"
-    notes: list[str] = []
-    if policy.allow_tools is not None:
-        notes.append("allow_tools: listed" if verdict == "allow" else "allow_tools: not listed")
-    elif capability == "read" and verdict == "allow" and not policy.is_unlimited:
-        notes.append("outside the workspace, reading follows the rule for the shell")
-    elif capability == "write" and verdict != "deny" and not policy.is_unlimited:
-        notes.append("in the workspace and the writable folders, except protected names")
-    elif verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
-        notes.append("ask→deny: nobody to ask, so it is not offered")
+    reaches = free_shell and capability == "network" and verdict != "allow"
+    if reaches and policy.network == "deny":
+        enforcement = "impossible"
+    notes = _verdict_notes(policy, capability, verdict)
     if verdict == "ask" and run.interactive:
         notes.append("decided by whoever answers")
     if capability == "shell" and policy.shell_rules:
         notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
-    if free_shell and capability == "network" and verdict != "allow":
-        if policy.network == "deny":
-            enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
+    if reaches:
+        notes.append(SHELL_REACHES_NETWORK)
     elif free_shell and verdict != "allow" and capability in ("read", "write"):
         notes.append(f"a permitted shell can {capability} files anyway")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _verdict_notes(policy: Policy, capability: Capability, verdict: Verdict) -> list[str]:
+    if policy.allow_tools is not None:
+        return ["allow_tools: listed" if verdict == "allow" else "allow_tools: not listed"]
+    if capability == "read" and verdict == "allow" and not policy.is_unlimited:
+        return ["outside the workspace, reading follows the rule for the shell"]
+    if capability == "write" and verdict != "deny" and not policy.is_unlimited:
+        return ["in the workspace and the writable folders, except protected names"]
+    if verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
+        return ["ask→deny: nobody to ask, so it is not offered"]
+    return []
