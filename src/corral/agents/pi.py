@@ -134,43 +134,63 @@ _NAMES = frame_types(Frame, (
 
 
 def translator() -> Translate:
-    last, usage, cost = Message(), Usage(), 0.0
-    by_model: dict[str, Usage] = {}
+    return _Turn().translate
 
-    def translate(frames: list[Any]) -> list[RawEvent]:
-        nonlocal last, usage, cost, by_model
-        items: list[RawEvent] = []
+
+class _Turn:
+    """The frames of one turn as events. Remembers the last message and what was spent."""
+
+    def __init__(self) -> None:
+        self._last = Message()
+        self._usage = Usage()
+        self._cost = 0.0
+        self._by_model: dict[str, Usage] = {}
+
+    def translate(self, frames: list[Any]) -> list[RawEvent]:
+        events: list[RawEvent] = []
         for frame in frames:
-            name, piece = _NAMES[type(frame)], frame.assistant_message_event
-            if name == "message_update" and piece.type == "text_delta":
-                items.append(piece.delta)
-            elif name == "message_update" and piece.type == "thinking_delta":
-                items.append(Thinking(piece.delta))
-            elif name == "session":
-                items.append(Init(session_id=frame.id))
-            elif name == "tool_execution_start":
-                kind = TOOLS.get(frame.tool_name, "other")
-                items.append(
-                    build_tool_use(frame.tool_call_id, frame.tool_name, frame.args, kind=kind)
-                )
-            elif name == "tool_execution_end":
-                items.append(_tool_end(frame))
-            elif name == "auto_retry_start":
-                items.append(retrying(frame.error_message))
-            elif name == "message_end" and frame.message.role == "assistant":
-                last = frame.message
-                usage, cost = usage + _usage(last.usage), cost + last.usage["cost"]["total"]
-                if last.model:
-                    by_model = add_by_model(by_model, {last.model: _usage(last.usage)})
-            elif name == "agent_end":
-                why, spent = last.stop_reason, Cost(cost, "reported") if cost else Cost()
-                message = last.error_message or f"the answer broke off: {why}"
-                items.append(TurnEnd(ok=why == "stop", stop_reason=why, usage=usage, cost=spent,
-                                    usage_by_model=by_model, model=last.model,
-                                    message=message))  # fmt: skip
-        return items
+            event = self._event(_NAMES[type(frame)], frame)
+            if event is not None:
+                events.append(event)
+        return events
 
-    return translate
+    def _event(self, name: str, frame: Frame) -> RawEvent | None:
+        if name == "message_update":
+            piece = frame.assistant_message_event
+            if piece.type == "text_delta":
+                return piece.delta
+            return Thinking(piece.delta) if piece.type == "thinking_delta" else None
+        if name == "session":
+            return Init(session_id=frame.id)
+        if name == "tool_execution_start":
+            kind = TOOLS.get(frame.tool_name, "other")
+            return build_tool_use(frame.tool_call_id, frame.tool_name, frame.args, kind=kind)
+        if name == "tool_execution_end":
+            return _tool_end(frame)
+        if name == "auto_retry_start":
+            return retrying(frame.error_message)
+        if name == "message_end" and frame.message.role == "assistant":
+            self._add(frame.message)
+        return self._end() if name == "agent_end" else None
+
+    def _add(self, message: Message) -> None:
+        self._last, usage = message, _usage(message.usage)
+        self._usage = self._usage + usage
+        self._cost += message.usage["cost"]["total"]
+        if message.model:
+            self._by_model = add_by_model(self._by_model, {message.model: usage})
+
+    def _end(self) -> TurnEnd:
+        last, why = self._last, self._last.stop_reason
+        return TurnEnd(
+            ok=why == "stop",
+            stop_reason=why,
+            usage=self._usage,
+            cost=Cost(self._cost, "reported") if self._cost else Cost(),
+            usage_by_model=self._by_model,
+            model=last.model,
+            message=last.error_message or f"the answer broke off: {why}",
+        )
 
 
 def _usage(told: dict[str, Any]) -> Usage:

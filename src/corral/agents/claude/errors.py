@@ -64,19 +64,8 @@ def explain(ending: Ending) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
-    if finish.ok and ending.signal is not None:
-        return errors.KilledBySignal(
-            f"Claude Code reported success and was then killed by signal {ending.signal}"
-        )
-    if finish.ok and ending.code not in (0, None):
-        return errors.ProcessFailed(f"Claude Code reported success but exited with {ending.code}")
-    if finish.ok and not ending.answered:
-        return errors.EmptyAnswer(
-            "Claude Code ended its turn without any answer",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
     if finish.ok:
-        return None
+        return _error_after_success(ending)
     message = finish.message or "Claude Code reported an error without a message"
     if finish.kind == "error_max_turns":
         return errors.TurnLimit(
@@ -91,7 +80,23 @@ def explain(ending: Ending) -> CorralError | None:
         )
     if (finish.stop_reason or "").startswith("aborted"):
         return errors.Interrupted("the turn was stopped")
-    return _of_api(message, finish.kind or "", finish.stop_reason or "")
+    return _error_from_api(message, finish.kind or "", finish.stop_reason or "")
+
+
+def _error_after_success(ending: Ending) -> CorralError | None:
+    """Claude Code reported success: None if there is an answer and the exit was clean too."""
+    if ending.signal is not None:
+        return errors.KilledBySignal(
+            f"Claude Code reported success and was then killed by signal {ending.signal}"
+        )
+    if ending.code not in (0, None):
+        return errors.ProcessFailed(f"Claude Code reported success but exited with {ending.code}")
+    if not ending.answered:
+        return errors.EmptyAnswer(
+            "Claude Code ended its turn without any answer",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    return None
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
@@ -103,10 +108,10 @@ def explain_acp(ending: Ending) -> CorralError | None:
         return None
     message = (finish.message or "no reason given").removeprefix("Internal error: ")
     kind = "authentication_failed" if finish.kind == "-32000" else ""
-    return _of_api(message, kind, "")
+    return _error_from_api(message, kind, "")
 
 
-def _of_api(message: str, kind: str, reason: str) -> CorralError:
+def _error_from_api(message: str, kind: str, reason: str) -> CorralError:
     low = message.lower()
     if reason == "prompt_too_long":
         return errors.ContextLengthExceeded(message, hint=_SHORTER)

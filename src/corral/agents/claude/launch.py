@@ -198,15 +198,15 @@ def _flags(
         word = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
         flags += [f"--{word}-file", os.path.join(place.home, _SYSTEM_FILE)]
         flags += ["--system-prompt-snapshot", "off"]
-    if run.max_turns is not None:
-        flags += ["--max-turns", str(run.max_turns)]
-    if run.max_budget_usd is not None:
-        flags += ["--max-budget-usd", f"{run.max_budget_usd:f}"]
     check_effort(run, "Claude Code", EFFORTS)
-    if run.reasoning_effort is not None:
-        flags += ["--effort", run.reasoning_effort]
-    if run.output_schema is not None:
-        flags += ["--json-schema", json.dumps(run.output_schema)]
+    budget, schema = run.max_budget_usd, run.output_schema
+    values = {
+        "--max-turns": None if run.max_turns is None else str(run.max_turns),
+        "--max-budget-usd": None if budget is None else f"{budget:f}",
+        "--effort": run.reasoning_effort,
+        "--json-schema": None if schema is None else json.dumps(schema),
+    }
+    flags += [word for flag, value in values.items() if value is not None for word in (flag, value)]
     if run.mcp_servers:
         files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run)})
         flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]

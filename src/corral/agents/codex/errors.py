@@ -107,17 +107,22 @@ def _inner(message: str) -> str:
         return message
 
 
+_STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
+    (("input_too_large",), errors.InputRejected, "The prompt is too long: put it into files."),
+    (("no rollout found", "thread/resume"), errors.ResumeLost, "Start a new session."),
+    (("MCP servers failed",), errors.ToolFailed, "A requested tool server did not start."),
+)
+"""What stderr contains when Codex ends without a result, and the error that it then is."""
+
+
 def _without_result(ending: Ending) -> CorralError:
     lines = [line for line in ending.stderr.splitlines() if line.strip()]
     said = "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
-    if "input_too_large" in said:
-        return errors.InputRejected(said, hint="The prompt is too long: put it into files.")
-    if "no rollout found" in said or "thread/resume" in said:
-        return errors.ResumeLost(said, hint="Start a new session.")
-    if "MCP servers failed" in said:
-        return errors.ToolFailed(said, hint="A tool server that was asked for did not come up.")
+    for signs, kind, hint in _STDERR_SIGNS:
+        if any(sign in said for sign in signs):
+            return kind(said, hint=hint)
     if "Error loading config" in said or "feature flag" in said or ending.code == 2:
         return errors.SettingsRejected(
             said or "Codex refused its arguments",

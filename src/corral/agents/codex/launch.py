@@ -95,17 +95,10 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         flags.append(f"--image={os.path.join(place.images, image_name(number, path))}")
     if run.model is not None:
         flags += ["--model", run.model]
+    settings += _prompt_settings(run, place, files)
     if run.output_schema is not None:
         files["schema.json"] = json.dumps(run.output_schema)
         flags += ["--output-schema", os.path.join(place.home, "schema.json")]
-    if run.replace_system_prompt is not None:
-        files["instructions.md"] = run.replace_system_prompt
-        named = toml(os.path.join(place.home, "instructions.md"))
-        settings.append(f"model_instructions_file={named}")
-    if run.system_prompt is not None:
-        settings.append(f"developer_instructions={toml(run.system_prompt)}")
-    if run.reasoning_effort is not None:
-        settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
     hooks = _hooks(run, place, guarded_tools(run.policy), cwd=place.cwd)
     settings += [*_servers(run), *_NO_TRAFFIC, *hooks]
     if guarded_tools(run.policy):
@@ -114,14 +107,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={_list(hidden)}")
-    for setting in settings:
-        if len(setting.encode()) > LONGEST_ARGUMENT:
-            raise ConfigError(
-                f"{setting.partition('=')[0]} is longer than an argument can be",
-                hint="Put the material into a file, or into the prompt.",
-            )
-        flags += ["-c", setting]
-    flags += place.compiled.flags
+    flags += [*_setting_flags(settings), *place.compiled.flags]
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
     if run.include_directories and allows(run.policy, "shell"):
@@ -133,6 +119,33 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         files=files,
         notes=notes,
     )
+
+
+def _prompt_settings(run: RunOptions, place: LaunchContext, files: dict[str, str]) -> list[str]:
+    """The system prompt and the effort. Adds the file of a replaced system prompt to ``files``."""
+    settings: list[str] = []
+    if run.replace_system_prompt is not None:
+        files["instructions.md"] = run.replace_system_prompt
+        named = toml(os.path.join(place.home, "instructions.md"))
+        settings.append(f"model_instructions_file={named}")
+    if run.system_prompt is not None:
+        settings.append(f"developer_instructions={toml(run.system_prompt)}")
+    if run.reasoning_effort is not None:
+        settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
+    return settings
+
+
+def _setting_flags(settings: list[str]) -> list[str]:
+    """Raises ``ConfigError`` for a setting that is too long for an argument."""
+    flags: list[str] = []
+    for setting in settings:
+        if len(setting.encode()) > LONGEST_ARGUMENT:
+            raise ConfigError(
+                f"{setting.partition('=')[0]} is longer than an argument can be",
+                hint="Put the material into a file, or into the prompt.",
+            )
+        flags += ["-c", setting]
+    return flags
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:

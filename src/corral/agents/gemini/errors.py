@@ -53,14 +53,8 @@ def explain(ending: Ending) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
-    if finish.ok and ending.code == 0:
-        return None
-    if finish.ok and ending.signal is not None:
-        return errors.KilledBySignal(
-            f"the CLI reported success and was then killed by signal {ending.signal}"
-        )
     if finish.ok:
-        return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
+        return _unclean_exit(ending)
     message = finish.message or "the CLI reported an error without a message"
     if finish.stop_reason == "loop_detected":
         return errors.TurnLimit(
@@ -76,7 +70,18 @@ def explain(ending: Ending) -> CorralError | None:
         return errors.ToolFailed(_api_error(message)[0], hint="A full disk is the usual cause.")
     if finish.kind == "FatalInputError" or ending.code == 42:
         return errors.InputRejected(_api_error(message)[0])
-    return _of_answer(message) or _of_api(message, ending)
+    return _error_from_answer(message) or _error_from_api(message, ending)
+
+
+def _unclean_exit(ending: Ending) -> CorralError | None:
+    """The CLI reported success: None if its exit was clean too."""
+    if ending.code == 0:
+        return None
+    if ending.signal is not None:
+        return errors.KilledBySignal(
+            f"the CLI reported success and was then killed by signal {ending.signal}"
+        )
+    return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
@@ -89,13 +94,13 @@ def explain_acp(ending: Ending) -> CorralError | None:
     code = int(kind) if kind.lstrip("-").isdecimal() else 0
     if code == -32000 or "API key is missing" in message:
         return errors.AuthenticationFailed(message, hint=_KEY_HINT)
-    known = _of_answer(message)
+    known = _error_from_answer(message)
     if known is not None:
         return known
     if code == 500 and _is_of_model(message, ending.stderr):  # what it makes of a 404
         return _no_model(_api_error(message)[0], ending)
     exit_code = code & 0xFF if code in HTTP else 0
-    return _of_api(message, msgspec.structs.replace(ending, code=exit_code))
+    return _error_from_api(message, msgspec.structs.replace(ending, code=exit_code))
 
 
 def _is_of_model(message: str, stderr: str) -> bool:
@@ -104,7 +109,7 @@ def _is_of_model(message: str, stderr: str) -> bool:
     return named or f"ModelNotFoundError: {message}" in stderr
 
 
-def _of_answer(message: str) -> CorralError | None:
+def _error_from_answer(message: str) -> CorralError | None:
     """Answers that were none. The CLI exits 0 with these."""
     if "empty response" in message or "no final response text" in message:
         return errors.EmptyAnswer(
@@ -117,37 +122,44 @@ def _of_answer(message: str) -> CorralError | None:
     return None
 
 
-def _of_api(message: str, ending: Ending) -> CorralError:
+def _error_from_api(message: str, ending: Ending) -> CorralError:
     text, status, reason = _api_error(message)
     status = status or _BY_EXIT.get(ending.code or 0)
     if status is None and "ModelNotFoundError" in ending.stderr:
-        status = 404  # the one API error that the CLI retells without its number
+        status = 404  # the one API error that the CLI reports without its number
     low = text.lower()
     if reason == "API_KEY_INVALID" or "api key not valid" in low or "default credentials" in low:
         return errors.AuthenticationFailed(text, hint=_KEY_HINT)
-    match status:
-        case 401:
-            return errors.AuthenticationFailed(text, hint=_KEY_HINT)
-        case 402:
-            return errors.QuotaSpent(text, hint=QUOTA)
-        case 403:
-            return errors.AccessDenied(
-                text, hint="The key is known but not allowed this: check its project and model."
-            )
-        case 404:
-            return _no_model(text, ending)
-        case 413:
-            return _too_long(text)
-        case 429:
-            return _limited(text, message)
-        case 400 if "token count" in low or "context" in low or "exceeds the maximum" in low:
-            return _too_long(text)
-        case 400:
-            return errors.InvalidRequest(text)
-        case int() if status >= 500 or status in (408, 499):
-            return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
-        case _:
-            pass
+    is_too_long = "token count" in low or "context" in low or "exceeds the maximum" in low
+    if status == 413 or (status == 400 and is_too_long):
+        return _too_long(text)
+    if status == 404:
+        return _no_model(text, ending)
+    if status == 429:
+        return _limited(text, message)
+    if status in _BY_STATUS:
+        kind, hint = _BY_STATUS[status]
+        return kind(text, hint=hint)
+    if status is not None and (status >= 500 or status in (408, 499)):
+        return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
+    return _error_from_text(text, ending)
+
+
+_BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
+    400: (errors.InvalidRequest, None),
+    401: (errors.AuthenticationFailed, _KEY_HINT),
+    402: (errors.QuotaSpent, QUOTA),
+    403: (
+        errors.AccessDenied,
+        "The key is known but not allowed this: check its project and model.",
+    ),
+}
+"""HTTP statuses whose error needs nothing but the text."""
+
+
+def _error_from_text(text: str, ending: Ending) -> CorralError:
+    """For an error without a known status."""
+    low = text.lower()
     if "fetch failed" in low or low == "terminated" or "econnre" in low or "socket" in low:
         return errors.NetworkFailed(
             f"the connection to the model failed: {text}",
@@ -204,53 +216,57 @@ def _api_error(message: str) -> tuple[str, int | None, str | None]:
 
 def _without_result(ending: Ending) -> CorralError:
     """No result line: the exit code and stderr are all there is."""
-    said = _last_lines(ending.stderr)
+    stderr, code = _last_lines(ending.stderr), ending.code
     if ending.signal is not None:
         return errors.KilledBySignal(
             f"the CLI was killed by signal {ending.signal}",
             hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
         )
-    match ending.code:
-        case 0:
-            return errors.StreamBroken(
-                "the CLI exited without a result: the answer may be cut short",
-                hint="It was stopped from outside, or crashed; changes made so far remain.",
-            )
-        case 41:
-            return errors.AuthenticationFailed(said or "no credentials", hint=_KEY_HINT)
-        case 42 if _session_lost(ending):
-            return errors.ResumeLost(
-                said or "the session no longer exists",
-                hint="Resume from the folder where it began, or start a new session.",
-            )
-        case 42:
-            return errors.InputRejected(said or "the CLI refused its input")
-        case 44:
-            return errors.SandboxFailed(
-                said or "the sandbox could not be started",
-                hint="sandbox=True needs docker or podman; without them leave it out.",
-            )
-        case 52:
-            return errors.SettingsRejected(said or "the CLI refused its settings")
-        case 53:
-            return errors.TurnLimit("the turn limit was reached", hint="Raise max_turns.")
-        case 54:
-            return errors.ToolFailed(said or "a tool failed", hint="Is the disk full?")
-        case 55:
-            return errors.UntrustedFolder(
-                said or "the CLI does not trust the folder",
-                hint="Report this: corral sets the trust before it starts the CLI.",
-            )
-        case 126 | 127:
-            return errors.BrokenInstall(
-                said or "the program could not be run",
-                hint="Install it again: corral agents install gemini",
-            )
-        case code if code in _BY_EXIT:
-            return _of_api(said, ending)
-        case _:
-            failed = f"failed (exit {ending.code}): {said or 'no reason given'}"
-            return unauthenticated(said, _KEY_HINT) or errors.ProcessFailed(failed)
+    if code == 0:
+        return errors.StreamBroken(
+            "the CLI exited without a result: the answer may be cut short",
+            hint="It was stopped from outside, or crashed; changes made so far remain.",
+        )
+    if code == 53:
+        return errors.TurnLimit("the turn limit was reached", hint="Raise max_turns.")
+    if code == 42 and _session_lost(ending):
+        return errors.ResumeLost(
+            stderr or "the session no longer exists",
+            hint="Resume from the folder where it began, or start a new session.",
+        )
+    if code in _BY_EXIT_CODE:
+        kind, message, hint = _BY_EXIT_CODE[code]
+        return kind(stderr or message, hint=hint)
+    if code in _BY_EXIT:
+        return _error_from_api(stderr, ending)
+    failed = f"failed (exit {code}): {stderr or 'no reason given'}"
+    return unauthenticated(stderr, _KEY_HINT) or errors.ProcessFailed(failed)
+
+
+_BROKEN = (
+    errors.BrokenInstall,
+    "the program could not be run",
+    "Install it again: corral agents install gemini",
+)
+_BY_EXIT_CODE: dict[int, tuple[type[CorralError], str, str | None]] = {
+    41: (errors.AuthenticationFailed, "no credentials", _KEY_HINT),
+    42: (errors.InputRejected, "the CLI refused its input", None),
+    44: (
+        errors.SandboxFailed,
+        "the sandbox could not be started",
+        "sandbox=True needs docker or podman; without them leave it out.",
+    ),
+    52: (errors.SettingsRejected, "the CLI refused its settings", None),
+    54: (errors.ToolFailed, "a tool failed", "Is the disk full?"),
+    55: (
+        errors.UntrustedFolder,
+        "the CLI does not trust the folder",
+        "Report this: corral sets the trust before it starts the CLI.",
+    ),
+    126: _BROKEN,
+    127: _BROKEN,
+}
+"""Exit code → error, its message where stderr is empty, and its hint."""
 
 
 def _session_lost(ending: Ending) -> bool:

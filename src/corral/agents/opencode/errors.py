@@ -70,7 +70,9 @@ def explain(ending: Ending) -> CorralError | None:
     if finish is not None and finish.ok:
         return None
     if finish is not None:
-        return _of_text((finish.message or "no reason given").removeprefix("Internal error: "))
+        return _error_from_text(
+            (finish.message or "no reason given").removeprefix("Internal error: ")
+        )
     said = "\n".join(ending.stderr.splitlines()[-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"OpenCode was killed by signal {ending.signal}")
@@ -115,38 +117,43 @@ def explain_headless(ending: Ending) -> CorralError | None:
         return errors.ResumeLost("OpenCode no longer knows the session", hint="Start a new one.")
     if finish is None:
         return explain(ending)
-    if finish.ok and ending.signal is not None:
-        return errors.KilledBySignal(
-            f"OpenCode gave its answer and was then killed by signal {ending.signal}"
-        )
-    if finish.ok and ending.code != 0:
-        return errors.ProcessFailed(f"OpenCode gave its answer but exited with {ending.code}")
-    if finish.ok and not ending.answered:
-        return errors.EmptyAnswer(
-            "the model answered nothing",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
     if finish.ok:
-        return None
+        return _error_after_success(ending)
     if finish.message is not None:
-        return _of_status(finish.kind or "", finish.message)
+        return _error_from_status(finish.kind or "", finish.message)
     kind, text = _STOPPED.get(
         finish.kind or "", (errors.StreamBroken, f"the answer broke off: {finish.kind}")
     )
     return kind(text)
 
 
-def _of_status(status: str, text: str) -> CorralError:
-    told = _of_text(text)
-    if type(told) is not errors.ProcessFailed:
-        return told
+def _error_after_success(ending: Ending) -> CorralError | None:
+    """OpenCode completed its turn: None if there is an answer and the exit was clean too."""
+    if ending.signal is not None:
+        return errors.KilledBySignal(
+            f"OpenCode gave its answer and was then killed by signal {ending.signal}"
+        )
+    if ending.code != 0:
+        return errors.ProcessFailed(f"OpenCode gave its answer but exited with {ending.code}")
+    if not ending.answered:
+        return errors.EmptyAnswer(
+            "the model answered nothing",
+            hint="Often transient: try again, or give the model something to answer.",
+        )
+    return None
+
+
+def _error_from_status(status: str, text: str) -> CorralError:
+    known = _error_from_text(text)
+    if type(known) is not errors.ProcessFailed:
+        return known
     if status.isdecimal() and int(status) >= 500:
         return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
     kind, hint = _BY_STATUS.get(status, (errors.ProcessFailed, None))
     return kind(text, hint=hint)
 
 
-def _of_text(text: str) -> CorralError:
+def _error_from_text(text: str) -> CorralError:
     low = text.lower()
     for signs, kind, hint in _SIGNS:
         if any(sign in low for sign in signs):

@@ -139,12 +139,29 @@ def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Js
 
 
 def headless_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
-    """For one that runs alone: allowed, or denied. Raises as ``acp_rules`` does."""
+    """For one process per prompt: allowed, or denied. Raises as ``acp_rules`` does."""
     _check_names(policy, run)
     if policy.mode == "native":
         return {}
     if policy.is_unlimited:
         return {**UNLIMITED}
+    rules = _headless_grants(policy, run)
+    rules |= {_key(name): "deny" for name in policy.deny_tools}
+    shell = offers_shell(rules)
+    for name in ("read", "edit"):
+        if rules.get(name) == "allow":
+            rules[name] = _paths(policy, folders, name) if not shell else _near(name)
+    if not shell:
+        rules |= dict.fromkeys(("list", "lsp"), "deny")  # no rule of theirs is about a path
+    if not folders.has_ripgrep or (folders.links.unreadable and not shell):
+        rules |= dict.fromkeys(SEARCH, "deny")
+    outside = "allow" if shell else _outside(policy, folders.cwd)
+    # The same call again and again: it would ask, and a question ends the run.
+    return {**rules, "external_directory": outside, DELEGATE: "deny", "doom_loop": "deny"}
+
+
+def _headless_grants(policy: Policy, run: RunOptions) -> dict[str, Json]:
+    """What the list of tools, or else the capabilities, and the shell rules allow."""
     rules: dict[str, Json] = {"*": "deny"}
     if policy.allow_tools is not None:
         rules |= {_key(name): "allow" for name in policy.allow_tools}
@@ -158,18 +175,7 @@ def headless_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[st
     if policy.shell_rules and "bash" not in policy.deny_tools:
         parsed = [parse_rule(rule) for rule in reversed(policy.shell_rules)]
         rules["bash"] = {"*": rules.get("bash", "deny"), **{glob: verb for verb, glob in parsed}}
-    rules |= {_key(name): "deny" for name in policy.deny_tools}
-    shell = offers_shell(rules)
-    for name in ("read", "edit"):
-        if rules.get(name) == "allow":
-            rules[name] = _paths(policy, folders, name) if not shell else _near(name)
-    if not shell:
-        rules |= dict.fromkeys(("list", "lsp"), "deny")  # no rule of theirs is about a path
-    if not folders.has_ripgrep or (folders.links.unreadable and not shell):
-        rules |= dict.fromkeys(SEARCH, "deny")
-    outside = "allow" if shell else _outside(policy, folders.cwd)
-    # The same call again and again: it would ask, and a question ends the run.
-    return {**rules, "external_directory": outside, DELEGATE: "deny", "doom_loop": "deny"}
+    return rules
 
 
 def writes_by_patches(model: str) -> bool:
