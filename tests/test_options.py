@@ -49,7 +49,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(name: str, near: str) -> 
 
 
 def test_an_unknown_option_near_to_none_lists_all() -> None:
-    with pytest.raises(ConfigError, match="unknown option 'zzzz': known are: allow_file_reads, "):
+    with pytest.raises(ConfigError, match="unknown option 'zzzz': known: allow_file_reads, "):
         build(zzzz=1)
 
 
@@ -93,9 +93,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"images": [1]}, "images[0] must be a text, got: int"),
     ({"env": {"A": 1}}, "env must be a text, got: int"),
     ({"config": "model=x"}, "config must be a table of options, got: str"),
-    ({"env": {"": "x"}}, "not the name of an environment variable: ''"),
-    ({"env": {"A=B": "x"}}, "not the name of an environment variable: 'A=B'"),
-    ({"pass_env": ["A\0"]}, "not the name of an environment variable: 'A\\x00'"),
+    ({"env": {"": "x"}}, "not a valid name of an environment variable: ''"),
+    ({"env": {"A=B": "x"}}, "not a valid name of an environment variable: 'A=B'"),
+    ({"pass_env": ["A\0"]}, "not a valid name of an environment variable: 'A\\x00'"),
     ({"strict": "no"}, "strict must be bool, got: str"),
     ({"inherit": "everything"}, "wrong option: Invalid enum value 'everything'"),
     ({"policy": "reckless"}, "policy must be a Policy, or reads, edits or all, got: 'reckless'"),
@@ -109,10 +109,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"system_prompt": "a", "replace_system_prompt": "b"},
         "system_prompt and replace_system_prompt both given",
     ),
-    ({"mcp_servers": [{"name": "s"}]}, "MCP server 's' needs either a command or a url"),
+    ({"mcp_servers": [{"name": "s"}]}, "MCP server 's' must have either a command or a url"),
     (
         {"mcp_servers": [{"name": "s", "command": ["x"], "url": "http://y"}]},
-        "MCP server 's' needs either a command or a url",
+        "MCP server 's' must have either a command or a url",
     ),
     (
         {"mcp_servers": [{"name": "a_b", "url": "http://y"}]},
@@ -120,7 +120,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"mcp_servers": [McpServer("s", url="http://x"), McpServer("s", url="http://y")]},
-        "two MCP servers are called 's'",
+        "two MCP servers have the name 's'",
     ),
     (
         {"mcp_servers": [McpServer("corral", url="http://x")]},
@@ -218,7 +218,7 @@ def test_the_summary_shows_names_and_no_secret() -> None:
     [
         ("", "the prompt is empty"),
         (" \n\t", "the prompt is empty"),
-        ("a\0b", "the prompt holds a NUL character"),
+        ("a\0b", "the prompt contains a NUL character"),
         ("\ud800", "the prompt cannot be written as UTF-8"),
         ("üüü", "the prompt has 6 bytes, over the 5 that this agent accepts"),
         (b"bytes", "the prompt must be text, got: bytes"),

@@ -1,8 +1,8 @@
 """The options of a run: one frozen, checked record.
 
-``Run.build`` takes what a caller gave, in Python or in a file, and raises
-``ConfigError`` for whatever cannot be, before anything starts. It touches no
-disk: whether a folder exists is asked later, still before spawning.
+``RunOptions.build`` takes the options of the caller and of configuration files and raises
+``ConfigError`` for invalid ones, before anything starts. It does no I/O: whether a folder exists
+is checked later, before the agent is started.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ APPROVAL_MODES: dict[str, Policy] = {
     "yolo": Policy.full(),
     "plan": Policy.plan(),
 }
-"""The vendor's spellings of our presets."""
+"""Gemini CLI's names for our presets."""
 
 
-LONGEST_LABEL = 200
+MAX_LABEL_LENGTH = 200
 """Characters."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agent's options. Values of ``env`` are secret and never printed."""
+    """The options of one run. Values of ``env`` are secret and never printed."""
 
     agent: str
     cwd: str | None = None
@@ -57,17 +57,17 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     grace: float = 5.0
     max_turns: int | None = None
     max_tool_rounds: int | None = None
-    """Rounds of tools in one turn of our own agent."""
+    """Rounds of tools in one turn of the built-in agent."""
     reasoning_effort: Effort | None = None
     retries: int = 3
     mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
     fork: bool = False
-    """Go on from ``resume`` in a session of its own; the old one stays as it was."""
+    """Continue from ``resume`` in a new session; the old session does not change."""
     max_budget_usd: float | None = None
     """The agent's own limit on what a turn may cost."""
     output_schema: dict[str, Any] | None = None
-    """A JSON Schema for agents that answer by one themselves; ``output`` sets it."""
+    """A JSON Schema, for agents that support one; ``output`` sets it."""
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
     inherit: Inherit = "nothing"
@@ -75,46 +75,45 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool = True
     track_files: bool = True
     allow_file_reads: bool = False
-    """Read files for the agent, where it asks its client to."""
+    """Read files for the agent if it asks its client to."""
     allow_file_writes: bool = False
     auth: Literal["api_key", "subscription", "inherit"] | None = None
-    """Whose bill it is, where an agent could be paid for in two ways; ``inherit`` leaves it to
-    the agent."""
+    """Which credentials are billed, for agents that support several kinds; ``inherit`` leaves the
+    choice to the agent."""
     auth_method: str | None = None
-    """One of the ways an agent offers to sign in; none unless asked for."""
+    """The id of an authentication method that the agent offers; unset, none is used."""
     thinking: bool = True
-    """Pass the agent's thoughts on."""
+    """Emit the agent's thinking."""
     permission_mode: PermissionMode = "prompt"
-    """How a question that the policy leaves open is answered: put to whoever answers, or
-    allowed, or denied, without asking anybody."""
+    """How permission requests are answered that the policy leaves open: ``prompt`` asks, ``auto``
+    allows and ``deny`` denies without asking."""
     quiet_period: float | None = None
-    """Seconds of silence that end a session's loading, and a turn after its end was told;
-    unset, what the agent is known to need."""
+    """Seconds of silence after which loading a session, or a turn that has ended, is complete;
+    unset, the agent's known value is used."""
     session_mode: str | None = None
-    """A mode of the agent's own sessions, by its own name for it."""
+    """A session mode of the agent, by the agent's own name."""
     audio: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()
-    """Files whose content goes along with the prompt, or whose address where an agent takes
-    no content."""
+    """Files that are sent with the prompt: their content, or their URI if the agent accepts no
+    content."""
     via: Via | None = None
-    """How a person is reached who is the agent; unset, through files."""
+    """How the person is reached if a person is the agent; unset, through files."""
     record_to: str | None = None
-    """A file for the conversation with the agent's program, to replay it."""
+    """A file to which the communication with the agent is recorded, to replay it."""
     replay: str | None = None
-    """Such a file, which then stands for the program."""
+    """Such a file, which is used instead of the agent."""
     record: bool = False
     """Keep a transcript of the events in the session's folder."""
     keep: bool = True
-    """Keep the session, to resume it; else nothing of it stays on disk."""
+    """Store the session, to resume it; otherwise nothing is left on disk."""
     label: str | None = None
-    """A text of the caller's own that stands on every event, in the result and in the stored
-    session."""
+    """A text of the caller that is copied to every event, the result and the stored session."""
     interactive: bool = False
-    """Somebody answers permission questions: an ``ask=`` callback, a terminal, or
-    ``permission_mode="auto"``. Set by the session, never an option: without it, what the
-    policy would ask about is denied, and not offered to the model."""
+    """Permission requests can be answered: by an ``ask=`` callback, a terminal, or
+    ``permission_mode="auto"``. Set by the session, not an option: without it, what the policy
+    would ask about is denied, and not offered to the model."""
     own_tools: tuple[str, ...] = ()
-    """Names of the caller's own functions that the agent may call. Set by the session, never an
+    """Names of the caller's own functions that the agent may call. Set by the session, not an
     option."""
 
     @classmethod
@@ -125,24 +124,24 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         config: Mapping[str, Any] | None = None,
         source: str = "config",
     ) -> RunOptions:
-        """The options, which win over ``config``.
+        """Build the options. ``options`` win over ``config``.
 
-        An unknown option is an error: the call is wrong. An unknown key of a
-        configuration is a warning: the file may be written for a newer version.
+        An unknown option raises ``ConfigError``. An unknown key of a configuration is a warning:
+        the file may be written for a newer version.
         """
-        given = _known(dict(options or {}), _refuse)
+        given = _drop_unknown(dict(options or {}), _raise_unknown)
         inline: object = given.pop("config", None) or {}
         if not isinstance(inline, Mapping):
             raise ConfigError(f"config must be a table of options, got: {type(inline).__name__}")
         merged: dict[str, Any] = {}
         for layer in (
-            _known(dict(config or {}), _warn(source)),
-            _known(dict(cast("Mapping[str, Any]", inline)), _warn("config")),
+            _drop_unknown(dict(config or {}), _warn(source)),
+            _drop_unknown(dict(cast("Mapping[str, Any]", inline)), _warn("config")),
             given,
         ):
             merged = {**_without_other_spellings(merged, layer), **layer}
         _check_tables(merged.get("mcp_servers"))
-        values = {name: _plain(value) for name, value in merged.items() if value is not None}
+        values = {name: _to_builtin(value) for name, value in merged.items() if value is not None}
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
         values.pop("allowed_tools", None)
@@ -151,7 +150,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return run
 
     def summary(self) -> dict[str, Any]:
-        """For logs: what was set, without any secret value."""
+        """The options that were set, without secret values, for logs."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for name in ("env",):
             if name in shown:
@@ -163,27 +162,27 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 OWN_SERVER = "corral"
-"""The name of the tool server of the caller's own functions."""
+"""The name of the MCP server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
-"""Options that become others before a run is made."""
+"""Options that are converted to others."""
 COMPUTED = ("agent", "interactive", "own_tools")
-"""Fields of a run that are no options."""
+"""Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
 
-def _known(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
+def _drop_unknown(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
     for name in sorted(set(values) - set(KNOWN)):
         from difflib import get_close_matches
 
         near = get_close_matches(name, KNOWN, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(KNOWN))}"
+        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(KNOWN))}"
         unknown(name, advice)
         del values[name]
     return values
 
 
 def _without_other_spellings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """A policy in one spelling replaces what a lower layer says in another."""
+    """Drop the policy of a lower layer if the upper layer sets it under another name."""
     gone: set[str] = set()
     if above.get("policy") is not None:
         gone = {"approval_mode", "allowed_tools"}
@@ -192,7 +191,7 @@ def _without_other_spellings(below: dict[str, Any], above: dict[str, Any]) -> di
     return {name: value for name, value in below.items() if name not in gone}
 
 
-def _refuse(name: str, advice: str) -> None:
+def _raise_unknown(name: str, advice: str) -> None:
     raise ConfigError(f"unknown option {name!r}: {advice}")
 
 
@@ -203,19 +202,19 @@ def _warn(source: str) -> Callable[[str, str], None]:
     return warn
 
 
-def _plain(value: Any) -> Any:
-    """Paths as text, and lists of them; everything else as it is."""
+def _to_builtin(value: Any) -> Any:
+    """Paths as text, also in lists; everything else unchanged."""
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("Sequence[Any]", value)]
+        return [_to_builtin(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, McpServer):
         return msgspec.to_builtins(value)
     return value
 
 
 def _check_tables(servers: object) -> None:
-    """Only ``tools=`` makes a server the caller's own, never a table or a file."""
+    """Reject ``own`` in the table of an MCP server: only ``tools=`` may set it."""
     if isinstance(servers, list | tuple):
         for server in cast("Sequence[object]", servers):
             if isinstance(server, Mapping) and "own" in cast("Mapping[str, object]", server):
@@ -230,7 +229,7 @@ def _policy(values: dict[str, Any]) -> Policy:
         other = "approval_mode" if mode is not None else "allowed_tools"
         raise ConfigError(
             f"policy and {other} both given",
-            hint=f"{other} is another spelling of the policy: give one of them.",
+            hint=f"{other} also sets the policy: pass only one of them.",
         )
     if mode is not None and (not isinstance(mode, str) or mode not in APPROVAL_MODES):
         raise ConfigError(
@@ -251,9 +250,9 @@ def _policy(values: dict[str, Any]) -> Policy:
     return policy
 
 
-_PLACE = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
-_WORDS = {"array": "a list", "str": "a text", "float": "a number", "int": "a whole number"}
-_TYPES = {"array": "list", "object": "dict"}
+_VALIDATION_ERROR = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
+_TYPE_NAMES = {"array": "a list", "str": "a text", "float": "a number", "int": "a whole number"}
+_GOT_NAMES = {"array": "list", "object": "dict"}
 
 
 def _convert(values: dict[str, Any]) -> RunOptions:
@@ -263,14 +262,14 @@ def _convert(values: dict[str, Any]) -> RunOptions:
     try:
         return msgspec.convert(values, RunOptions)
     except msgspec.ValidationError as error:
-        found = _PLACE.search(str(error))
+        found = _VALIDATION_ERROR.search(str(error))
         if not found:
             raise ConfigError(f"wrong option: {error}") from error
         expected, got, place = found.groups()
         expected = expected.removesuffix(" | null")
         name = re.sub(r"\[\.\.\.\]", "", place or "options")
         raise ConfigError(
-            f"{name} must be {_WORDS.get(expected, expected)}, got: {_TYPES.get(got, got)}"
+            f"{name} must be {_TYPE_NAMES.get(expected, expected)}, got: {_GOT_NAMES.get(got, got)}"
         ) from error
 
 
@@ -315,61 +314,61 @@ def _check_numbers(run: RunOptions) -> None:
 
 def _check_combinations(run: RunOptions) -> None:
     if run.fork and run.resume is None:
-        raise ConfigError("fork without resume: there is nothing to go on from")
+        raise ConfigError("fork needs resume: there is no session to continue from")
     if run.system_prompt is not None and run.replace_system_prompt is not None:
         raise ConfigError(
             "system_prompt and replace_system_prompt both given",
             hint="The first is added to the agent's own system prompt, the second replaces it.",
         )
     if run.record_to is not None and run.replay is not None:
-        raise ConfigError("record_to and replay both given: a replay says nothing new")
+        raise ConfigError("record_to and replay both given: a replay cannot be recorded")
     if run.record and not run.keep:
-        raise ConfigError("record and keep=False: a transcript is kept with its session")
+        raise ConfigError("record needs keep=True: the transcript is stored with the session")
 
 
 def _check_servers(run: RunOptions) -> None:
     names: set[str] = set()
     for server in run.mcp_servers:
         if bool(server.command) == bool(server.url):
-            raise ConfigError(f"MCP server {server.name!r} needs either a command or a url")
+            raise ConfigError(f"MCP server {server.name!r} must have either a command or a url")
         if not re.fullmatch(r"[A-Za-z0-9-]+", server.name):
             raise ConfigError(f"MCP server name {server.name!r}: letters, digits and - only")
         if server.name.lower() == OWN_SERVER and not server.own:
             raise ConfigError(
                 f"MCP server name {server.name!r} is reserved for the functions in tools=",
-                hint="Policies allow that server more than others: give yours another name.",
+                hint="Policies allow that server more than others: choose another name.",
             )
         if server.name in names:
-            raise ConfigError(f"two MCP servers are called {server.name!r}")
+            raise ConfigError(f"two MCP servers have the name {server.name!r}")
         names.add(server.name)
 
 
 def _check_texts(run: RunOptions) -> None:
     for name in ("system_prompt", "replace_system_prompt", "resume", "model", "label"):
         text: str | None = getattr(run, name)
-        if text is not None and ("\0" in text or _unsendable(text)):
-            raise ConfigError(f"{name} holds a character that cannot be sent")
+        if text is not None and ("\0" in text or _is_unsendable(text)):
+            raise ConfigError(f"{name} contains a character that cannot be sent")
     for name in ("model", "label", "resume", "program", "record_to", "replay"):
         value: str | None = getattr(run, name)
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")
-    if run.label is not None and len(run.label) > LONGEST_LABEL:
+    if run.label is not None and len(run.label) > MAX_LABEL_LENGTH:
         raise ConfigError(
-            f"label has {len(run.label):,} characters, the most are {LONGEST_LABEL}",
-            hint="It stands on every event: give a short one.",
+            f"label has {len(run.label):,} characters, the maximum is {MAX_LABEL_LENGTH}",
+            hint="It is copied to every event: use a short one.",
         )
 
 
 def _check_environment(run: RunOptions) -> None:
     for name, value in run.env.items():
         if "\0" in value:
-            raise ConfigError(f"the value of {name} in env holds a NUL character")
+            raise ConfigError(f"the value of {name} in env contains a NUL character")
     for name in (*run.pass_env, *run.env):
         if not name or "=" in name or "\0" in name:
-            raise ConfigError(f"not the name of an environment variable: {name!r}")
+            raise ConfigError(f"not a valid name of an environment variable: {name!r}")
 
 
-def _unsendable(text: str) -> bool:
+def _is_unsendable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -382,9 +381,9 @@ def check_prompt(prompt: str, limit: int) -> str:
     if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PromptError(f"the prompt must be text, got: {type(prompt).__name__}")
     if not prompt.strip():
-        raise PromptError("the prompt is empty", hint="Give it as text, as a file or on stdin.")
+        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
     if "\0" in prompt:
-        raise PromptError("the prompt holds a NUL character")
+        raise PromptError("the prompt contains a NUL character")
     try:
         size = len(prompt.encode())
     except UnicodeEncodeError as error:
@@ -392,13 +391,13 @@ def check_prompt(prompt: str, limit: int) -> str:
     if size > limit:
         raise PromptError(
             f"the prompt has {size:,} bytes, over the {limit:,} that this agent accepts",
-            hint="Put the material into files in the working directory and name them instead.",
+            hint="Put the material into files in the working directory and name these instead.",
         )
     return prompt
 
 
 class RunKwargs(TypedDict, total=False):
-    """Everything ``corral.run`` and ``corral.session`` take by name."""
+    """The keyword options of ``corral.run`` and ``corral.session``."""
 
     cwd: str | os.PathLike[str] | None
     model: str | None

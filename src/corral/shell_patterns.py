@@ -367,12 +367,7 @@ def split_commands(command: str) -> list[str]:
             quote = ""
             cut()
         elif char == "`" and quote != "'":
-            inside = bool(around) and around[-1].endswith(char) and not quote
-            if inside:
-                quote = around.pop()[:-1]
-            else:
-                around.append(quote + char)
-                quote = ""
+            quote = _toggle_backtick(around, quote)
             cut()
         elif quote:
             current.append(char)
@@ -389,6 +384,14 @@ def split_commands(command: str) -> list[str]:
             current.append(char)
     cut()
     return [tidy for part in parts if (tidy := _normalize_blanks(part))]
+
+
+def _toggle_backtick(around: list[str], quote: str) -> str:
+    """Open or close a backtick substitution; returns the quote that is open after it."""
+    if around and around[-1].endswith("`") and not quote:
+        return around.pop()[:-1]
+    around.append(quote + "`")
+    return ""
 
 
 def _normalize_blanks(part: str) -> str:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+import msgspec
+from msgspec.structs import replace
+
 from corral import errors
 from corral.errors import CorralError
 from corral.models.spec import Failure, Provider
@@ -69,48 +72,47 @@ HINTS: dict[type[CorralError], str] = {
 }
 
 
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a vendor's body says about an error."""
+
+    name: str | None = None
+    """A gRPC status name."""
+    code: str | None = None
+    """The vendor's own error code."""
+    retry_after: float | None = None
+    spent: bool = False
+    """A quota is spent, and waiting does not help."""
+    is_transient: bool = False
+    """The vendor says that waiting helps, whatever the message looks like."""
+
+
 def error_from_failure(
     failure: Failure,
     message: str | None,
-    *,
-    name: str | None = None,
-    code: str | None = None,
-    retry_after: float | None = None,
-    spent: bool = False,
-    is_transient: bool = False,
+    facts: ErrorFacts | None = None,
 ) -> CorralError:
-    """The error behind a status. ``name`` is a gRPC status, ``code`` the vendor's own word;
-    ``is_transient``: the vendor tells that waiting helps, whatever its message sounds like."""
-    return vendor_error(
-        failure.provider,
-        message or _body_excerpt(failure.body) or f"HTTP {failure.status}",
-        status=failure.status,
-        model=failure.model,
-        name=name,
-        code=code,
-        retry_after=retry_after if retry_after is not None else retry_after_header(failure.headers),
-        spent=spent,
-        is_transient=is_transient,
-    )
+    """The error for a response whose status is not a success."""
+    facts = facts or ErrorFacts()
+    if facts.retry_after is None:
+        facts = replace(facts, retry_after=retry_after_header(failure.headers))
+    text = message or _body_excerpt(failure.body) or f"HTTP {failure.status}"
+    return vendor_error(failure.provider, text, facts, status=failure.status, model=failure.model)
 
 
 def vendor_error(
     provider: Provider,
     message: str,
+    facts: ErrorFacts,
     *,
     status: int | None = None,
     model: str = "",
-    name: str | None = None,
-    code: str | None = None,
-    retry_after: float | None = None,
-    spent: bool = False,
-    is_transient: bool = False,
 ) -> CorralError:
-    kind = _kind(status, name)
-    if kind is errors.InvalidRequest and TOO_LONG.search(f"{code} {message}"):
+    """The error for a vendor's message, by HTTP status and gRPC name."""
+    kind = _kind(status, facts.name)
+    if kind is errors.InvalidRequest and TOO_LONG.search(f"{facts.code} {message}"):
         kind = errors.ContextLengthExceeded
-    sounds_spent = not is_transient and SPENT.search(f"{code} {message}")
-    if kind is errors.RateLimited and (spent or sounds_spent):
+    sounds_spent = not facts.is_transient and SPENT.search(f"{facts.code} {message}")
+    if kind is errors.RateLimited and (facts.spent or sounds_spent):
         kind = errors.QuotaSpent
     hint = HINTS.get(kind)
     if kind is errors.AuthenticationFailed:
@@ -118,15 +120,14 @@ def vendor_error(
         hint = f"{provider.title} rejected the key: check {variables}."
     elif kind is errors.ModelNotFound:
         hint = f"{provider.title} has no model {model!r}, or this key may not use it."
-    said = f"{provider.title}: {message}" + (f" (HTTP {status})" if status else "")
     return kind(
-        said,
+        f"{provider.title}: {message}" + (f" (HTTP {status})" if status else ""),
         hint=hint,
         retryable=False if kind is errors.TimedOut else None,
-        retry_after=retry_after,
+        retry_after=facts.retry_after,
         provider=provider.name,
         http_status=status,
-        provider_code=code or name,
+        provider_code=facts.code or facts.name,
     )
 
 

@@ -49,13 +49,8 @@ class PartialJson:
         """Digits of a ``\\u`` escape that are still missing."""
 
     def feed(self, piece: str) -> None:
-        if not self._stack and self._safe is None:
-            starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
-            if not starts:
-                return
-            piece = piece[min(starts) :]
-        elif not self._stack:
-            return  # the value is complete
+        if not self._stack:
+            piece = self._first_piece(piece)
         begin = self._length
         self._pieces.append(piece)
         self._length += len(piece)
@@ -64,18 +59,13 @@ class PartialJson:
             if self._in_string:
                 self._feed_string(char, end)
             elif char == '"':
-                self._in_string = True
-                if not self._is_key:
-                    self._mark(end, '"')
+                self._open_string(end)
             elif char in "{[":
                 self._stack.append("}" if char == "{" else "]")
                 self._is_key = char == "{"
                 self._mark(end)
             elif char in "}]":
-                if self._stack:
-                    self._stack.pop()
-                self._is_key = False
-                self._mark(end)
+                self._close_bracket(end)
                 if not self._stack:
                     return
             elif char == ":":
@@ -83,6 +73,22 @@ class PartialJson:
             elif char == ",":
                 self._mark(end - 1)
                 self._is_key = self._stack[-1] == "}"
+
+    def _first_piece(self, piece: str) -> str:
+        """The piece from its first bracket on; empty if there is none, or the value is complete."""
+        starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
+        return piece[min(starts) :] if starts and self._safe is None else ""
+
+    def _open_string(self, end: int) -> None:
+        self._in_string = True
+        if not self._is_key:
+            self._mark(end, '"')
+
+    def _close_bracket(self, end: int) -> None:
+        if self._stack:
+            self._stack.pop()
+        self._is_key = False
+        self._mark(end)
 
     def _feed_string(self, char: str, end: int) -> None:
         if self._unicode:

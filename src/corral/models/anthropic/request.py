@@ -98,10 +98,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     options, headers = vendor_options(request, provider)
     cached = options.pop("cache", True)
     cached = options.pop("auto_cache", cached)
-    if betas := options.pop("betas", None):
-        if not isinstance(betas, list):
-            raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
-        headers["anthropic-beta"] = ",".join(str(name) for name in betas)
+    _move_betas(options, headers, provider)
     kind = model_quirks(request.model)
     said = [text for text in instructions(request) if text.strip()]
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
@@ -156,6 +153,14 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+def _move_betas(options: JsonObject, headers: dict[str, str], provider: Provider) -> None:
+    """Send the option ``betas`` as a header."""
+    if betas := options.pop("betas", None):
+        if not isinstance(betas, list):
+            raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
+        headers["anthropic-beta"] = ",".join(str(name) for name in betas)
 
 
 def _effort(effort: str | None) -> JsonObject | None:

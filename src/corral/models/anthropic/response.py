@@ -32,7 +32,7 @@ from corral.models.anthropic.frames import (
     decode_whole,
 )
 from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
-from corral.models.errors import error_from_failure, vendor_error
+from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.spec import Failure, JsonObject, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
@@ -333,18 +333,10 @@ def _error_body(error: JsonObject) -> ErrorBody:
 def _error(
     provider: Provider, error: ErrorBody, model: str, failure: Failure | None = None
 ) -> CorralError:
-    said = f"{error.message} {error.details}".lower().replace("_", " ")
-    spent = any(words in said for words in SPENT)
+    text = f"{error.message} {error.details}".lower().replace("_", " ")
+    spent = any(phrase in text for phrase in SPENT)
     name = "RESOURCE_EXHAUSTED" if spent else GRPC_NAMES.get(error.type)
+    facts = ErrorFacts(name=name, code=error.type or None, spent=spent)
     if failure is not None:
-        return error_from_failure(
-            failure, error.message, name=name, code=error.type or None, spent=spent
-        )
-    return vendor_error(
-        provider,
-        error.message or error.type,
-        model=model,
-        name=name,
-        code=error.type or None,
-        spent=spent,
-    )
+        return error_from_failure(failure, error.message, facts)
+    return vendor_error(provider, error.message or error.type, facts, model=model)

@@ -25,6 +25,7 @@ from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, JsonObject, Provider, Traits
 
 SCHEMA_INSTRUCTION = "Answer only with JSON that fits this JSON Schema:\n"
+_STREAMED: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 
 
@@ -52,14 +53,9 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body["stop"] = list(request.stop)
     _add_sampling(body, request, traits, warnings)
     body = _add_effort(body, request, provider, traits, warnings)
-    if request.metadata and traits.takes_metadata:
-        body["metadata"] = cast("JsonObject", dict(request.metadata))
-    elif request.metadata:
-        warnings.append(f"metadata is left out: {provider.title} does not support it")
+    _add_metadata(body, request, provider, warnings)
     if streamed:
-        body["stream"] = True
-        if traits.stream_usage:
-            body["stream_options"] = {"include_usage": True}
+        body.update(_STREAMED if traits.stream_usage else {"stream": True})
     options, headers = vendor_options(request, provider)
     return Encoded(
         path="/chat/completions",
@@ -67,6 +63,15 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+def _add_metadata(
+    body: JsonObject, request: Request, provider: Provider, warnings: list[str]
+) -> None:
+    if request.metadata and provider.traits.takes_metadata:
+        body["metadata"] = cast("JsonObject", dict(request.metadata))
+    elif request.metadata:
+        warnings.append(f"metadata is left out: {provider.title} does not support it")
 
 
 def _add_sampling(body: JsonObject, request: Request, traits: Traits, warnings: list[str]) -> None:

@@ -125,10 +125,6 @@ class _ResponseReader:
 
     def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
-            if data == b"[DONE]":
-                if builder.finish is None and self._answered:
-                    builder.set_finish("other")  # complete, but it never said why
-                continue
             try:
                 chunk = _decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -139,19 +135,25 @@ class _ResponseReader:
             choices = chunk.choices
             if choices:
                 for choice in choices:
-                    if choice.index:
-                        continue  # one answer was asked for
-                    delta = choice.delta or choice.message
-                    if delta is not None:
-                        self._handle_delta(delta, builder)
-                    if choice.finish_reason:
-                        self._finish(choice.finish_reason, builder)
+                    if not choice.index:  # only one answer was requested
+                        self._handle_choice(choice, builder)
             elif choices is None:
                 self._without_choices(chunk, data, builder)
             if chunk.usage is not None:
                 builder.usage = _usage(chunk.usage)
             if chunk.x_groq is not None:
                 self._handle_groq(chunk.x_groq, builder)
+
+    def _handle_choice(self, choice: _Choice, builder: ResponseBuilder) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._handle_delta(delta, builder)
+        if choice.finish_reason:
+            self._finish(choice.finish_reason, builder)
+
+    def _done(self, builder: ResponseBuilder) -> None:
+        if builder.finish is None and self._answered:
+            builder.set_finish("other")  # complete, but without a reason
 
     def _start(self, chunk: _Chunk, builder: ResponseBuilder) -> None:
         if chunk.error is not None:
@@ -237,7 +239,7 @@ class _ResponseReader:
 
     def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
-            self.translate([b"[DONE]"], builder)
+            self._done(builder)
             return
         match decode_or_none(data):
             case {"error": dict() | str() as told}:

@@ -13,6 +13,7 @@ from corral.messages import (
     Document,
     Image,
     Message,
+    Part,
     RedactedThinking,
     Text,
     Thinking,
@@ -142,36 +143,43 @@ def _encode_message(
     """The parts of one message. ``foreign_calls`` are calls of other vendors' models, whose ids
     are not sent."""
     own = message.provider in (None, provider.name)
-    first = True
+    is_first_call = True
     parts: list[Json] = []
     for part in message.content:
-        entry: JsonObject = {}
-        signature: str | None = None
-        match part:
-            case Text():
-                entry, signature = {"text": part.text}, part.signature
-            case Thinking():
-                if not own or part.signature is None:
-                    continue  # without a signature the vendor ignores it
-                entry, signature = {"text": part.text, "thought": True}, part.signature
-            case RedactedThinking():
-                continue
-            case ToolCall():
-                made: JsonObject = {"name": part.name, "args": part.arguments}
-                if own and part.item_id:
-                    made["id"] = part.item_id
-                entry, signature = {"functionCall": made}, part.signature
-                if signed and first and not (own and signature):
-                    entry["thoughtSignature"] = UNSIGNED
-                first = False  # only the first call of a message is checked
-            case ToolResult():
-                entry = {"functionResponse": _encode_result(part, names, foreign_calls)}
-            case Image() | Audio() | Document():
-                entry = _media(part)
+        entry = _encode_part(part, own, names, foreign_calls)
+        if entry is None:
+            continue
+        signature: str | None = getattr(part, "signature", None)
         if own and signature is not None:
             entry["thoughtSignature"] = signature
+        elif signed and is_first_call and isinstance(part, ToolCall):
+            entry["thoughtSignature"] = UNSIGNED  # only the first call of a message is checked
+        is_first_call = is_first_call and not isinstance(part, ToolCall)
         parts.append(entry)
     return parts
+
+
+def _encode_part(
+    part: Part, own: bool, names: dict[str, ToolCall], foreign_calls: set[str]
+) -> JsonObject | None:
+    match part:
+        case Text():
+            return {"text": part.text}
+        case Thinking():
+            # Without a signature the vendor ignores it.
+            is_signed = own and part.signature is not None
+            return {"text": part.text, "thought": True} if is_signed else None
+        case RedactedThinking():
+            return None
+        case ToolCall():
+            call: JsonObject = {"name": part.name, "args": part.arguments}
+            if own and part.item_id:
+                call["id"] = part.item_id
+            return {"functionCall": call}
+        case ToolResult():
+            return {"functionResponse": _encode_result(part, names, foreign_calls)}
+        case Image() | Audio() | Document():
+            return _media(part)
 
 
 def _encode_result(

@@ -9,7 +9,7 @@ import msgspec
 from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.events import Json
 from corral.model_types import Reason
-from corral.models.errors import error_from_failure, vendor_error
+from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Usage
@@ -141,19 +141,22 @@ def _handle_chunk(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> 
     if (id != parts.id or model != parts.model) and (id or model):
         parts.start(id, model)
     for candidate in chunk.candidates:
-        if candidate.index:
-            continue
-        content = candidate.content
-        if content is not None:
-            for piece in content.parts:
-                _handle_piece(piece, parts)
-        if candidate.grounding_metadata is not None:
-            parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
-        raw = candidate.finish_reason
-        if raw is not None:
-            parts.set_finish(FINISHES.get(raw, "other"), raw)
-            if candidate.finish_message:
-                parts.warnings.append(candidate.finish_message)
+        if not candidate.index:
+            _handle_candidate(candidate, parts)
+
+
+def _handle_candidate(candidate: _Candidate, parts: ResponseBuilder) -> None:
+    content = candidate.content
+    if content is not None:
+        for piece in content.parts:
+            _handle_piece(piece, parts)
+    if candidate.grounding_metadata is not None:
+        parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
+    raw = candidate.finish_reason
+    if raw is not None:
+        parts.set_finish(FINISHES.get(raw, "other"), raw)
+        if candidate.finish_message:
+            parts.warnings.append(candidate.finish_message)
 
 
 def _handle_piece(piece: _Piece, parts: ResponseBuilder) -> None:
@@ -214,7 +217,7 @@ def _error(
 ) -> CorralError:
     """Google's ``details`` hold the retry delay, the quota that is spent, and a bad key. Its
     message is the same for the quota of a minute and of a day."""
-    name, status = error.status, failure.status if failure else error.code
+    name = error.status
     delay: float | None = None
     spent = is_transient = False
     code: str | None = None
@@ -232,24 +235,9 @@ def _error(
                 name = "UNAUTHENTICATED"  # though the status is 400
             case _:
                 pass
-    if failure is not None:
-        return error_from_failure(
-            failure,
-            error.message,
-            name=name,
-            code=code,
-            retry_after=delay,
-            spent=spent,
-            is_transient=is_transient,
-        )
-    return vendor_error(
-        provider,
-        error.message,
-        status=status,
-        model=model,
-        name=name,
-        code=code,
-        retry_after=delay,
-        spent=spent,
-        is_transient=is_transient,
+    facts = ErrorFacts(
+        name=name, code=code, retry_after=delay, spent=spent, is_transient=is_transient
     )
+    if failure is not None:
+        return error_from_failure(failure, error.message, facts)
+    return vendor_error(provider, error.message, facts, status=error.code, model=model)

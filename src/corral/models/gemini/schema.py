@@ -63,34 +63,43 @@ def _convert(schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...
         return _convert(held, conversion, inside) if isinstance(held, dict) else {}
 
     # The description first: enum values that are not strings are appended to it.
-    for key, held in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
+    for key, value in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
         match key:
-            case "type":
-                out.update(_type(held))
-            case "properties" if isinstance(held, dict):
-                out["properties"] = {name: below(each) for name, each in held.items()}
+            case "properties" if isinstance(value, dict):
+                out["properties"] = {name: below(each) for name, each in value.items()}
             case "items":
-                out["items"] = below(held)
-            case "anyOf" | "oneOf" if isinstance(held, list):
-                _add_alternatives(out, [below(each) for each in held])
-            case "enum" if isinstance(held, list):
-                _add_enum(out, held)
-            case "const":
-                _add_enum(out, [held])
-            case "required" if isinstance(held, list):
-                known = schema.get("properties")
-                out["required"] = [n for n in held if isinstance(known, dict) and n in known]
-            case _ if key in COPIED_KEYWORDS:
-                out[key] = held
-            case _ if key not in IGNORED_KEYWORDS:
-                conversion.lost[key] = None
+                out["items"] = below(value)
+            case "anyOf" | "oneOf" if isinstance(value, list):
+                _add_alternatives(out, [below(each) for each in value])
             case _:
-                pass
+                _convert_keyword(out, key, value, schema, conversion)
     if out.get("required") == []:
         del out["required"]
     if out.get("type") == "ARRAY" and "items" not in out:
         out["items"] = {}  # without it the API rejects the request
     return out
+
+
+def _convert_keyword(
+    out: JsonObject, key: str, value: Json, schema: JsonObject, conversion: _Conversion
+) -> None:
+    """Convert a keyword that holds no other schema."""
+    match key:
+        case "type":
+            out.update(_type(value))
+        case "enum" if isinstance(value, list):
+            _add_enum(out, value)
+        case "const":
+            _add_enum(out, [value])
+        case "required" if isinstance(value, list):
+            known = schema.get("properties")
+            out["required"] = [n for n in value if isinstance(known, dict) and n in known]
+        case _ if key in COPIED_KEYWORDS:
+            out[key] = value
+        case _ if key not in IGNORED_KEYWORDS:
+            conversion.lost[key] = None
+        case _:
+            pass
 
 
 def _resolve_references(

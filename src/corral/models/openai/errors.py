@@ -7,7 +7,7 @@ from typing import cast
 
 from corral.errors import ContentRefused, CorralError
 from corral.events import Json
-from corral.models.errors import error_from_failure, vendor_error
+from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.spec import Failure, JsonObject, Provider, decode_or_none
 
 LIMITS = {
@@ -110,17 +110,11 @@ def _error(
     if failure is not None:
         in_headers = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
         delay = None if in_headers else wait
-        return error_from_failure(failure, message, name=name, code=code or kind, retry_after=delay)
+        facts = ErrorFacts(name=name, code=code or kind, retry_after=delay)
+        return error_from_failure(failure, message, facts)
     text = message or code or kind or "an error without a message"
-    return vendor_error(
-        provider,
-        text,
-        status=status,
-        model=model,
-        name=name,
-        code=code or kind,
-        retry_after=wait,
-    )
+    facts = ErrorFacts(name=name, code=code or kind, retry_after=wait)
+    return vendor_error(provider, text, facts, status=status, model=model)
 
 
 def _text(error: JsonObject, name: str) -> str | None:

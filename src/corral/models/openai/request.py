@@ -163,15 +163,7 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
             case RedactedThinking():
                 pass
             case ToolCall():
-                made: JsonObject = {
-                    "type": "function_call",
-                    "call_id": part.id,
-                    "name": part.name,
-                    "arguments": encode_arguments(part),
-                }
-                if thought and part.item_id:
-                    made["id"] = part.item_id
-                items.append(made)
+                items.append(_encode_call(part, thought))
             case ToolResult():
                 items.append(
                     {
@@ -188,6 +180,18 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
                     )
                 _add_content(items, "user", _media(part, provider))
     return items
+
+
+def _encode_call(call: ToolCall, with_id: bool) -> JsonObject:
+    item: JsonObject = {
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": encode_arguments(call),
+    }
+    if with_id and call.item_id:
+        item["id"] = call.item_id
+    return item
 
 
 def _add_text(items: list[Json], message: Message, part: Text, own: bool) -> None:

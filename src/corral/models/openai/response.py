@@ -42,6 +42,7 @@ REPEATED_EVENTS = frozenset(
     }
 )
 """Events that repeat what other events carry."""
+ITEM_EVENTS = frozenset({"response.output_item.added", "response.output_item.done"})
 THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _READ = THOUGHTS | BEGINS | ENDS.keys()
 _NONE = msgspec.Raw()
@@ -163,10 +164,8 @@ class _ResponseReader:
             self._read_indexes.add(index)
             self._refused = True
             builder.add_text(event.delta)
-        elif kind == "response.output_item.added":
-            self._handle_item(event.item, index, builder, is_done=False)
-        elif kind == "response.output_item.done":
-            self._handle_item(event.item, index, builder, is_done=True)
+        elif kind in ITEM_EVENTS:
+            self._handle_item(event.item, index, builder, is_done=kind.endswith(".done"))
         elif kind in ENDS:
             response = event.response or _Response()
             self.end(response, builder, response.status or ENDS[kind])

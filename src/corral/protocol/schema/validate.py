@@ -53,7 +53,7 @@ LIMITS: dict[str, tuple[str, str, Callable[[Any, Any], bool], str]] = {
 
 
 def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[str]:
-    """Every complaint about the value, or none."""
+    """All errors of the value; none if it fits."""
     here = path or "the value"
     if not isinstance(schema, dict):
         return [f"{here}: must not be there"] if schema is False else []
@@ -65,6 +65,24 @@ def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[s
     wrong: list[str] = []
     if isinstance(reference := schema.get("$ref"), str):
         wrong += check(value, resolve_reference(reference, root), root, path)
+    wrong += _check_value(value, schema, here)
+    if isinstance(value, dict):
+        wrong += _check_object(value, schema, root, path)
+    elif isinstance(value, list):
+        wrong += _check_list(value, schema, root, path)
+    for part in cast("list[Json]", schema.get("allOf", [])):
+        wrong += check(value, part, root, path)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            wrong += _check_alternatives(
+                value, cast("list[Json]", schema[key]), root, path, key == "oneOf"
+            )
+    return wrong
+
+
+def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
+    """Errors of the value itself: allowed values, limits, pattern."""
+    wrong: list[str] = []
     if isinstance(allowed := schema.get("enum"), list) and not any(
         _json_equal(value, a) for a in allowed
     ):
@@ -82,17 +100,6 @@ def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[s
     pattern = schema.get("pattern")
     if isinstance(value, str) and isinstance(pattern, str) and not re.search(pattern, value):
         wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
-    if isinstance(value, dict):
-        wrong += _check_object(value, schema, root, path)
-    elif isinstance(value, list):
-        wrong += _check_list(value, schema, root, path)
-    for part in cast("list[Json]", schema.get("allOf", [])):
-        wrong += check(value, part, root, path)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            wrong += _check_alternatives(
-                value, cast("list[Json]", schema[key]), root, path, key == "oneOf"
-            )
     return wrong
 
 

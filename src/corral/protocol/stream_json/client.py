@@ -40,7 +40,7 @@ No state here needs cleanup.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -125,30 +125,10 @@ class StreamJsonClient:
     def translate(self, batch: list[Any]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in batch:
-            match frame:
-                case frames.StreamEventFrame():
-                    self._handle_stream_event(frame, items)
-                case frames.AssistantFrame():
-                    self._handle_assistant(frame, items)
-                case frames.UserFrame():
-                    self._handle_user(frame, items)
-                case frames.SystemFrame():
-                    self._handle_system(frame, items)
-                case frames.ResultFrame():
-                    self._handle_result(frame, items)
-                case frames.ControlRequest():
-                    self._handle_control_request(frame, items)
-                case frames.ControlCancel():
-                    if self.open_requests.pop(frame.request_id, None) is not None:
-                        items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
-                case frames.ControlResponse():
-                    if frame.response.subtype == "error":
-                        told = frame.response.error or "a request was rejected"
-                        items.append(warning("control_refused", told))
-                case frames.ToolProgress():
-                    pass  # a sign of life, though nothing to tell
-                case _:
-                    raise TypeError(f"not a frame of this protocol: {frame!r}")
+            handler = _HANDLERS.get(type(frame))
+            if handler is None:
+                raise TypeError(f"not a frame of this protocol: {frame!r}")
+            handler(self, frame, items)
         return items
 
     def interrupt(self) -> bytes:
@@ -326,6 +306,18 @@ class StreamJsonClient:
             )
         )
 
+    def _handle_cancel(self, frame: frames.ControlCancel, items: list[RawEvent]) -> None:
+        if self.open_requests.pop(frame.request_id, None) is not None:
+            items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
+
+    def _handle_response(self, frame: frames.ControlResponse, items: list[RawEvent]) -> None:
+        if frame.response.subtype == "error":
+            message = frame.response.error or "a request was rejected"
+            items.append(warning("control_refused", message))
+
+    def _handle_progress(self, frame: frames.ToolProgress, items: list[RawEvent]) -> None:
+        """A tool is still running: there is nothing to report."""
+
     def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
         for name, more in frame.model_usage_since_last_result.items():
             self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
@@ -362,6 +354,19 @@ class StreamJsonClient:
                 message=None if ok else message,
             )
         )
+
+
+_HANDLERS: dict[type, Callable[[StreamJsonClient, Any, list[RawEvent]], None]] = {
+    frames.StreamEventFrame: StreamJsonClient._handle_stream_event,
+    frames.AssistantFrame: StreamJsonClient._handle_assistant,
+    frames.UserFrame: StreamJsonClient._handle_user,
+    frames.SystemFrame: StreamJsonClient._handle_system,
+    frames.ResultFrame: StreamJsonClient._handle_result,
+    frames.ControlRequest: StreamJsonClient._handle_control_request,
+    frames.ControlCancel: StreamJsonClient._handle_cancel,
+    frames.ControlResponse: StreamJsonClient._handle_response,
+    frames.ToolProgress: StreamJsonClient._handle_progress,
+}
 
 
 def encode_prompt(
