@@ -105,8 +105,8 @@ def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> 
     ("words", "said"),
     [
         (("gone.jsonl",), "No such file"),
-        (("bad.jsonl",), "bad.jsonl line 2 is no JSON"),
-        (("empty.jsonl",), "holds no tasks"),
+        (("bad.jsonl",), "bad.jsonl line 2 is not JSON"),
+        (("empty.jsonl",), "contains no tasks"),
         (("t.jsonl", "-p", "{{x}}"), "task '1' has no field 'x'"),
         (("t.jsonl", "-p", "@gone.md"), "gone.md"),
         (("t.jsonl", "-p", "{{n}}", "--schema", "bad.jsonl"), "is not JSON"),
